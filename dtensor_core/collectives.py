@@ -2,7 +2,8 @@
 
 Each takes the contiguous local tensor and the name of a group, and returns at once; `wait` returns
 the result. Sizes are in elements along dim 0, ranks in the order of the group. Called by
-`redistribute` alone.
+`redistribute` alone. All run below autograd: a redistribution defines its gradient, and a
+functional operator skips its Python autograd kernel there.
 
 There are three ways to issue a collective. The functional operators of c10d are used if anything
 observes the call, since traces and dispatch modes know these. Otherwise the group is called
@@ -20,17 +21,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
 from dtensor_core import observe
-
-_ops = torch.ops._c10d_functional
-# A collective has no gradient of its own; a redistribution defines its gradient. Below autograd,
-# the functional operator also skips its Python autograd kernel.
-_below_autograd = torch._C._AutoDispatchBelowAutograd
-_num_modes = torch._C._len_torch_dispatch_stack  # pyright: ignore
-_mode_at = torch._C._get_dispatch_stack_at  # pyright: ignore
-_transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
+from dtensor_core.torch_internals.compilation import current_transform
+from dtensor_core.torch_internals.dispatcher import (
+    below_autograd,
+    dispatch_mode_at,
+    num_dispatch_modes,
+)
+from dtensor_core.torch_internals.groups import AllgatherOptions, functional_ops, resolve_group
 
 Issued = torch.Tensor | tuple[torch.Tensor, dist.Work]
 """The result of a pending collective, with its handle if it was issued by the group directly."""
@@ -62,17 +61,19 @@ def _asked_directly(local: torch.Tensor, name: str) -> Any:
         or type(local) is not torch.Tensor
         or local.is_meta
         or local.is_complex()
-        or _transform() is not None
+        or current_transform() is not None
     ):
         return None
-    group = _resolve_process_group(name)  # pyright: ignore[reportArgumentType]
+    group = resolve_group(name)  # pyright: ignore[reportArgumentType]
     return group if type(group) is dist.ProcessGroup else None
 
 
 def _is_looked_at() -> bool:
     """True if a dispatch mode is active, except one that also sees direct calls of groups."""
-    num_modes = _num_modes()
-    return num_modes > 1 or (num_modes == 1 and not getattr(_mode_at(0), "sees_groups", False))
+    num_modes = num_dispatch_modes()
+    return num_modes > 1 or (
+        num_modes == 1 and not getattr(dispatch_mode_at(0), "sees_groups", False)
+    )
 
 
 def _issued(
@@ -108,16 +109,16 @@ def wait(issued: Issued) -> torch.Tensor:
         result, work = issued
         work.wait()
         return result
-    with _below_autograd():
-        return _ops.wait_tensor(issued)
+    with below_autograd():
+        return functional_ops.wait_tensor(issued)
 
 
 def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
     """Reduce the tensors of all ranks."""
-    with _below_autograd():
+    with below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
-            return _ops.all_reduce(local, reduce_op, group)
+            return functional_ops.all_reduce(local, reduce_op, group)
         result = local.clone()
         options = _options(dist.AllreduceOptions, reduce_op)
         given = ([result], direct, reduce_op)
@@ -126,10 +127,10 @@ def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
 
 def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
     """Concatenate the tensors of all ranks along dim 0; their shapes must be equal."""
-    with _below_autograd():
+    with below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
-            return _ops.all_gather_into_tensor(local, ranks, group)
+            return functional_ops.all_gather_into_tensor(local, ranks, group)
         result = local.new_empty((local.shape[0] * ranks, *local.shape[1:]))
         options = _options(AllgatherOptions)
         given = (result, local, direct)
@@ -139,10 +140,10 @@ def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
 
 def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) -> Issued:
     """Reduce the tensors of all ranks, and return this rank's equal part along dim 0."""
-    with _below_autograd():
+    with below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
-            return _ops.reduce_scatter_tensor(local, reduce_op, ranks, group)
+            return functional_ops.reduce_scatter_tensor(local, reduce_op, ranks, group)
         result = local.new_empty((local.shape[0] // ranks, *local.shape[1:]))
         options = _options(dist.ReduceScatterOptions, reduce_op)
         given = (result, local, direct, reduce_op)
@@ -158,10 +159,10 @@ def all_to_all(
     if not sum(input_sizes) and sum(output_sizes) and _is_fake(group):
         # The fake group fills the output from the input, and raises if that is empty.
         local, input_sizes = local.new_zeros(1, *local.shape[1:]), [1, *input_sizes[1:]]
-    with _below_autograd():
+    with below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
-            return _ops.all_to_all_single(local, output_sizes, input_sizes, group)
+            return functional_ops.all_to_all_single(local, output_sizes, input_sizes, group)
         result = local.new_empty((sum(output_sizes), *local.shape[1:]))
         options = _options(dist.AllToAllOptions)
         given = (result, local, direct, output_sizes, input_sizes)
@@ -170,16 +171,15 @@ def all_to_all(
 
 
 def _is_fake(group: str) -> bool:
-    resolve = torch._C._distributed_c10d._resolve_process_group  # pyright: ignore
-    return dist.get_backend(resolve(group)) == "fake"
+    return dist.get_backend(resolve_group(group)) == "fake"
 
 
 def broadcast(local: torch.Tensor, source: int, group: str) -> Issued:
     """Return the tensor of rank `source` of the group."""
-    with _below_autograd():
+    with below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
-            return _ops.broadcast(local, source, group)
+            return functional_ops.broadcast(local, source, group)
         result = local.clone()
         options = _options(dist.BroadcastOptions, source=source)
         given = ([result], direct, source)

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, _mesh_resources, init_device_mesh
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dtensor_core.errors import MeshError, four_parts
+from dtensor_core.torch_internals.dispatcher import no_dispatch_modes
+from dtensor_core.torch_internals.groups import meshes_in_force
 
 __all__ = [
     "Channel",
@@ -47,7 +48,7 @@ def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
     """
     if mesh is not None:
         return mesh
-    if not _mesh_resources.mesh_stack:
+    if not meshes_in_force.mesh_stack:
         raise MeshError(
             four_parts(
                 asked="a device mesh",
@@ -55,7 +56,7 @@ def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
                 hint="pass device_mesh=init_device_mesh(...)",
             )
         )
-    return _mesh_resources.get_current_mesh()
+    return meshes_in_force.get_current_mesh()
 
 
 def axis_name(mesh: DeviceMesh, axis: int) -> str:
@@ -128,7 +129,7 @@ def _channel(mesh: DeviceMesh, axes: tuple[int, ...]) -> Channel:
         raise MeshError(f"no process group joins the axes {axes} of {mesh}")
     group = joined.get_group(axes[0] if joined is mesh else 0)
     place = tuple(slice(None) if a in axes else coord for a, coord in enumerate(coords))
-    with _disable_current_modes():  # the ranks must be readable even if tensors are fake
+    with no_dispatch_modes():  # the ranks must be readable even if tensors are fake
         line = mesh.mesh[place].flatten().tolist()
     places = itertools.product(*(range(mesh.size(axis)) for axis in axes))
     at = dict(zip(line, places, strict=True))

@@ -14,11 +14,14 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
-import torch._C._distributed as _torch  # pyright: ignore[reportMissingModuleSource]
-from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
-from torch._library.opaque_object import MemberType, register_opaque_type
 
 from dtensor_core.errors import PlacementError
+from dtensor_core.torch_internals import placements as _torch
+from dtensor_core.torch_internals.compilation import (
+    MemberType,
+    maybe_unwrap_fake_script_object,
+    register_opaque_type,
+)
 
 REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 # An alias that programs use; it is kept as written.

@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from torch._ops import OpOverload
-
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
 from dtensor_core.operators.call import Call
@@ -38,6 +36,7 @@ from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
 from dtensor_core.redistribute.plan import EMPTY, Plan, plan
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 Placements = tuple[Placement, ...]
 _REPLICATE = Replicate()

@@ -47,11 +47,10 @@ from dtensor_core.redistribute.metadata_check import check_alike, check_parts, m
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.autograd import has_dual_level
+from dtensor_core.torch_internals.tensors import new_dtensor, no_torch_function
 from dtensor_core.tracing import Node, outside_graphs, outside_transforms, untraced
 from dtensor_core.validation import global_meta, normalize_placements
-
-_new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
-
 
 _TORCHS = ("torch.distributed.tensor", "DTensor")
 
@@ -91,7 +90,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     # Set by `nn.Parameter`.
     _is_param = False
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+    __torch_function__ = no_torch_function
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing; `__new__` initialises the tensor."""
@@ -143,7 +142,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                 "from_local", local_tensor, mesh, placements,
                 run_check=run_check, shape=shape, stride=stride, grad_placements=grad_placements,
             )  # fmt: skip
-        if forward_ad._current_level >= 0:
+        if has_dual_level():
             dual = _dual(
                 local_tensor,
                 lambda part: DTensor.from_local(
@@ -204,7 +203,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         tensor, with Partial read as Replicate). The local tensor of an `nn.Parameter` is a
         parameter too.
         """
-        if forward_ad._current_level >= 0:
+        if has_dual_level():
             here = self._spec.placements
             dual = _dual(self, lambda part: _brought_to(part, here).to_local())
             if dual is not None:
@@ -271,7 +270,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                         hint="redistribute to Replicate() or Shard(dim)",
                     )
                 )
-        if forward_ad._current_level >= 0:
+        if has_dual_level():
             to = forward_dtype
             dual = _dual(
                 self, lambda part: _brought_to(part if to is None else part.to(to), target)
@@ -439,7 +438,7 @@ def _moved(
     local = run(before, tensor._spec, plan, cause_of(operator))
     if local is before and local.requires_grad:
         local = local.detach()
-    moved = _new(DTensor, local, goal, requires_grad=False)
+    moved = new_dtensor(DTensor, local, goal, requires_grad=False)
     if async_op and type(local) is Pending:
         local.owned_by(moved)
     return moved
@@ -483,7 +482,7 @@ class _FromLocal(torch.autograd.Function):
 
     @staticmethod
     @untraced
-    def backward(ctx: Any, grad: DTensor | None) -> Any:  # pyright: ignore
+    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
         if grad is None:
             return None, None, None
         if grad._spec.placements != ctx.placements:
@@ -513,7 +512,7 @@ class _ToLocal(torch.autograd.Function):
         if torch.is_grad_enabled() and grad.requires_grad:
             return _FromLocal.apply(grad, goal, None), None
         local = grad.detach() if grad.requires_grad else grad
-        return _new(DTensor, local, goal, requires_grad=False), None
+        return new_dtensor(DTensor, local, goal, requires_grad=False), None
 
 
 class _Redistribute(torch.autograd.Function):
@@ -541,7 +540,7 @@ class _Redistribute(torch.autograd.Function):
 
     @staticmethod
     @untraced
-    def backward(ctx: Any, grad: DTensor | None) -> Any:  # pyright: ignore
+    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
         if grad is None:
             return None, None, None, None, None, None
         if ctx.backward_dtype is not None:

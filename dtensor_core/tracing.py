@@ -18,20 +18,22 @@ from functools import wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
-from torch._C._dynamo import eval_frame  # pyright: ignore
-from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
 
 from dtensor_core.errors import TransformError, four_parts
 from dtensor_core.mesh import current_mesh
+from dtensor_core.torch_internals.compilation import (
+    current_transform,
+    is_wrapped,
+    maybe_unwrap_fake_script_object,
+    skip_frames,
+    without_transforms,
+)
+from dtensor_core.torch_internals.dispatcher import no_dispatch_modes, num_dispatch_modes
+from dtensor_core.torch_internals.trees import tree_leaves, tree_map
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
-_skip = eval_frame._FrameAction.SKIP
-_transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
-_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore
 _SYMBOLS = (torch.SymInt, torch.SymFloat)
 
 
@@ -42,8 +44,7 @@ def untraced(function: F) -> F:
     engine would otherwise be compiled in the middle of an operator, after a graph break. Calls that
     dynamo meets while tracing are unaffected.
     """
-    strategy = eval_frame._FrameExecStrategy(_skip, _skip)
-    eval_frame.set_code_exec_strategy(function.__code__, strategy)  # pyright: ignore
+    skip_frames(function.__code__)
     return function
 
 
@@ -89,10 +90,8 @@ def outside_transforms(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     @untraced
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if torch.compiler.is_dynamo_compiling() or _transform() is None:
+        if torch.compiler.is_dynamo_compiling() or current_transform() is None:
             return function(*args, **kwargs)
-        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-
         if any(map(_is_wrapped, tree_leaves((args, kwargs)))):
             raise TransformError(
                 four_parts(
@@ -102,14 +101,14 @@ def outside_transforms(function: Callable[P, T]) -> Callable[P, T]:
                     hint="give the transform DTensors, and make or redistribute them outside",
                 )
             )
-        with temporarily_clear_interpreter_stack():
+        with without_transforms():
             return function(*args, **kwargs)
 
     return call
 
 
 def _is_wrapped(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and _is_transformed(value)
+    return isinstance(value, torch.Tensor) and is_wrapped(value)
 
 
 def as_node(function: Callable[P, T]) -> Callable[P, T]:
@@ -155,19 +154,18 @@ def numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dict[s
 
 def no_modes() -> AbstractContextManager[Any]:
     """Return a context without dispatch modes, so that its operators are not part of a graph."""
-    stacked = torch._C._len_torch_dispatch_stack()  # pyright: ignore
-    return _disable_current_modes() if stacked else nullcontext()
+    return no_dispatch_modes() if num_dispatch_modes() else nullcontext()
 
 
 def is_transforming() -> bool:
     """True inside of a transform of `torch.func`, and while a graph is compiled."""
-    return _transform() is not None or torch.compiler.is_compiling()
+    return current_transform() is not None or torch.compiler.is_compiling()
 
 
 def is_at_hand(tensor: torch.Tensor) -> bool:
     """True for a tensor whose values can be read without waiting: real, and on a CPU."""
     is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"
-    return is_plain and not _is_transformed(tensor) and not torch.compiler.is_compiling()
+    return is_plain and not is_wrapped(tensor) and not torch.compiler.is_compiling()
 
 
 def depending(result: torch.Tensor, *inputs: torch.Tensor, mark: int = 0) -> torch.Tensor:

@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch.distributed._functional_collectives  # defines the operators of `c10d_functional`
+
+from commtrace.torch_internals.dispatcher import schemas_of
+from commtrace.torch_internals.groups import former_functional_ops
 
 _FUNCTIONAL = "_c10d_functional"
 _SHARD_TO_SHARD = "_dtensor.shard_dim_alltoall"
@@ -25,7 +27,7 @@ def packet_of(native_op: str) -> Any:
     if namespace == _FUNCTIONAL:
         plain = name.removesuffix("_out").rstrip("_")
         if _exists("c10d_functional", plain):
-            return getattr(torch.ops.c10d_functional, plain)
+            return getattr(former_functional_ops, plain)
         name = plain if _exists(namespace, plain) else name
     return getattr(getattr(torch.ops, namespace), name)
 
@@ -38,7 +40,7 @@ def overload_of(native_op: str) -> Any:
 
 
 def _exists(namespace: str, name: str) -> bool:
-    return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
+    return bool(schemas_of(f"{namespace}::{name}"))
 
 
 @lru_cache(maxsize=256)

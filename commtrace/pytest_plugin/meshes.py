@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.device_mesh import DeviceMesh
 
 from commtrace.recorder import RECORDER
+from commtrace.torch_internals.groups import resolve_group
 
 _lock = threading.Lock()
 _num_inside = 0
@@ -53,7 +53,7 @@ def announce(mesh: DeviceMesh) -> None:
     newest = RECORDER.groups.newest
     for name, axis in zip(names, axes, strict=False):
         try:
-            group = _resolve_process_group(name)
+            group = resolve_group(name)
         except (RuntimeError, KeyError, ValueError):  # this rank is not part of it
             continue
         RECORDER.groups.of(group).learn_axis(axis)

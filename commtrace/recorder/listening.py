@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import threading
 
-from torch.utils._python_dispatch import _get_current_dispatch_mode
-
 from commtrace.recorder.bridge import set_runner
 from commtrace.recorder.events.sink import NO_RANK, Sink
 from commtrace.recorder.interception.dynamo_skip import skip_own_code
@@ -16,6 +14,7 @@ from commtrace.recorder.interception.untried_torch import warn_of_unrecorded_ope
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.selfcheck import SelfCheck, call_without_peers
 from commtrace.recorder.thread_state import CURRENT, ThreadState
+from commtrace.torch_internals.dispatcher import current_mode
 
 _lock = threading.RLock()
 _interception = Interception(RECORDER)
@@ -52,7 +51,7 @@ class Listening:
     @property
     def is_innermost(self) -> bool:
         """Return whether this connection's mode is the innermost dispatch mode of the thread."""
-        return self._mode is _get_current_dispatch_mode()
+        return self._mode is current_mode()
 
     def stop(self) -> None:
         """Disconnect the buffer; the last buffer to disconnect removes the interception."""

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import ScriptObject
-from torch._guards import TracingContext
 
 from commtrace.recorder.attribution.locator import Locator
 from commtrace.recorder.attribution.stack_frames import (
@@ -35,6 +34,7 @@ from commtrace.recorder.events.tensor_identity import TensorIdentity, sent_id
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception.pending import PendingCalls
 from commtrace.recorder.thread_state import ThreadState, forget_module_calls
+from commtrace.torch_internals.compilation import TracingContext
 
 _MAX_ANNOUNCED = 4096
 _UNKNOWN = -1

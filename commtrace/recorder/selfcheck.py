@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup
-from torch.utils._python_dispatch import _disable_current_modes
 
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.sink import Span
 from commtrace.recorder.recorder import RECORDER
+from commtrace.torch_internals.dispatcher import no_dispatch_modes
+from commtrace.torch_internals.groups import make_fake_backend
 
 _NAME = "commtrace witness"
 _NO_RANK = -2  # so that the buffer of one rank does not keep the call
@@ -51,11 +51,11 @@ def call_without_peers() -> None:
     """Make a collective call that moves no data."""
     fake = dist.ProcessGroup.BackendType.CUSTOM
     group: Any = dist.ProcessGroup(0, 1)  # pyright: ignore[reportCallIssue]
-    group._register_backend(torch.device("cpu"), fake, FakeProcessGroup._create_internal(0, 1))
+    group._register_backend(torch.device("cpu"), fake, make_fake_backend(0, 1))
     group._set_default_backend(fake)
     group._set_group_name(_NAME)
     newest = RECORDER.groups.newest
     RECORDER.groups.of(group).rank = _NO_RANK
-    with _disable_current_modes():
+    with no_dispatch_modes():
         group.allreduce([torch.zeros(1)])
     RECORDER.groups.newest = newest

@@ -15,12 +15,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core import observe
 from dtensor_core.errors import DTensorError, four_parts
 from dtensor_core.tensor import DTensor
+from dtensor_core.torch_internals.autograd import current_graph_task_id
+from dtensor_core.torch_internals.dispatcher import TorchDispatchMode
+from dtensor_core.torch_internals.groups import FakeWork
+from dtensor_core.torch_internals.tensors import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from dtensor_core.torch_internals.trees import tree_leaves, tree_map_only
 
 _COMMUNICATION = ("c10d", "_c10d_functional")
 _NO_COMMUNICATION = ("wait_tensor", "_wrap_tensor_autograd", "check_for_nan")
@@ -142,13 +150,6 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     Raises:
         ExplainError: `fn` needs the data of a tensor to continue.
     """
-    from torch._subclasses.fake_tensor import (
-        DataDependentOutputException,
-        DynamicOutputShapeException,
-        FakeTensor,
-        FakeTensorMode,
-    )
-
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
     mode = _Explaining(
         lambda real: real if isinstance(real, FakeTensor) else fakes.from_tensor(real)
@@ -257,7 +258,7 @@ def _generators_kept() -> AbstractContextManager[None]:
 
 
 def _phase() -> str:
-    return "backward" if torch._C._current_graph_task_id() >= 0 else "forward"
+    return "backward" if current_graph_task_id() >= 0 else "forward"
 
 
 def _continues(row: PlannedOperator, news: observe.Announcement) -> bool:
@@ -277,8 +278,6 @@ def _layouts(given: Any) -> tuple[str, ...]:
 
 def _as_if_done(func: Any, args: Sequence[Any]) -> Any:
     """Return what an operator of c10d would, without sending anything."""
-    from torch._C._distributed_c10d import FakeWork
-
     returned = [
         FakeWork().boxed() if "Work" in str(each.type) else args[0] for each in func._schema.returns
     ]

@@ -15,8 +15,8 @@ import torch
 
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.dispatcher import AHEAD_OF_AUTOGRAD
 
-_KEY = torch._C.DispatchKey.PythonTLSSnapshot  # pyright: ignore[reportAttributeAccessIssue]
 _library = torch.library.Library("aten", "IMPL")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _POOLS = (
@@ -39,7 +39,7 @@ _OPERATORS = (
 def install(cls: type[torch.Tensor]) -> None:
     """Register the kernels for DTensors of class `cls`."""
     for name in " ".join(_OPERATORS).split():
-        _library.impl(name, _kernel(cls, name), _KEY.name, with_keyset=True)
+        _library.impl(name, _kernel(cls, name), AHEAD_OF_AUTOGRAD.name, with_keyset=True)
 
 
 def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
     op = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        made = op.redispatch(keys.remove(_KEY), *args, **kwargs)
+        made = op.redispatch(keys.remove(AHEAD_OF_AUTOGRAD), *args, **kwargs)
         first: Any = made[0] if isinstance(made, tuple) else made
         # Writing to a view makes a node of its base.
         written = first._base if packet.endswith("_") and isinstance(first, cls) else None

@@ -23,19 +23,26 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
 
 from dtensor_core.dispatch.inplace_writeback import check_differentiable, does_not_fit, without_out
 from dtensor_core.dispatch.recurrent import cell, layer
 from dtensor_core.errors import OutOfRangeError, RuleError, four_parts
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.dispatcher import (
+    COMPOSITE_IMPLICIT,
+    PYTHON_KERNELS,
+    OpOverload,
+    has_kernel,
+    is_included,
+    key_of_device,
+    names_with_kernel,
+    without_python_kernels,
+)
+from dtensor_core.torch_internals.trees import tree_leaves
 from dtensor_core.tracing import is_at_hand, no_modes
 
 aten = torch.ops.aten
-_composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
-_python_kernels = torch._C.DispatchKey.PythonDispatcher  # pyright: ignore
 _library = torch.library.Library("aten", "IMPL")
 _OF_SUBCLASSES = "PythonTLSSnapshot"
 
@@ -62,21 +69,20 @@ def _kernel(cls: type[torch.Tensor], name: str, function: Callable[..., Any]) ->
         op = getattr(getattr(aten, packet), overload or "default")
         if any(isinstance(each, cls) for each in tree_leaves((args, kwargs))):
             return function(op, *args, **kwargs)
-        decomposed = op.py_kernels.get(_composite) if _decomposes() else None
-        return (decomposed or partial(op._op_dk, _composite))(*args, **kwargs)
+        decomposed = op.py_kernels.get(COMPOSITE_IMPLICIT) if _decomposes() else None
+        return (decomposed or partial(op._op_dk, COMPOSITE_IMPLICIT))(*args, **kwargs)
 
     return kernel
 
 
 def _decomposes() -> bool:
     """True if torch runs Python kernels, as it does while tracing with symbolic sizes."""
-    return torch._C._dispatch_tls_is_dispatch_key_included(_python_kernels)  # pyright: ignore
+    return is_included(PYTHON_KERNELS)
 
 
 def _composites_with_out() -> list[str]:
     """Return the composites of aten with `out=`, without the namespace."""
-    registered = torch._C._dispatch_get_registrations_for_dispatch_key  # pyright: ignore
-    names = [name.split("::") for name in registered("CompositeImplicitAutograd")]
+    names = [name.split("::") for name in names_with_kernel("CompositeImplicitAutograd")]
     outs = {"out", "U", "Q", "eigvals"}  # parts of the names of their overloads
     return [
         name
@@ -102,7 +108,7 @@ def _attention(op: OpOverload, *args: Any, **options: Any) -> Any:
     query, key, *rest = args
     if hasattr(query, "_spec") and hasattr(key, "_spec"):
         rest, options = _mask_as_dtensor(query, key, tuple(rest), options)
-    return op._op_dk(_composite, query, key, *rest, **options)
+    return op._op_dk(COMPOSITE_IMPLICIT, query, key, *rest, **options)
 
 
 def _undecomposed(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -110,8 +116,8 @@ def _undecomposed(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
     torch's Python kernel makes plain index and weight tensors, and would exchange no rows.
     """
-    with torch._C._DisablePythonDispatcher():  # pyright: ignore[reportAttributeAccessIssue]
-        return op._op_dk(_composite, *args, **kwargs)
+    with without_python_kernels():
+        return op._op_dk(COMPOSITE_IMPLICIT, *args, **kwargs)
 
 
 def _one_hot(op: OpOverload, indices: Any, num_classes: int = -1) -> torch.Tensor:
@@ -163,7 +169,7 @@ def _istft(
     if window is None:
         device, dtype = x._local_tensor.device, x.dtype.to_real()
         window = _replicated(x, torch.ones(win_length or n_fft, dtype=dtype, device=device))
-    return op._op_dk(_composite, x, n_fft, hop_length, win_length, window, *rest, **options)
+    return op._op_dk(COMPOSITE_IMPLICIT, x, n_fft, hop_length, win_length, window, *rest, **options)
 
 
 def _stft(
@@ -185,7 +191,7 @@ def _stft(
     """
     rest = normalized, onesided, return_complex, align_to_window
     if align_to_window or not isinstance(getattr(x, "_spec", None), Spec):
-        return op._op_dk(_composite, x, n_fft, hop_length, win_length, window, *rest)
+        return op._op_dk(COMPOSITE_IMPLICIT, x, n_fft, hop_length, win_length, window, *rest)
     metas = [each if each is None else _as_meta(each) for each in (x, window)]
     told = op(metas[0], n_fft, hop_length, win_length, metas[1], *rest)
     signals = x.unsqueeze(0) if x.ndim == 1 else x
@@ -220,11 +226,10 @@ def _rms_norm(
     dims = range(x.ndim - len(shape), x.ndim)
     spec = getattr(x, "_spec", None)
     cuts = [axis for axis, p in enumerate(spec.placements) if p.sharded_dim in dims] if spec else ()
-    device = torch._C._dispatch_key_for_device(x.device.type)  # pyright: ignore
-    fused = torch._C._dispatch_has_kernel_for_dispatch_key  # pyright: ignore
+    device = key_of_device(x.device.type)
     fits = x.is_floating_point() and tuple(x.shape[-len(shape) :]) == tuple(shape)
-    if not cuts or not fits or fused("aten::_fused_rms_norm", device):
-        return op._op_dk(_composite, x, shape, weight, eps)
+    if not cuts or not fits or has_kernel("aten::_fused_rms_norm", device):
+        return op._op_dk(COMPOSITE_IMPLICIT, x, shape, weight, eps)
     wide = x.float() if x.dtype.itemsize < 4 else x
     squares = wide.square().mean(tuple(dims), keepdim=True)
     whole = [Replicate() if n in cuts else p for n, p in enumerate(squares.placements)]
@@ -246,7 +251,7 @@ def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch
     """
     sizes = x.shape[::-1]
     if any(not 0 <= pad <= sizes[n // 2] for n, pad in enumerate(pads)):
-        return op._op_dk(_composite, x, pads)
+        return op._op_dk(COMPOSITE_IMPLICIT, x, pads)
     for n in range(len(pads) // 2):
         dim, before, behind = x.ndim - 1 - n, pads[2 * n], pads[2 * n + 1]
         ends = [x.narrow(dim, x.shape[dim] - before, before), x, x.narrow(dim, 0, behind)]
@@ -341,7 +346,7 @@ def _mask_as_dtensor(
 
 def _of_nothing(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run the composite, and wrap a plain result, which it may make of tensors without elements."""
-    made = op._op_dk(_composite, *args, **kwargs)
+    made = op._op_dk(COMPOSITE_IMPLICIT, *args, **kwargs)
     like = next(each for each in tree_leaves((args, kwargs)) if hasattr(each, "_spec"))
     is_plain = isinstance(made, torch.Tensor) and not hasattr(made, "_spec")
     return _replicated(like, made) if is_plain else made

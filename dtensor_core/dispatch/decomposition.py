@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtensor_core.dispatch.arguments import converted, flattened
 from dtensor_core.dispatch.metadata import as_meta
@@ -24,11 +22,16 @@ from dtensor_core.operators.table import row_of
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, decide
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.dispatcher import (
+    COMPOSITE_EXPLICIT,
+    COMPOSITE_IMPLICIT,
+    OpOverload,
+    TorchDispatchMode,
+    decompositions,
+)
 
 Function = Callable[..., Any]
 
-_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd  # pyright: ignore
-_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
 _UNPLANNABLE = (
     torch.Tag.nondeterministic_seeded,
     torch.Tag.dynamic_output_shape,
@@ -63,12 +66,10 @@ def _decompositions(op: OpOverload) -> Iterator[Function]:
 
     Kernels of other libraries are excluded, as they may access the memory of their arguments.
     """
-    from torch._decomp import decomposition_table
-
-    if op in decomposition_table:
-        yield decomposition_table[op]
-    if op.namespace == "aten" and op.has_kernel_for_dispatch_key(_EXPLICIT):
-        yield partial(op._op_dk, _EXPLICIT)
+    if (decomposition := decompositions().get(op)) is not None:
+        yield decomposition
+    if op.namespace == "aten" and op.has_kernel_for_dispatch_key(COMPOSITE_EXPLICIT):
+        yield partial(op._op_dk, COMPOSITE_EXPLICIT)
 
 
 def _seconds(decision: Decision) -> float:
@@ -122,7 +123,7 @@ class _Followed(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if row_of(func) is None and func.has_kernel_for_dispatch_key(_IMPLICIT):
+        if row_of(func) is None and func.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
             with self:
                 return func.decompose(*args, **kwargs)
         if any(tag in func.tags for tag in _UNPLANNABLE):

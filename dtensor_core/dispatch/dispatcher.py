@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
 
 from dtensor_core import observe
 from dtensor_core.dispatch import results, shape_generic_cache
@@ -34,11 +32,14 @@ from dtensor_core.operators.call import is_value
 from dtensor_core.operators.local_operator import argument_names
 from dtensor_core.operators.table import row_of
 from dtensor_core.redistribute.execute import execute
+from dtensor_core.torch_internals.autograd import current_graph_task_id
+from dtensor_core.torch_internals.dispatcher import COMPOSITE_IMPLICIT, OpOverload
+from dtensor_core.torch_internals.tensors import new_dtensor
+from dtensor_core.torch_internals.trees import tree_leaves
 from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
-_new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
 # The cache, and the functions that replace operators; `inplace` reads both too.
 entries: dict[tuple[Any, ...], Entry] = {}
@@ -133,7 +134,7 @@ def dispatch(
     else:
         result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
     if single is not None:
-        return _new(_class, result, single, False)
+        return new_dtensor(_class, result, single, False)
     if place is not None:
         if copied is not None:
             write_through(copied, op, args)
@@ -182,7 +183,7 @@ def _applies(asked: list[int]) -> bool:
     """True on a thread that asked, or on a thread of the autograd engine while any thread does."""
     if not asked:
         return False
-    return threading.get_ident() in asked or torch._C._current_graph_task_id() >= 0
+    return threading.get_ident() in asked or current_graph_task_id() >= 0
 
 
 def _singular(number: Any) -> tuple[type, str]:
@@ -288,8 +289,7 @@ def _learn(op: OpOverload) -> None:
     for position, argument in enumerate(op._schema.arguments):
         if is_value(argument):
             _dynamic.update(_places(op, position))
-    implicit = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
-    if row_of(op) is None and op.has_kernel_for_dispatch_key(implicit):
+    if row_of(op) is None and op.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
         _instead[id(op)] = op.decompose
     if op.name() in _stand_ins:
         _instead[id(op)] = _stand_ins[op.name()]

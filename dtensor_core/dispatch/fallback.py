@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch._ops import OpOverload
 
 from dtensor_core.errors import MissingRuleError, four_parts
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 NO_RULE = "no rule"
 """Note of communication that only a missing rule makes necessary."""

@@ -14,10 +14,16 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.autograd import forward_ad
 
 from dtensor_core.dispatch import dispatcher
+from dtensor_core.torch_internals.autograd import has_dual_level, increment_version
+from dtensor_core.torch_internals.compilation import current_transform
+from dtensor_core.torch_internals.dispatcher import (
+    OpOverload,
+    below_inplace_or_view,
+    num_dispatch_modes,
+    num_function_modes,
+)
 from dtensor_core.tracing import untraced
 
 aten = torch.ops.aten
@@ -32,12 +38,7 @@ _METHODS: dict[str, tuple[str, OpOverload]] = {
     "__imul__": ("mul_", aten.mul_.Tensor),
     "__itruediv__": ("div_", aten.div_.Tensor),
 }
-_num_modes = torch._C._len_torch_dispatch_stack  # pyright: ignore
-_num_function_modes = torch._C._len_torch_function_stack  # pyright: ignore
-_transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
 # As in `dispatcher`: tensors saved from a local tensor are not reported as modified.
-_below_autograd = torch._C._AutoDispatchBelowADInplaceOrView  # pyright: ignore
-_note_written = torch._C._increment_version  # pyright: ignore
 
 
 def install(cls: type[torch.Tensor]) -> None:
@@ -68,9 +69,9 @@ def _method(
         local = self._local_tensor
         if is_tensor:
             other = other._local_tensor
-        with _below_autograd():
+        with below_inplace_or_view():
             on_local(local, other)
-        _note_written((self,))
+        increment_version((self,))
         return self
 
     return method
@@ -81,10 +82,10 @@ def _is_watched(tensor: Any, other: Any) -> bool:
     records = tensor.requires_grad or getattr(other, "requires_grad", False)
     return (
         (records and torch.is_grad_enabled())
-        or _num_modes() > 0
-        or _num_function_modes() > 0
-        or _transform() is not None
-        or forward_ad._current_level >= 0
+        or num_dispatch_modes() > 0
+        or num_function_modes() > 0
+        or current_transform() is not None
+        or has_dual_level()
         or bool(dispatcher.rewrites)
         or tensor._copied is not None
         or type(tensor._local_tensor) is not torch.Tensor

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
 from dtensor_core.errors import RuleError, four_parts
@@ -22,6 +20,8 @@ from dtensor_core.placement import Partial, norm_exponent
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.dispatcher import OpOverload
+from dtensor_core.torch_internals.trees import tree_leaves, tree_map_only
 from dtensor_core.tracing import no_modes
 
 

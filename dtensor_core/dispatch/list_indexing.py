@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.trees import tree_leaves
 
 
 def install(cls: type[torch.Tensor]) -> None:

@@ -15,8 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dtensor_core.dispatch.arguments import converted
 from dtensor_core.dispatch.metadata import as_meta, output_metadata
@@ -26,6 +24,8 @@ from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.dispatcher import OpOverload, resolve_overload
+from dtensor_core.torch_internals.trees import tree_flatten, tree_unflatten
 
 _FOREACH = "aten::_foreach_"
 _FUSED = ("aten::_fused_", "aten::_amp_foreach_")
@@ -198,7 +198,7 @@ def _plain_call(
         *args, value = args
         kwargs = {**kwargs, "value": value} if not isinstance(value, Spec) else kwargs
     metas, _ = converted(Spec, as_meta, args, {})
-    overload = torch._C._jit_resolve_packet(f"aten::{name}", *metas, **kwargs)
+    overload = resolve_overload(f"aten::{name}", *metas, **kwargs)
     plain = getattr(getattr(torch.ops.aten, name), overload)
     return Call(plain, tuple(args), kwargs, specs, output_metadata(plain, args, kwargs) or ())
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from dtensor_core.dispatch.arguments import (
     converted,
@@ -60,6 +59,7 @@ from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.partial_combine import within
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 # In-place views: the tensor changes its shape, and its placements change with it.
 _RESHAPING = frozenset(

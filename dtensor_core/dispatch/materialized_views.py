@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from dtensor_core.errors import RuleError, StaleViewError, four_parts
 from dtensor_core.operators.memory_layout import Ways
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.dispatcher import OpOverload, below_inplace_or_view
 
 aten = torch.ops.aten
-_below_autograd = torch._C._AutoDispatchBelowADInplaceOrView  # pyright: ignore
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class MaterializedView:
         """Fetch later writes to the base; a collective operation."""
         if not self.is_stale:
             return
-        with _below_autograd():
+        with below_inplace_or_view():
             views = self.op(self.base, *self.args, **self.kwargs)
             view = views[self.number] if isinstance(views, (list, tuple)) else views
             _once(self.local).copy_(_once(view._local_tensor))
@@ -79,7 +78,7 @@ class LocalCopy:
         if self.base._copied is not None:
             self.base._copied.renew()
         if self.is_stale:
-            with _below_autograd():
+            with below_inplace_or_view():
                 self.local.copy_(self.ways.forth(self.base._local_tensor))
             self.version = self.base._version
 

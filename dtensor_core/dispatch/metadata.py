@@ -17,12 +17,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from dtensor_core.dispatch.arguments import converted, flattened
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.operators.call import argument_names
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 Metas = tuple[TensorMeta, ...]
 

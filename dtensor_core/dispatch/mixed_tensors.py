@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from dtensor_core.dispatch.arguments import flattened
 from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
 from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.torch_internals.autograd import current_node
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 aten = torch.ops.aten
 
@@ -48,7 +49,7 @@ def is_whole(op: OpOverload, tensor: torch.Tensor) -> bool:
         return True
     if op.namespace == "prims":  # in formulas of forward-mode derivatives, where a tangent is zero
         return True
-    node = torch._C._current_autograd_node()  # pyright: ignore[reportAttributeAccessIssue]
+    node = current_node()
     return node is not None and node.name() in _MAKING_CONSTANTS
 
 

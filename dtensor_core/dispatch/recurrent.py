@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves, tree_map
 
 from dtensor_core.placement import (
     Partial,
@@ -24,9 +22,9 @@ from dtensor_core.placement import (
     Shard,
     _StridedShard,
 )
+from dtensor_core.torch_internals.dispatcher import COMPOSITE_IMPLICIT, OpOverload
+from dtensor_core.torch_internals.trees import tree_leaves, tree_map
 from dtensor_core.tracing import is_transforming
-
-_composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
 
 
 def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> Any:
@@ -35,7 +33,7 @@ def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> A
     `options` are has_biases, num_layers, dropout, train, bidirectional, batch_first.
     """
     if not _share_a_mesh((x, states, weights)):
-        return op._op_dk(_composite, x, states, weights, *options)
+        return op._op_dk(COMPOSITE_IMPLICIT, x, states, weights, *options)
     batch = 0 if options[-1] else 1
     dropout, train = options[2:4]
     if dropout and train:
@@ -48,7 +46,7 @@ def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> A
     states = tree_map(lambda state: _placed(state, cuts, 1), states)
     weights = [_placed(weight, [None] * len(cuts), 0) for weight in weights]
     if is_transforming() or x._spec.coords is None:
-        return op._op_dk(_composite, x, states, weights, *options)
+        return op._op_dk(COMPOSITE_IMPLICIT, x, states, weights, *options)
     grads = [Replicate() if cut is None else Partial() for cut in cuts]
     local_x, local_states = tree_map(lambda each: each.to_local(), (x, states))
     local_weights = [weight.to_local(grad_placements=grads) for weight in weights]
@@ -96,7 +94,7 @@ def cell(op: OpOverload, x: Any, states: Any, *weights: Any) -> Any:
         cuts = _cuts(x, states, 0, 0)
         x = _aligned(x, cuts)
         states = tree_map(lambda state: _aligned(state, cuts), states)
-    return op._op_dk(_composite, x, states, *weights)
+    return op._op_dk(COMPOSITE_IMPLICIT, x, states, *weights)
 
 
 def _share_a_mesh(given: Any) -> bool:

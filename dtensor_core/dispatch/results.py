@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_map_only
 
 from dtensor_core import observe
 from dtensor_core.dispatch.arguments import first_mesh, spec_on
@@ -35,8 +33,10 @@ from dtensor_core.dispatch.materialized_views import (
 )
 from dtensor_core.operators.memory_layout import ways_of
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.dispatcher import OpOverload, without_torch_dispatch
+from dtensor_core.torch_internals.tensors import is_alias_of, new_dtensor
+from dtensor_core.torch_internals.trees import tree_map_only
 
-_new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 # An empty tensor of each dtype and device, with storage offset 0.
 _first: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 # The DTensor class and that of views which are copies.
@@ -76,7 +76,7 @@ def _finish_plain(
     wrapped: list[Any] = []
     for value in several:
         spec = next(specs) if isinstance(value, torch.Tensor) else None
-        wrapped.append(value if spec is None else _new(_class, value, spec, False))
+        wrapped.append(value if spec is None else new_dtensor(_class, value, spec, False))
     if several is not result:
         return wrapped[0]
     return wrapped if type(result) is list else tuple(wrapped)
@@ -100,7 +100,7 @@ def _finish_view(
     base = args[0]
     spec = call.outputs[number] if call.outputs else None
     assert spec is not None
-    if call.copied and torch._C._is_alias_of(result, base._local_tensor):  # pyright: ignore
+    if call.copied and is_alias_of(result, base._local_tensor):
         result = result.clone()  # this rank holds all of it; a write to the base must not reach it
     copied = getattr(base, "_copied", None)
     ways = ways_of(result) if call.may_copy and not call.copied else None
@@ -176,7 +176,7 @@ def _finish_reshaping(
     local_kwargs: Mapping[str, Any],
 ) -> Any:
     """Give the first argument the result and its spec."""
-    with torch._C._DisableTorchDispatch():
+    with without_torch_dispatch():
         op(*args, **kwargs)
     args[0]._local_tensor, args[0]._spec = result, call.spec
     return args[0]
@@ -202,11 +202,11 @@ def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: b
     kernels read the offset of the DTensor, which must therefore agree on all ranks.
     """
     if type(local) is not torch.Tensor or not local.storage_offset():
-        return _new(cls, local, spec, requires_grad)
+        return new_dtensor(cls, local, spec, requires_grad)
     kind = local.dtype, local.device
     if kind not in _first:
         _first[kind] = local.new_empty(0)
-    made = _new(cls, _first[kind], spec, requires_grad)
+    made = new_dtensor(cls, _first[kind], spec, requires_grad)
     made._local_tensor = local
     return made
 
@@ -214,7 +214,7 @@ def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: b
 def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """Wrap a result whose shape depends on data: it is replicated."""
     spec = spec_on(first_mesh(args, kwargs), local)
-    return _new(_class, local, spec, False)
+    return new_dtensor(_class, local, spec, False)
 
 
 FINISH: dict[type[CallKind], Callable[..., Any]] = {

@@ -18,9 +18,9 @@ from dtensor_core.dispatch.arguments import converted
 from dtensor_core.errors import MixedTensorError, PlacementError, four_parts
 from dtensor_core.placement import as_placement
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.tensors import new_dtensor
 
 _NAME = ("torch.distributed.tensor", "DTensor")
-_new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def is_torch_dtensor(value: Any) -> bool:
@@ -52,7 +52,7 @@ def adopted(value: Any, cls: type[Any]) -> Any:
     local = value._local_tensor
     local = local.wait() if hasattr(local, "trigger_wait") else local
     meta = TensorMeta(value.shape, value.stride(), value.dtype)
-    return _new(cls, local.detach(), Spec(spec.mesh, placements, meta), requires_grad=False)
+    return new_dtensor(cls, local.detach(), Spec(spec.mesh, placements, meta), requires_grad=False)
 
 
 def mixes(tensors: Iterable[torch.Tensor], cls: type[Any]) -> bool:

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from dtensor_core.dispatch.inplace_writeback import does_not_fit
 from dtensor_core.errors import RuleError
 from dtensor_core.operators.call import Call
 from dtensor_core.propagate import Fixed
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 
 def written_arguments(

@@ -27,6 +27,7 @@ from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.random import per_rank
 from dtensor_core.tensor import DTensor
+from dtensor_core.torch_internals.tensors import assert_on_device
 
 _ROTATIONS = ("allgather", "alltoall")
 
@@ -201,7 +202,7 @@ def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
     if torch.compiler.is_compiling():
         return
     if mask is None and flags.device.type == "cuda":
-        torch._assert_async(flags.sum() == 0, "a rank has a mask inside of context_parallel")
+        assert_on_device(flags.sum() == 0, "a rank has a mask inside of context_parallel")
         return
     masked = [rank for rank, flag in enumerate(flags.tolist()) if flag]
     if masked:

@@ -7,12 +7,12 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Placement
 from dtensor_core.tensor import DTensor
+from dtensor_core.torch_internals.trees import tree_flatten, tree_unflatten
 from dtensor_core.validation import normalize_placements
 
 Layout = Sequence[Placement] | None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torch._ops import OpOverload
-
 from dtensor_core.dispatch.dispatcher import forget
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.operators.table import replace_row
 from dtensor_core.placement import Placement
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 Acceptable = Sequence[tuple[Sequence[Placement | None], Sequence[Placement | None]]]
 Sharding = Callable[..., Acceptable]

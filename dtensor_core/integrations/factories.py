@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
 from dtensor_core.tensor import DTensor
+from dtensor_core.torch_internals.trees import tree_map
 
 _FUNCTIONS = {
     "torch._lowrank": ("get_approximate_basis",),

@@ -18,15 +18,20 @@ from functools import wraps
 from typing import Any
 
 import torch
-import torch.optim.optimizer as torch_optimizer  # pyright: ignore[reportMissingImports]
 from torch import nn
-from torch.nn.utils import clip_grad
-from torch.optim import swa_utils
-from torch.utils import _foreach_utils as torch_foreach
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dtensor_core.dispatch.torch_dtensor import adopted, mixes
 from dtensor_core.placement import Replicate
 from dtensor_core.tensor import DTensor, _Redistribute
+from dtensor_core.torch_internals.optimizers import (
+    CLIPPING,
+    FOREACH_FUNCTIONS,
+    FOREACH_TYPES,
+    GROUP_TENSORS,
+    GROUPING,
+    TOTAL_NORM,
+)
 
 _Axes = frozenset[int]
 
@@ -156,15 +161,12 @@ def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[...
 
 def install() -> None:
     """Patch torch's optimizers, their foreach selection, and gradient clipping for DTensors."""
-    torch_optimizer.register_optimizer_step_pre_hook(lay_gradients_like_parameters)
-    for types in (torch_optimizer._foreach_supported_types, torch_foreach._foreach_supported_types):
+    register_optimizer_step_pre_hook(lay_gradients_like_parameters)
+    for types in FOREACH_TYPES:
         types.append(DTensor)
-    modules: tuple[Any, ...] = (torch_optimizer, clip_grad, swa_utils)
-    for module in modules:
-        module._group_tensors_by_device_and_dtype = _of_one_class(
-            module._group_tensors_by_device_and_dtype
-        )
-    for name in ("_foreach_zero_", "_amp_foreach_non_finite_check_and_unscale_"):
+    for module in GROUPING:
+        setattr(module, GROUP_TENSORS, _of_one_class(getattr(module, GROUP_TENSORS)))
+    for name in FOREACH_FUNCTIONS:
         setattr(torch, name, _on_one_class(getattr(torch, name)))
-    nn.utils.get_total_norm = _norm_by_layout(clip_grad._get_total_norm)
-    clip_grad._get_total_norm = _with_whole_addends(nn.utils.get_total_norm)
+    nn.utils.get_total_norm = _norm_by_layout(getattr(CLIPPING, TOTAL_NORM))
+    setattr(CLIPPING, TOTAL_NORM, _with_whole_addends(nn.utils.get_total_norm))

@@ -7,15 +7,12 @@ Reading `.data` is unchanged. Installed by the package, once.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
 from dtensor_core.errors import MixedTensorError, four_parts
 from dtensor_core.tensor import DTensor
-
-_data: Any = torch._C.TensorBase.data  # pyright: ignore
+from dtensor_core.torch_internals.tensors import data_attribute
 
 
 def _set_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
@@ -28,9 +25,9 @@ def _set_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
                 hint="module.weight = nn.Parameter(dtensor), or distribute_module",
             )
         )
-    _data.__set__(parameter, value)
+    data_attribute.__set__(parameter, value)
 
 
 def install() -> None:
     """Make plain parameters refuse a DTensor as their data."""
-    nn.Parameter.data = property(_data.__get__, _set_data)  # pyright: ignore
+    nn.Parameter.data = property(data_attribute.__get__, _set_data)  # pyright: ignore

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch._ops import OpOverload
-
 from dtensor_core.operators.local_operator import argument_names
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 
 @dataclass(frozen=True, slots=True)

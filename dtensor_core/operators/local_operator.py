@@ -12,17 +12,18 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core.layout import stride_like
 from dtensor_core.spec import Spec
-from dtensor_core.tracing import depending
-
-_C: Any = torch._C
-_LAZY_BITS = _C.DispatchKeySet(_C.DispatchKey.Conjugate) | _C.DispatchKeySet(
-    _C.DispatchKey.Negative
+from dtensor_core.torch_internals.dispatcher import (
+    LAZY_BITS,
+    OpOverload,
+    excluded_keys,
+    included_keys,
+    with_keys,
 )
+from dtensor_core.torch_internals.trees import tree_leaves, tree_map_only
+from dtensor_core.tracing import depending
 
 # A local function, and its maker from the operator and the layouts of arguments and results.
 Local = Callable[..., Any]
@@ -62,8 +63,7 @@ def with_lazy_bits(run: Local) -> Local:
     """
 
     def looking(*args: Any, **kwargs: Any) -> Any:
-        excluded = _C._dispatch_tls_local_exclude_set() - _LAZY_BITS
-        with _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded):
+        with with_keys(included_keys(), excluded_keys() - LAZY_BITS):
             return run(*args, **kwargs)
 
     return looking

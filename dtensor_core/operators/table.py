@@ -14,7 +14,6 @@ import pkgutil
 from functools import lru_cache
 
 import torch
-from torch._ops import OpOverload
 
 from dtensor_core import operators
 from dtensor_core.errors import NotationError
@@ -24,6 +23,7 @@ from dtensor_core.operators.pointwise.rule import ROWS as POINTWISE
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.scaling import exact
 from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.torch_internals.dispatcher import OpOverload
 
 # Every folder beside this module is a family.
 FAMILIES = {

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from dtensor_core import collectives
+from dtensor_core.torch_internals.groups import AsyncCollectiveTensor
+from dtensor_core.torch_internals.tensors import make_wrapper
 
 _aten = torch.ops.aten
 # Autograd applies these to a tensor that passes through it; they need no data.
@@ -54,9 +55,7 @@ class Pending(AsyncCollectiveTensor):
     @staticmethod
     def __new__(cls, arrival: Arrival, shape: Sequence[int], like: torch.Tensor) -> Pending:
         """Make a contiguous tensor of the result's shape and of the dtype and device of `like`."""
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, torch.Size(shape), dtype=like.dtype, device=like.device
-        )
+        made = make_wrapper(cls, torch.Size(shape), dtype=like.dtype, device=like.device)
         made._arrival, made._owner = arrival, None
         return made
 

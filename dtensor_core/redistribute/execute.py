@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
-from torch.distributed._functional_collectives import AsyncCollectiveTensor, _are_we_tracing
 
 from dtensor_core import collectives, observe
 from dtensor_core.mesh import axes_name, forget_decisions, num_flattened
@@ -23,6 +22,7 @@ from dtensor_core.redistribute.rank_step import rank_step
 from dtensor_core.redistribute.steps import STEPS, Act, RankStep, arrives_finished
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.groups import AsyncCollectiveTensor, is_tracing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> 
     """
     legs: Sequence[_Leg] = _legs(spec, _in_force(plan, spec), cause) if plan.steps else ()
     last = max((number for number, leg in enumerate(legs) if leg.news is not None), default=None)
-    if last is None or _are_we_tracing():
+    if last is None or is_tracing():
         return execute(local, spec, plan, cause)
     local = execute(local, spec, plan, cause, last)
     leg, end = legs[last], legs[len(legs) - 1]

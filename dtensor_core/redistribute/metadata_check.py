@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dtensor_core import collectives, observe
 from dtensor_core.errors import PlacementError, four_parts
@@ -18,6 +17,7 @@ from dtensor_core.mesh import DeviceMesh, channel
 from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import announcement, broadcast
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.tensors import FakeTensor
 
 
 def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dtensor_core.api import distribute_tensor
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Placement, Replicate, Shard
+from dtensor_core.torch_internals.tensors import is_functional
+from dtensor_core.torch_internals.trees import tree_flatten, tree_unflatten
 
 
 class DTensorConverter:
@@ -67,7 +68,7 @@ class DTensorConverter:
             and not t.is_nested
             and not t.is_neg()
             and not t.is_conj()
-            and not torch._is_functional_tensor(t)
+            and not is_functional(t)
             and t.device.type not in ("lazy", "meta")
         )
 

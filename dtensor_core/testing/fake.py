@@ -29,7 +29,7 @@ def fake_world(world_size: int, *, rank: int = 0) -> Iterator[None]:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size} ranks")
     # torch registers the "fake" backend when this module is imported.
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from dtensor_core.torch_internals.fake_store import FakeStore
 
     excepthook = sys.excepthook
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)

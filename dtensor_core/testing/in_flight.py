@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from dtensor_core.testing.moves import MOVES, Part, Terms, copy_each
+from dtensor_core.torch_internals.dispatcher import without_torch_dispatch, without_torch_function
 
 
 class CollectiveMismatch(RuntimeError):
@@ -161,5 +162,5 @@ class SharedGroup:
 
 def _quietly(move, *args) -> None:
     """Move data as a network does: unseen by autograd, version counters, modes and subclasses."""
-    with torch.inference_mode(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with torch.inference_mode(), without_torch_function(), without_torch_dispatch():
         move(*args)

@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import (
+
+from dtensor_core.testing.in_flight import InFlight, SharedGroup, Transfer
+from dtensor_core.testing.moves import Part, Terms
+from dtensor_core.testing.scheduler import Scheduler
+from dtensor_core.torch_internals.groups import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
     AllreduceOptions,
@@ -27,10 +31,6 @@ from torch._C._distributed_c10d import (
     ReduceScatterOptions,
     ScatterOptions,
 )
-
-from dtensor_core.testing.in_flight import InFlight, SharedGroup, Transfer
-from dtensor_core.testing.moves import Part, Terms
-from dtensor_core.testing.scheduler import Scheduler
 
 
 class ThreadWork(dist.Work):

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dtensor_core.testing.in_flight import SharedGroup
 from dtensor_core.testing.scheduler import Run, Scheduler
 from dtensor_core.testing.thread_group import ThreadGroup
+from dtensor_core.torch_internals.groups import pg_config_info
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ BACKEND = "threaded"
 class World(threading.local):
     """c10d's record of process groups, per thread; replaces its global one."""
 
-    pg_config_info = c10d._World.pg_config_info
+    pg_config_info = pg_config_info
 
     def __init__(self) -> None:
         self.default_pg: Any = None

@@ -24,12 +24,8 @@ from contextlib import contextmanager
 from functools import cached_property, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
-import torch
 import torch.distributed as dist
-from torch._C._dynamo.guards import set_is_in_mode_without_ignore_compile_internals
-from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils import _python_dispatch
 
 from dtensor_core import observe
 from dtensor_core.testing.failure import (
@@ -43,19 +39,13 @@ from dtensor_core.testing.failure import (
 from dtensor_core.testing.scheduler import Released, Run
 from dtensor_core.testing.skips import raise_if_skipped
 from dtensor_core.testing.thread_pool import BACKEND, ThreadPool, create_group, seat, world
+from dtensor_core.torch_internals import groups
+from dtensor_core.torch_internals.dispatcher import mode_flags, set_mode_flags
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 60.0
-
-_c10d: Any = torch._C._distributed_c10d  # pyright: ignore[reportAttributeAccessIssue]
-
-_MODE_FLAGS = (
-    "_is_in_torch_dispatch_mode",
-    "_is_in_non_infra_torch_dispatch_mode",
-    "_is_in_any_mode_without_ignore_compile_internals",
-)
 
 _one_run_at_a_time = threading.Lock()
 _crews: dict[int, ThreadPool] = {}
@@ -135,16 +125,16 @@ def _installed() -> Iterator[None]:
     if BACKEND not in backend.backend_list:
         backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
     plugin = backend._plugins[BACKEND.upper()]
-    global_world, excepthook = c10d._world, sys.excepthook
+    global_world, excepthook = groups.world(), sys.excepthook
     with _warnings_restored(), _mode_flags_restored(), _properties_unlocked():
         backend._plugins[BACKEND.upper()] = backend._BackendPlugin(create_group, True)
-        c10d._world = world  # pyright: ignore[reportAttributeAccessIssue]
-        _c10d._set_thread_isolation_mode(True)
+        groups.set_world(world)
+        groups.isolate_threads(True)
         try:
             yield
         finally:
-            _c10d._set_thread_isolation_mode(False)
-            c10d._world = global_world
+            groups.isolate_threads(False)
+            groups.set_world(global_world)
             backend._plugins[BACKEND.upper()] = plugin
             sys.excepthook = excepthook
 
@@ -194,13 +184,11 @@ def _mode_flags_restored() -> Iterator[None]:
     torch keeps them per process and restores them mode by mode, which fails if the modes of several
     threads overlap. Guards of compiled functions read the last of the three.
     """
-    before = {name: getattr(_python_dispatch, name) for name in _MODE_FLAGS}
+    before = mode_flags()
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(_python_dispatch, name, value)
-        set_is_in_mode_without_ignore_compile_internals(before[_MODE_FLAGS[-1]])
+        set_mode_flags(before)
 
 
 def _reports(crew: ThreadPool, run: Run, timeout_s: float) -> list[RankReport]:

@@ -16,6 +16,7 @@ from torch import nn
 
 from commtrace.recorder.wrappers import plain_name
 from commtrace.schema import ALL_USED, SOME_UNUSED
+from commtrace.torch_internals.autograd import current_graph_task_id
 
 
 def given_bucket(frame: FrameType | None) -> dist.GradBucket | None:
@@ -69,7 +70,7 @@ class BucketNames(_KeepsModel):
     def __call__(self) -> Sequence[str]:
         """Return the names; none if they cannot be determined."""
         wrapper, parameter = self._wrapper, self._parameter
-        if torch._C._current_graph_task_id() >= 0:
+        if current_graph_task_id() >= 0:
             return ()
         named = [
             (plain_name(name), each)
@@ -96,7 +97,7 @@ class UnusedNote(_KeepsModel):
 
     def __call__(self) -> str:
         """Return the note; empty if nothing has been logged yet."""
-        if torch._C._current_graph_task_id() >= 0:
+        if current_graph_task_id() >= 0:
             return ""
         num_bytes = self._wrapper._get_ddp_logging_data().get("unused_parameter_size")
         return "" if num_bytes is None else SOME_UNUSED if num_bytes else ALL_USED

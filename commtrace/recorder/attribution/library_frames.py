@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from torch.utils._dtype_abbrs import dtype_abbrs
-
 from commtrace.recorder.attribution.pipelines import transfer_below
 from commtrace.recorder.events.location import Attribution, Reason
 from commtrace.recorder.wrappers import plain_name
 from commtrace.schema import HARNESS
+from commtrace.torch_internals.tensors import dtype_abbrs
 
 OBJECTS, PARAMETERS, GRADIENTS, FLAGS = "objects", "parameters", "gradients", "flags"
 ACTIVATIONS = "activations"

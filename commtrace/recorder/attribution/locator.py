@@ -58,8 +58,8 @@ from commtrace.recorder.events.location import (
 )
 from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CURRENT, ThreadState
+from commtrace.torch_internals.autograd import AccumulateGrad, current_graph_task_id, current_node
 
-ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
 _SEEN_CHECKPOINT, _SEEN_OPTIMIZER = 1 << CHECKPOINT, 1 << IN_OPTIMIZER
 _new = tuple.__new__
 
@@ -117,7 +117,7 @@ class Locator:
             sent: shapes of the sent tensors.
             dtype: dtype of the sent tensors.
         """
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task_id()
         if task >= 0:
             return self._locate_in_backward(frame, state, task, sent, dtype)
         call = state.modules.innermost
@@ -190,7 +190,7 @@ class Locator:
         if attribution is not None and attribution.modules:
             call = self.modules.call_of_unit(attribution.modules, call, is_ahead=False)
         elif not is_recomputed:
-            node: Any = torch._C._current_autograd_node()
+            node: Any = current_node()
             call = None if node is None else self.call_of_node(node, state)
             parameter = _parameter_of(node)
             if node is None or (call is not None and parameter is not None):
@@ -256,7 +256,7 @@ class Locator:
 
 def _parameter_of(node: Any) -> Any:
     """Return the leaf a node accumulates into, or None; a failed attribute lookup is costly."""
-    return node.variable if type(node) is ACCUMULATING else None
+    return node.variable if type(node) is AccumulateGrad else None
 
 
 def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
@@ -273,4 +273,4 @@ def _step_begins(*_: Any) -> None:
     if steps.depth:  # some of them may have raised
         steps.depth = optimizer_steps_around(sys._getframe(1)) - 1
     steps.depth += 1
-    steps.task = torch._C._current_graph_task_id()
+    steps.task = current_graph_task_id()

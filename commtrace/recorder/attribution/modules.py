@@ -27,7 +27,6 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_compiling
 from torch.fx import GraphModule
 
@@ -35,6 +34,7 @@ from commtrace.recorder.attribution.pipelines import name_of_stage
 from commtrace.recorder.clock import now
 from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.thread_state import CURRENT, ModuleCalls, ThreadState
+from commtrace.torch_internals.autograd import next_sequence_number
 
 _MAX_MARKS = 1 << 17
 _NO_RANK = -1
@@ -272,7 +272,7 @@ def _tracked(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable[.
     between two methods, is bypassed.
     """
     is_torchs = original is vars(nn.Module).get("_wrapped_call_impl")
-    next_seq = _get_sequence_nr
+    next_seq = next_sequence_number
     outside = tracker._outside
 
     def tracked_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

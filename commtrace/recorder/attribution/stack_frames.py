@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from commtrace.recorder.attribution.library_frames import ATTRIBUTING
 from commtrace.recorder.thread_state import Stack, ThreadState
+from commtrace.torch_internals.autograd import current_graph_task_id
 
 LIBRARY, USER, OWN, ENGINE, CHECKPOINT, IN_OPTIMIZER, ATTRIBUTES, MIXED, INSTALLED = range(9)
 
@@ -177,7 +178,7 @@ def user_code(frame: FrameType | None) -> tuple[CodeType | None, int]:
 
 def full_stack(frame: FrameType | None, state: ThreadState) -> Stack:
     """Return the stack, plus that of the thread that called backward, if the engine runs it."""
-    task = torch._C._current_graph_task_id()
+    task = current_graph_task_id()
     return stack_of(frame) + (
         state.backward.caller.stack if task == state.backward.task >= 0 else ()
     )

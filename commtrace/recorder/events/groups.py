@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.device_mesh import DeviceMesh
 
 from commtrace.event import GroupRow
+from commtrace.torch_internals.groups import resolve_group
 
 _Box = torch.ScriptObject
 _BACKENDS_IN_CPP = frozenset({"fake", "gloo", "mpi"})
@@ -167,5 +167,5 @@ def resolve(argument: Any) -> Any:
     if isinstance(argument, _Box):
         return unbox(argument)
     if isinstance(argument, str):
-        return _resolve_process_group(argument)  # pyright: ignore[reportArgumentType]
+        return resolve_group(argument)  # pyright: ignore[reportArgumentType]
     return argument

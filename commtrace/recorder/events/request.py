@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.collective_table import wire_bytes
 from commtrace.recorder.events.groups import Group
 from commtrace.recorder.events.signature import RECEIVED, RESULT, SENT, Signature
+from commtrace.torch_internals.tensors import FakeTensor
 
 _UNKNOWN = -1
 _Tensor = torch.Tensor

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch._C._dynamo import eval_frame as _frames
+from commtrace.torch_internals.compilation import skip_frame
 
 _PACKAGE, _RECORDER = __name__.partition(".")[0], ".".join(__name__.split(".")[:2])
 _CALLING_THE_PROGRAM = {
@@ -33,16 +33,9 @@ def skip_own_code() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == _PACKAGE and name not in _marked:
             _marked.add(name)
-            strategy = _strategy(name)
+            is_alone = name.startswith(f"{_RECORDER}.") and name not in _CALLING_THE_PROGRAM
             for code in _codes_of(vars(module).values(), module):
-                _frames.set_code_exec_strategy(code, strategy)
-
-
-def _strategy(module: str) -> Any:
-    """Return the strategy that skips a module's frames, recursively if they call no user code."""
-    action = _frames._FrameAction
-    is_alone = module.startswith(f"{_RECORDER}.") and module not in _CALLING_THE_PROGRAM
-    return _frames._FrameExecStrategy(action.SKIP, action.SKIP if is_alone else action.DEFAULT)
+                skip_frame(code, and_its_callees=is_alone)
 
 
 def _codes_of(values: Iterable[Any], module: ModuleType) -> Iterator[CodeType]:

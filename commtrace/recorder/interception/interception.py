@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.library import Library
 
@@ -40,6 +39,7 @@ from commtrace.recorder.interception.receiver import CallReceiver
 from commtrace.recorder.interception.reducers import FUNCTIONS_THAT_WAIT, recording_waits
 from commtrace.recorder.interception.signatures import BATCH, SIGNATURES, WAIT
 from commtrace.recorder.interception.waits import wait_tensor, work_wait
+from commtrace.torch_internals.dispatcher import has_operator
 
 
 class Interception:
@@ -95,7 +95,7 @@ class Interception:
                 self._register(WAIT, wait_tensor(pending, next_kernel(WAIT)))
 
     def _kernel(self, name: str, signature: Signature) -> Kernel | None:
-        if not torch._C._dispatch_has_kernel(name):  # an operator that this torch does not have
+        if not has_operator(name):  # an operator that this torch does not have
             return None
         functional_kernel = direct if is_awaited(name) else functional
         make = native if name.startswith("c10d::") else functional_kernel

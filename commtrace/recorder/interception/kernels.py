@@ -19,19 +19,22 @@ from commtrace.recorder.events.signature import Signature
 from commtrace.recorder.interception.receiver import CallReceiver
 from commtrace.recorder.interception.signatures import BATCH, SIGNATURES, TRANSFERS, WAIT
 from commtrace.recorder.thread_state import CURRENT
+from commtrace.torch_internals.dispatcher import (
+    AFTER_BACKEND_SELECT,
+    BACKEND_SELECT,
+    CPU,
+    exclude,
+    include,
+    is_excluded,
+    is_included,
+    keys_of,
+)
 
 KEY = "BackendSelect"
 NUM_ISSUING_FRAMES = 3
 """Number of dtensor_core's own frames between `redistribute.execute`, or its equivalent, and the
 call; none of them runs user code.
 """
-
-_OUR_KEY, _CPU_KEY = torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.CPU
-_AFTER_KEY = torch._C._dispatch_keyset_full_after(_OUR_KEY)
-_exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
-_include = torch._C._dispatch_tls_set_dispatch_key_included
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-_is_included = torch._C._dispatch_tls_is_dispatch_key_included
 
 Kernel = Callable[..., Any]
 
@@ -40,7 +43,7 @@ class _KeysBelow(dict[int, Any]):
     """Dispatch keys left below ours, by a call's full key set; each set is computed once."""
 
     def __missing__(self, keys: int) -> Any:
-        self[keys] = below = torch._C.DispatchKeySet.from_raw_repr(keys) & _AFTER_KEY
+        self[keys] = below = keys_of(keys) & AFTER_BACKEND_SELECT
         return below
 
 
@@ -172,9 +175,9 @@ def direct(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
         collectives.functional_calls, collectives.functional_op = calls, name
         collectives.reduce_op = "" if reduce_op is None else args[reduce_op]
         call = receiver.issue(native_op, signature, args, _caller(), state)
-        had = _is_excluded(_OUR_KEY), _is_included(_CPU_KEY)
-        _exclude(_OUR_KEY, True)
-        _include(_CPU_KEY, True)
+        had = is_excluded(BACKEND_SELECT), is_included(CPU)
+        exclude(BACKEND_SELECT, True)
+        include(CPU, True)
         try:
             result = pass_on(BELOW[keyset.raw_repr()], *args, **kwargs)
         except BaseException:
@@ -185,8 +188,8 @@ def direct(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
             if call is not None:
                 receiver.pending.returned(call, result, state)
         finally:
-            _exclude(_OUR_KEY, had[0])
-            _include(_CPU_KEY, had[1])
+            exclude(BACKEND_SELECT, had[0])
+            include(CPU, had[1])
             collectives.functional_calls, collectives.functional_op, collectives.reduce_op = outer
         if calls:
             receiver.pending.returned_functional(calls, result)

@@ -11,10 +11,6 @@ from collections.abc import Callable
 from types import BuiltinFunctionType
 from typing import Any
 
-import torch
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from commtrace.recorder.attribution.backward_passes import begin_backward
 from commtrace.recorder.bridge import PACKAGE, set_runner
 from commtrace.recorder.clock import now
@@ -30,14 +26,11 @@ from commtrace.recorder.interception.receiver import OperatorReceiver
 from commtrace.recorder.interception.signatures import SIGNATURES
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.thread_state import CURRENT, Operators, ThreadState
+from commtrace.torch_internals.autograd import current_graph_task_id, current_node
+from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode, pop_mode, push_mode
 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication and profiler marks."""
-
-_push = torch._C._push_on_torch_dispatch_stack
-_pop = torch._C._pop_torch_dispatch_stack
-_task_id = torch._C._current_graph_task_id
-_current_node = torch._C._current_autograd_node
 
 _is_silent: dict[int, bool] = {}
 _known_operators: list[Any] = []
@@ -83,7 +76,7 @@ class OperatorMode(TorchDispatchMode):
         if _learn(func) if silent is None else silent:
             return func(*args, **kwargs) if kwargs else func(*args)
         receiver = self.receiver
-        call, task = state.modules.innermost, _task_id()
+        call, task = state.modules.innermost, current_graph_task_id()
         if task < 0 and call is not None:
             phase = FORWARD
         else:
@@ -128,18 +121,18 @@ class OperatorMode(TorchDispatchMode):
 
     def _run_below(self, op: Any, args: Any, kwargs: Any, operators: Operators) -> Any:
         """Run a tensor subclass's operator below this mode, which then sees its local operators."""
-        _push(self)
+        push_mode(self)
         try:
             operators.is_declining = True
             return op(*args, **kwargs)
         finally:
             operators.is_declining = False
-            _pop(None)
+            pop_mode(None)
 
     def keep_last_local(self, state: ThreadState) -> None:
         """Record a local operator that was not the last one of its distributed operator."""
         operators = state.operators
-        phase, call = self._locate(state, state.modules.innermost, _task_id())
+        phase, call = self._locate(state, state.modules.innermost, current_graph_task_id())
         number, op, begin, duration = operators.last_local  # pyright: ignore[reportGeneralTypeIssues]
         span = (
             self._rank, number, operators.span_id, op, LOCAL, begin, duration, phase,
@@ -165,7 +158,7 @@ class OperatorMode(TorchDispatchMode):
         phase = BACKWARD
         if optimizer.depth and optimizer.task == task:
             phase = OPTIMIZER
-        node = _current_node()
+        node = current_node()
         if node is None:
             return phase, None
         if backward.made_from <= node._sequence_nr() < backward.made_until:
@@ -195,11 +188,11 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
             return function(*args, **kwargs) if kwargs else function(*args)
         finally:
             operators.last_local = (number, runs, begin, now() - begin)
-    _push(mode)
+    push_mode(mode)
     try:
         return function(*args, **kwargs)
     finally:
-        _pop(None)
+        pop_mode(None)
 
 
 _BELOW_MODE = object()

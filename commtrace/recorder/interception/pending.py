@@ -16,8 +16,6 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork
-from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
@@ -27,6 +25,8 @@ from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception.device_events import Devices
 from commtrace.recorder.interception.reducers import Reducers
 from commtrace.recorder.thread_state import CURRENT, ThreadState
+from commtrace.torch_internals.groups import FakeWork
+from commtrace.torch_internals.tensors import FakeTensor
 from commtrace.units import NANOSECONDS_PER_SECOND
 
 _POLL_S = 0.001

@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch.autograd import Variable
 
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.thread_state import CURRENT
+from commtrace.torch_internals.autograd import current_graph_task_id, current_node, queue_callback
 
 _UNKNOWN = -1
 
@@ -53,14 +52,14 @@ class Reducers:
 
     def sent(self, call: Call) -> None:
         """Note a bucket sent in this thread's backward pass; the reducer will wait for it."""
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task_id()
         current = self._passes.get(call.thread)
         if current is None or current.task != task:
             if current is not None:  # it may have raised
                 current.give_up()
             current = self._passes[call.thread] = _Pass(task, self._blocked)
-            node: Any = torch._C._current_autograd_node()
-            _queue_callback(current.end if node is None else current.begin)
+            node: Any = current_node()
+            queue_callback(current.end if node is None else current.begin)
         call.owe()
         current.calls.append(call)
 
@@ -77,7 +76,7 @@ class _Pass:
     def begin(self) -> None:
         """Note that the engine has run all nodes."""
         self._begun = now()
-        _queue_callback(self.end)
+        queue_callback(self.end)
 
     def end(self) -> None:
         """Settle the buckets, all of which the reducer has waited for."""
@@ -114,7 +113,3 @@ def settle(calls: Sequence[Call], blocked: Blocked, begun: int = _UNKNOWN) -> No
         through = ended if call.complete_ns < 0 else max(begin, min(call.complete_ns, ended))
         blocked(call, begin, through)
         call.pay()
-
-
-def _queue_callback(callback: Callable[[], None]) -> None:
-    Variable._execution_engine.queue_callback(callback)  # pyright: ignore

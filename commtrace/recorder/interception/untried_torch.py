@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import torch
 
 from commtrace.recorder.interception.signatures import SIGNATURES, SILENT
+from commtrace.torch_internals.dispatcher import schemas
 
 NEWEST_TRIED = (2, 14)
 _NAMESPACES = frozenset(name.partition("::")[0] for name in {*SIGNATURES, *SILENT})
@@ -29,7 +30,7 @@ def communication_operators() -> set[str]:
     """Return the operators of torch's communication namespaces, and others that take a group."""
     return {
         schema.name
-        for schema in torch._C._jit_get_all_schemas()
+        for schema in schemas()
         for namespace in [schema.name.partition("::")[0]]
         if namespace in _NAMESPACES
         or (

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import _disable_current_modes
 
 from dtensor_core.layout import stride_like
 from dtensor_core.operators.local_operator import Local, LocalMaker
 from dtensor_core.sharded_rng import draw, embed
 from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.dispatcher import OpOverload, no_dispatch_modes
 
 aten = torch.ops.aten
 # Options of factories that the result's spec contains already.
@@ -43,7 +42,7 @@ def _one_by_one(fill: Callable[..., Any], *args: Any) -> Sampler:
         empty = [torch.empty(count, dtype=torch.float32, device="cpu") for count in counts]
         return torch.cat([fill(each, *args, generator=generator) for each in empty])
 
-    with _disable_current_modes():  # a FakeTensorMode may be active during the import
+    with no_dispatch_modes():  # a FakeTensorMode may be active during the import
         return Sampler(fill, 1 if torch.equal(drawn(64), drawn(32, 32)) else None)
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a DistributedDataParallel model until its calls are written."""
+"""Lifetime of DistributedDataParallel models whose calls are still to be written."""
 
 import subprocess
 import sys

@@ -1,0 +1,80 @@
+"""torch.compile and torch.func are what `torch_internals.compilation` says of both packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from commtrace.torch_internals import compilation as recorders
+from dtensor_core.torch_internals import compilation
+
+
+def frames_compiled(mark: Callable[[CodeType], None]) -> int:
+    """Return how many frames of a marked function, and of one it calls, are compiled."""
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return inner(x) * 2
+
+    outer.__code__ = outer.__code__.replace()  # its own, since marks stay
+    mark(outer.__code__)
+    torch._dynamo.reset()
+    counted = CompileCounter()
+    torch.compile(outer, backend=counted)(torch.ones(2))
+    return counted.frame_count
+
+
+def test_skipped_frames_run_uncompiled_with_what_they_call() -> None:
+    assert frames_compiled(lambda code: None) == 1
+    assert frames_compiled(compilation.skip_frames) == 0
+    skip = recorders.skip_frame
+    assert frames_compiled(lambda code: skip(code, and_its_callees=True)) == 0
+    assert frames_compiled(lambda code: skip(code, and_its_callees=False)) == 1
+
+
+def test_a_transform_is_in_force_while_it_calls_its_function() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append((compilation.current_transform() is not None, compilation.is_wrapped(x)))
+        with compilation.without_transforms():
+            seen.append((compilation.current_transform() is not None, compilation.is_wrapped(x)))
+        return x * 2
+
+    torch.func.vmap(function)(torch.ones(2, 2))
+    function(torch.ones(2))
+    assert seen == [(True, True), (False, True), (False, False), (False, False)]
+
+
+def test_no_trace_is_in_progress() -> None:
+    assert recorders.TracingContext.try_get() is None
+
+
+def test_values_of_opaque_types_are_constants_in_graphs() -> None:
+    class Constant:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Constant) and self.value == other.value
+
+        def __hash__(self) -> int:
+            return hash(self.value)
+
+        def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
+            return f"Constant({self.value})", {"Constant": Constant}
+
+        def is_one(self) -> bool:
+            return self.value == 1
+
+    compilation.register_opaque_type(
+        Constant, typ="value", members={"is_one": compilation.MemberType.USE_REAL}
+    )
+    one = Constant(1)
+    assert compilation.maybe_unwrap_fake_script_object(one) is one
