@@ -43,12 +43,12 @@ class Case:
 
 
 def _tensor(
-    kit: Kit, mesh: DeviceMesh, shape: tuple[int, ...] = (ROWS, COLUMNS), *, cut: bool = True
+    kit: Kit, mesh: DeviceMesh, shape: tuple[int, ...] = (ROWS, COLUMNS), *, sharded: bool = True
 ) -> Any:
     """Create a DTensor sharded by rows along the first mesh axis, or replicated."""
     api = kit.tensor
     placements = [api.Replicate()] * mesh.ndim
-    if cut:
+    if sharded:
         placements[0] = api.Shard(0)
     return api.distribute_tensor(torch.ones(shape), mesh, placements)
 
@@ -74,13 +74,13 @@ def _of_two(operator: Callable[[Any, Any], object]) -> Callable[[Kit, DeviceMesh
 
 
 def _mm(kit: Kit, mesh: DeviceMesh) -> Contender:
-    x, weight = _tensor(kit, mesh), _tensor(kit, mesh, (COLUMNS, COLUMNS), cut=False)
+    x, weight = _tensor(kit, mesh), _tensor(kit, mesh, (COLUMNS, COLUMNS), sharded=False)
     return lambda: torch.mm(x, weight)
 
 
 def _linear(kit: Kit, mesh: DeviceMesh) -> Contender:
     x = _tensor(kit, mesh).requires_grad_()
-    weight = _tensor(kit, mesh, (COLUMNS, COLUMNS), cut=False).requires_grad_()
+    weight = _tensor(kit, mesh, (COLUMNS, COLUMNS), sharded=False).requires_grad_()
 
     def both_ways() -> None:
         result: Any = nn.functional.linear(x, weight).sum()
@@ -96,18 +96,18 @@ def _from_local(kit: Kit, mesh: DeviceMesh) -> Contender:
 
 
 def _redistribute(kit: Kit, mesh: DeviceMesh) -> Contender:
-    x, whole = _tensor(kit, mesh), [kit.tensor.Replicate()]
-    return lambda: x.redistribute(mesh, whole)
+    x, full = _tensor(kit, mesh), [kit.tensor.Replicate()]
+    return lambda: x.redistribute(mesh, full)
 
 
 def _crossing(kit: Kit, mesh: DeviceMesh) -> Contender:
     """Case of from_local, redistribute and to_local, forward and backward."""
     local = torch.ones(ROWS // RANKS, COLUMNS, requires_grad=True)
-    cut, whole = [kit.tensor.Shard(0)], [kit.tensor.Replicate()]
+    sharded, full = [kit.tensor.Shard(0)], [kit.tensor.Replicate()]
 
     def both_ways() -> None:
-        x = kit.tensor.DTensor.from_local(local, mesh, cut)
-        x.redistribute(mesh, whole).to_local().sum().backward()
+        x = kit.tensor.DTensor.from_local(local, mesh, sharded)
+        x.redistribute(mesh, full).to_local().sum().backward()
         local.grad = None
 
     return both_ways
@@ -125,7 +125,7 @@ def _first(operator: Callable[..., object]) -> Callable[[Kit, DeviceMesh], Any]:
         def at(number: int) -> Contender:
             size = COLUMNS + 4 * number
             x = _tensor(kit, mesh, (2 * size, size))
-            weight = _tensor(kit, mesh, (size, size), cut=False)
+            weight = _tensor(kit, mesh, (size, size), sharded=False)
             return lambda: operator(x, weight)
 
         return at
@@ -186,7 +186,7 @@ def _kept(kit: Kit, mesh: DeviceMesh) -> Contender:
 
 
 CASES = (
-    Case("add", "x + y, both cut by rows", 0.85, _of_two(torch.add)),
+    Case("add", "x + y, both sharded by rows", 0.85, _of_two(torch.add)),
     Case("mm", "x @ w, w whole", 0.85, _mm),
     Case("relu", "relu(x)", 0.85, _of_one(torch.relu)),
     Case("sum", "x.sum()", 0.85, _of_one(torch.sum)),

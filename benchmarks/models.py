@@ -72,20 +72,20 @@ def parallel_transformer(
 def _plan(kit: Kit, by_sequence: bool) -> dict[str, object]:
     """Parallel styles by module: matrices in pairs, column-wise then row-wise."""
     api, styles = kit.tensor, kit.parallel
-    whole = api.Replicate()
-    between = api.Shard(1) if by_sequence else whole
-    positions = api.Shard(0) if by_sequence else whole
+    full = api.Replicate()
+    between = api.Shard(1) if by_sequence else full
+    positions = api.Shard(0) if by_sequence else full
     plan: dict[str, object] = {
-        "tok_embeddings": styles.RowwiseParallel(input_layouts=whole, output_layouts=between),
-        "pos_embeddings": styles.RowwiseParallel(input_layouts=whole, output_layouts=positions),
+        "tok_embeddings": styles.RowwiseParallel(input_layouts=full, output_layouts=between),
+        "pos_embeddings": styles.RowwiseParallel(input_layouts=full, output_layouts=positions),
         "layers.*.attention": styles.PrepareModuleInput(
-            input_layouts=between, desired_input_layouts=whole
+            input_layouts=between, desired_input_layouts=full
         ),
         "layers.*.attention.w[qkv]": styles.ColwiseParallel(use_local_output=False),
         "layers.*.attention.wo": styles.RowwiseParallel(output_layouts=between),
         "layers.*.feed_forward.w1": styles.ColwiseParallel(input_layouts=between),
         "layers.*.feed_forward.w2": styles.RowwiseParallel(output_layouts=between),
-        "output": styles.ColwiseParallel(input_layouts=between, output_layouts=whole),
+        "output": styles.ColwiseParallel(input_layouts=between, output_layouts=full),
     }
     if by_sequence:
         norms = ("norm", "layers.*.attention_norm", "layers.*.ffn_norm")

@@ -72,7 +72,7 @@ class Pair:
 
     operator: str
     text: str
-    cut: bool
+    sharded: bool
     ours: Outcome
     torchs: Outcome
 
@@ -111,7 +111,7 @@ def outcome(case: Case, run: Run, layouts: Layouts, kit: Kit, count: Counter) ->
             with count.counting() as sent:
                 result = case.run(args, kwargs, 0)
             sharded = sum(_is_sharded(leaf) for leaf in result)
-            return sent, sharded, [_whole(leaf) for leaf in result]
+            return sent, sharded, [_full(leaf) for leaf in result]
         except Exception as error:
             return Sent(), 0, error
 
@@ -130,7 +130,7 @@ def _is_sharded(leaf: Any) -> bool:
     return any(hasattr(each, "dim") for each in getattr(leaf, "placements", ()))
 
 
-def _whole(leaf: Any) -> Any:
+def _full(leaf: Any) -> Any:
     return leaf.full_tensor().detach() if hasattr(leaf, "full_tensor") else leaf
 
 
@@ -145,9 +145,9 @@ def pairs(
         shapes = [tuple(tensor.shape) for tensor in case.tensors]
         for layouts in layouts_of(case.tensors, run, chooser, combinations):
             text = " ".join(f"{s}{list(map(str, p))}" for s, p in zip(shapes, layouts, strict=True))
-            cut = any(each.sharded_dim is not None for layout in layouts for each in layout)
+            sharded = any(each.sharded_dim is not None for layout in layouts for each in layout)
             ours, torchs = (outcome(case, run, layouts, both[k], count) for k in (OURS, TORCHS))
-            yield Pair(name, f"{text} {case.text}", cut, ours, torchs)
+            yield Pair(name, f"{text} {case.text}", sharded, ours, torchs)
 
 
 def compared(
@@ -193,7 +193,7 @@ def bars(found: Sequence[Pair]) -> list[Bar]:
     lost = any(pair.torchs.passes and not pair.ours.passes for pair in found)
     made.append(Bar("right combinations", *passing, not lost))
     ours, torchs = _silent(shared, ours=True), _silent(shared, ours=False)
-    made.append(Bar("% of cut ones that send nothing", ours, torchs, ours >= SILENT_PER_CENT))
+    made.append(Bar("% of sharded ones that send nothing", ours, torchs, ours >= SILENT_PER_CENT))
     of_all = _silent(found, ours=True), _silent(found, ours=False)
     made.append(Bar("the same of all that each gets right", *of_all))
     return made
@@ -201,8 +201,8 @@ def bars(found: Sequence[Pair]) -> list[Bar]:
 
 def _silent(found: Sequence[Pair], *, ours: bool) -> float:
     """Percentage of right combinations with a sharded argument that send nothing."""
-    cut = [pair.ours if ours else pair.torchs for pair in found if pair.cut]
-    right = [each for each in cut if each.passes]
+    sharded = [pair.ours if ours else pair.torchs for pair in found if pair.sharded]
+    right = [each for each in sharded if each.passes]
     return 100 * sum(not each.sent.collectives for each in right) / max(len(right), 1)
 
 

@@ -55,17 +55,17 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "many_per_step": Threshold(
             16, "small_messages: minimum number of them in a phase of a step"
         ),
-        "late_share": Threshold(
+        "straggler_share": Threshold(
             0.02, "straggler, stall: minimum cost, as a part of the steps' time"
         ),
-        "late_odds": Threshold(
+        "straggler_ratio": Threshold(
             5, "straggler: minimum ratio of its delay to that of each other rank"
         ),
-        "late_spread": Threshold(
+        "straggler_spread": Threshold(
             4, "straggler: minimum number of calls that the delay spreads over"
         ),
         "stall_factor": Threshold(10, "stall: minimum ratio of the delay to the median delay"),
-        "uneven_share": Threshold(
+        "imbalance_share": Threshold(
             0.15, "load_imbalance: minimum cost, as a part of the steps' time"
         ),
     }
@@ -85,6 +85,15 @@ FORMER_RULES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Names of rules in earlier versions, still accepted in settings and by `--fail-on`."""
+FORMER_THRESHOLDS: Mapping[str, str] = MappingProxyType(
+    {
+        "late_odds": "straggler_ratio",
+        "late_share": "straggler_share",
+        "late_spread": "straggler_spread",
+        "uneven_share": "imbalance_share",
+    }
+)
+"""Names of thresholds in earlier versions, still accepted in settings."""
 MOST_THRESHOLD = 1e18
 """No size, time or share is larger, and products with it are finite."""
 
@@ -228,7 +237,13 @@ def _names(path: Path, place: str, value: Any) -> tuple[str, ...]:
 
 
 def _thresholds(path: Path, place: str, value: Any) -> Mapping[str, float]:
-    known = _known(path, place, _table(path, value, place), THRESHOLDS)
+    table = _table(path, value, place)
+    renamed = {FORMER_THRESHOLDS.get(name, name): number for name, number in table.items()}
+    if len(renamed) < len(table):
+        twice = next(name for name, new in FORMER_THRESHOLDS.items() if {name, new} <= {*table})
+        expected = f"a former name of {FORMER_THRESHOLDS[twice]}, which is set too"
+        raise _refused(path, f"{place}.{twice}", table[twice], expected)
+    known = _known(path, place, renamed, THRESHOLDS)
     for name, number in known.items():
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
         if not is_number or not 0 <= number <= MOST_THRESHOLD:

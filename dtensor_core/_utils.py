@@ -40,7 +40,7 @@ def compute_local_shape_and_global_offset(
     if skip_offset:
         return local, ()
     held = [
-        layout.held_extents(size, layout.cuts_of(normal, sizes, coords, dim))
+        layout.held_extents(size, layout.shardings_of(normal, sizes, coords, dim))
         for dim, size in enumerate(global_shape)
     ]
     offsets = tuple(

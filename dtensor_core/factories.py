@@ -16,7 +16,7 @@ import torch
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.mesh import DeviceMesh, current_mesh
 from dtensor_core.placement import Placement, Replicate
-from dtensor_core.redistribute.execute import cause_of, execute
+from dtensor_core.redistribute.execute import execute, origin_of
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.sharded_rng import draw
 from dtensor_core.spec import Spec, TensorMeta
@@ -134,8 +134,8 @@ class _Sampled:
     grain: int
     generator: torch.Generator | None
 
-    def __call__(self, whole: torch.Tensor) -> torch.Tensor:
-        return self.sampler(whole, generator=self.generator)
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.sampler(tensor, generator=self.generator)
 
 
 def _make(
@@ -166,7 +166,7 @@ def _make(
     if local.dtype is not dtype:
         meta = before.tensor_meta._replace(dtype=local.dtype)
         before, goal = Spec(mesh, before.placements, meta), Spec(mesh, normal, meta)
-    local = execute(local, before, plan_between(before, goal), cause_of("factory"))
+    local = execute(local, before, plan_between(before, goal), origin_of("factory"))
     return DTensor(local, goal, requires_grad=requires_grad)
 
 

@@ -47,7 +47,7 @@ def local_extent(global_size: int, num_shards: int, coord: int) -> Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class AxisSharding:
     """Sharding of a dimension by one axis of `num_shards` ranks, seen from the one at `coord`."""
 
     num_shards: int
@@ -55,41 +55,43 @@ class Cut:
     split_factor: int = 1
 
 
-def cuts_of(
+def shardings_of(
     placements: Sequence[Placement], mesh_shape: Sequence[int], coords: Sequence[int], dim: int
-) -> tuple[Cut, ...]:
+) -> tuple[AxisSharding, ...]:
     """Return the shardings of one dimension by some placements, first mesh axis first."""
     return tuple(
-        Cut(mesh_shape[axis], coords[axis], placement.num_blocks)
+        AxisSharding(mesh_shape[axis], coords[axis], placement.num_blocks)
         for axis, placement in enumerate(placements)
         if placement.sharded_dim == dim
     )
 
 
-def held_extents(global_size: int, cuts: Sequence[Cut]) -> tuple[Extent, ...]:
-    """Return the pieces of a dimension that are held after `cuts`, in the order of local storage.
+def held_extents(global_size: int, shardings: Sequence[AxisSharding]) -> tuple[Extent, ...]:
+    """Return the pieces of a dimension that a rank holds, in the order of local storage.
 
-    Without a strided shard this is one piece, possibly empty: held_extents(8, [Cut(2, 1), Cut(2,
-    0)]) == (Extent(4, 2),).
+    Without a strided shard this is one piece, possibly empty:
+    held_extents(8, [AxisSharding(2, 1), AxisSharding(2, 0)]) == (Extent(4, 2),).
     """
     offset, size = 0, global_size
-    for number, cut in enumerate(cuts):
-        if cut.split_factor != 1:
-            return _strided_extents((Extent(offset, size),), cuts[number:])
-        piece = local_extent(size, cut.num_shards, cut.coord)
+    for number, sharding in enumerate(shardings):
+        if sharding.split_factor != 1:
+            return _strided_extents((Extent(offset, size),), shardings[number:])
+        piece = local_extent(size, sharding.num_shards, sharding.coord)
         offset, size = offset + piece.offset, piece.size
     return (Extent(offset, size),)
 
 
-def _strided_extents(held: tuple[Extent, ...], cuts: Sequence[Cut]) -> tuple[Extent, ...]:
-    for cut in cuts:
+def _strided_extents(
+    held: tuple[Extent, ...], shardings: Sequence[AxisSharding]
+) -> tuple[Extent, ...]:
+    for sharding in shardings:
         total = sum(piece.size for piece in held)
-        block = chunk_size(total, cut.split_factor)
+        block = chunk_size(total, sharding.split_factor)
         wanted: list[Extent] = []
-        for number in range(cut.split_factor):
+        for number in range(sharding.split_factor):
             start = min(number * block, total)
             size = min(block, total - start)
-            piece = local_extent(size, cut.num_shards, cut.coord)
+            piece = local_extent(size, sharding.num_shards, sharding.coord)
             wanted.append(Extent(start + piece.offset, piece.size))
         held = _select(held, wanted)
     return held
@@ -144,11 +146,11 @@ def shard_size(size: int, num_shards: int, coord: int, num_blocks: int = 1) -> i
     return blocks * held + (shard_size(rest, num_shards, coord) if rest else 0)
 
 
-def held_size(global_size: int, cuts: Sequence[Cut]) -> int:
-    """Return the number of elements of a dimension that are held after `cuts`."""
+def held_size(global_size: int, shardings: Sequence[AxisSharding]) -> int:
+    """Return the number of elements of a dimension that are held after `shardings`."""
     size = global_size
-    for cut in cuts:
-        size = shard_size(size, cut.num_shards, cut.coord, cut.split_factor)
+    for sharding in shardings:
+        size = shard_size(size, sharding.num_shards, sharding.coord, sharding.split_factor)
     return size
 
 

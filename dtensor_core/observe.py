@@ -1,8 +1,8 @@
-"""Announcements of every communication, with its reason, to listeners and recorders.
+"""Announcement of every collective, with its reason, to listeners and recorders.
 
-`redistribute.execute` (and what is built from its steps) opens an `Announcement` around each
-collective. `current()` returns the one in force on the calling thread, from which a recorder that
-intercepts the collective learns its reason. Listeners are called before anything is sent, and may
+`redistribute.execute` (and what is built from its steps) announces a `Reason` around each
+collective. `current()` returns the one in force on the calling thread, so that a recorder that
+intercepts the collective learns it. Listeners are called before anything is sent, and may
 refuse by raising. Nothing here has a cost if no communication happens.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
-    """A collective about to be issued, and its reason.
+class Reason:
+    """The reason of a collective about to be issued.
 
     Attributes:
         operator: The operator that needs the communication; "redistribute" for an explicit request.
@@ -53,7 +53,7 @@ class Announcement:
         return f"{self.operator} {needs}{way}{note}"
 
 
-Listener = Callable[[Announcement], None]
+Listener = Callable[[Reason], None]
 
 
 WRITTEN = "written"
@@ -64,7 +64,7 @@ WRITTEN = "written"
 class Move:
     """An argument that an operator needs in another layout, with the planned steps.
 
-    `candidates` are those of the operator, as in an announcement.
+    `candidates` are those of the operator, as in a reason.
     """
 
     argument: str
@@ -102,32 +102,32 @@ its arguments, and must return the function's result; ranks that are processes g
 Guard = Callable[[str, Sequence[Move]], None]
 
 
-class _Force(threading.local):
-    announcement: Announcement | None = None
+class _InForce(threading.local):
+    reason: Reason | None = None
 
 
-_force = _Force()
+_in_force = _InForce()
 _listeners: tuple[Listener, ...] = ()
 
 
-def current() -> Announcement | None:
-    """Return the announcement in force on this thread, or None."""
-    return _force.announcement
+def current() -> Reason | None:
+    """Return the reason in force on this thread, or None."""
+    return _in_force.reason
 
 
 class announced:
-    """Call the listeners, then keep `announcement` in force while the body runs."""
+    """Call the listeners, then keep `reason` in force while the body runs."""
 
-    __slots__ = ("_announcement", "_before")
+    __slots__ = ("_before", "_reason")
 
-    def __init__(self, announcement: Announcement) -> None:
-        self._announcement = announcement
+    def __init__(self, reason: Reason) -> None:
+        self._reason = reason
 
     def __enter__(self) -> None:
         for listener in _listeners:
-            listener(self._announcement)
+            listener(self._reason)
         self._before = current()
-        _force.announcement = self._announcement
+        _in_force.reason = self._reason
 
     def __exit__(
         self,
@@ -135,12 +135,12 @@ class announced:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _force.announcement = self._before
+        _in_force.reason = self._before
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Call `listener` with each announcement of this process while the body runs."""
+    """Call `listener` with each reason of this process while the body runs."""
     global _listeners
     _listeners = (*_listeners, listener)
     try:

@@ -101,6 +101,11 @@ class Placement:
     def _short(self) -> str:
         return self.letter
 
+    def with_dim(self, dim: int) -> Placement:
+        """Return the same sharding of another dimension."""
+        others = [getattr(self, name) for name in self.__slots__ if name != "dim"]
+        return self._intern(dim, *others)
+
     def is_shard(self, dim: int | None = None) -> bool:
         """True for `Shard`, of that dimension if one is given."""
         return False
@@ -155,9 +160,9 @@ class Shard(Placement):
         With padding, all pieces are as long as the longest. Also returns the padding of each piece.
         """
         size = tensor.size(self.dim)
-        cuts = [self.local_shard_size_and_offset(size, num_chunks, n) for n in range(num_chunks)]
-        pieces = [tensor.narrow(self.dim, offset, length) for length, offset in cuts]
-        short = [cuts[0][0] - length for length, _ in cuts] if with_padding else []
+        chunks = [self.local_shard_size_and_offset(size, num_chunks, n) for n in range(num_chunks)]
+        pieces = [tensor.narrow(self.dim, offset, length) for length, offset in chunks]
+        short = [chunks[0][0] - length for length, _ in chunks] if with_padding else []
         after = [0] * (2 * (tensor.ndim - self.dim) - 1)
         if any(short):
             pieces = [

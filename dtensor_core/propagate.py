@@ -1,4 +1,4 @@
-"""Sharding propagation: the placements of a call's arguments and results.
+"""AxisSharding propagation: the placements of a call's arguments and results.
 
 `decide` visits the mesh axes from the first to the last. On each it takes the cheapest candidate
 that the operator's rule offers; the cost is the planner's for redistributing every argument. If
@@ -30,7 +30,7 @@ from dtensor_core.operators.sharding_rule import (
     remaining_sizes,
 )
 from dtensor_core.operators.table import rule_of
-from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
+from dtensor_core.placement import Partial, Placement, Replicate, Shard
 from dtensor_core.redistribute.cost import Topology, topology_of
 from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
@@ -105,24 +105,24 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     rule = rule_of(call)
     if rule is not None and rule.sizes and not call.outputs and _returns_tensors(call.op):
         rule = None  # the shapes hold for full tensors only: they depend on data, or on the kernel
-    whole = rule or replicated_rule(call)
+    full = rule or replicated_rule(call)
     placements = tuple([spec.placements for spec in call.specs])
-    exchanges = any([each.exchange is not None for each in whole.extra])
-    unmoved = None if exchanges else _unmoved(whole.form, placements, tuple(fixed))
+    exchanges = any([each.exchange is not None for each in full.extra])
+    unmoved = None if exchanges else _unmoved(full.form, placements, tuple(fixed))
     if unmoved is not None:
         outputs = tuple([Spec(mesh, unmoved[n], meta) for n, meta in enumerate(call.outputs)])
         plans = (EMPTY,) * len(call.specs)
-        return Decision(rule, call.specs, plans, outputs, (), sizeless=not whole.extra)
+        return Decision(rule, call.specs, plans, outputs, (), sizeless=not full.extra)
     costs = _Costs(call, topology_of(mesh))
     chosen: list[Candidate] = []
     considered: list[tuple[str, float]] = []
-    sizes = whole.sizes
+    sizes = full.sizes
     for axis, ranks in enumerate(costs.mesh.shape):
-        candidate, ranked = _choose(costs, whole, sizes, axis, ranks, fixed, chosen)
+        candidate, ranked = _choose(costs, full, sizes, axis, ranks, fixed, chosen)
         chosen.append(candidate)
         prefix = f"{axis_name(mesh, axis)}: " if ranked and mesh.ndim > 1 else ""
         considered += [(prefix + text, seconds) for text, seconds in ranked]
-        sizes = remaining_sizes(whole, sizes, candidate.sharding, ranks)
+        sizes = remaining_sizes(full, sizes, candidate.sharding, ranks)
     layouts = [
         tuple([candidate.inputs[number] for candidate in chosen])
         for number in range(len(call.specs))
@@ -154,7 +154,7 @@ def _unmoved(
     forms, which are decided here once for all shapes.
     """
     rule = ShardingRule.of_form(form)
-    strided = any([isinstance(p, _StridedShard) for each in placements for p in each])
+    strided = any([p.num_blocks != 1 for each in placements for p in each])
     if strided or not rule.has_sizeless_form:
         return None
     chosen: list[Candidate] = []
@@ -225,19 +225,19 @@ class _Costs:
             found.append(self._plans[key])
         return found
 
-    def pending_seconds(self, axis: int, outputs: Placements, *, whole: bool) -> float:
+    def pending_seconds(self, axis: int, outputs: Placements, *, full: bool) -> float:
         """Return the cost of reducing Partial results.
 
         They are reduced to replicas if `whole`, and otherwise to shards. A scalar can't be sharded;
         it is charged half of an all-reduce, the share of a reduce-scatter.
         """
         total = 0.0
-        uncut = (_REPLICATE,) * len(self.mesh.shape)
+        unsharded = (_REPLICATE,) * len(self.mesh.shape)
         for placement, meta in zip(outputs, self.call.outputs, strict=True):
             if placement.letter == "P":
-                ended = _REPLICATE if whole or not meta.shape else Shard(_longest_dim(meta.shape))
-                source = (*uncut[:axis], placement, *uncut[axis + 1 :])
-                target = (*uncut[:axis], ended, *uncut[axis + 1 :])
+                ended = _REPLICATE if full or not meta.shape else Shard(_longest_dim(meta.shape))
+                source = (*unsharded[:axis], placement, *unsharded[axis + 1 :])
+                target = (*unsharded[:axis], ended, *unsharded[axis + 1 :])
                 found = plan(source, target, meta.shape, meta.dtype.itemsize, self.mesh)
                 total += found.seconds / 2 if not meta.shape else found.seconds
         return total
@@ -279,8 +279,8 @@ def _choose(
         ]
     if not allowed:
         raise _cannot_keep(costs.call, rule, axis, ranks, sizes, fixed)
-    uncut = all([placement.sharded_dim is None for placement in present])
-    if uncut:
+    unsharded = all([placement.sharded_dim is None for placement in present])
+    if unsharded:
         allowed = _without_new_cuts(allowed)
     moves = [costs.moves(axis, candidate.inputs) for candidate in allowed]
     within = [_exchange_seconds(specs, candidate) for candidate in allowed]
@@ -294,7 +294,7 @@ def _choose(
     ]
     if all(sends):
         seconds = [
-            moved + costs.pending_seconds(axis, candidate.outputs, whole=uncut)
+            moved + costs.pending_seconds(axis, candidate.outputs, full=unsharded)
             for moved, candidate in zip(seconds, allowed, strict=True)
         ]
     ranked = sorted(range(len(allowed)), key=seconds.__getitem__)
@@ -394,12 +394,12 @@ def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
 
     Returns all candidates if each one shards a result.
     """
-    uncut = [
+    unsharded = [
         candidate
         for candidate in allowed
         if all([placement.sharded_dim is None for placement in candidate.outputs])
     ]
-    return sorted(uncut, key=_num_partial) or allowed
+    return sorted(unsharded, key=_num_partial) or allowed
 
 
 def _num_partial(candidate: Candidate) -> int:

@@ -66,9 +66,9 @@ def draw(
         return local
     stream = _stream(fill, local, spec, grain, generator)
     if stream is None:
-        whole = local.new_empty_strided(spec.shape, spec.stride)
-        fill(whole)
-        local.copy_(spec.part_of(whole))
+        full = local.new_empty_strided(spec.shape, spec.stride)
+        fill(full)
+        local.copy_(spec.part_of(full))
     else:
         _keep_of(stream, local, spec)
         stream.end()
@@ -92,17 +92,17 @@ def apart(device_type: str, place: int) -> Iterator[None]:
         yield
 
 
-def embed(part: torch.Tensor, spec: Spec, whole: torch.Tensor) -> torch.Tensor:
+def embed(part: torch.Tensor, spec: Spec, full: torch.Tensor) -> torch.Tensor:
     """Write this rank's part to its position in `whole`, and return `whole`."""
-    held = [spec.held(dim) for dim in range(spec.ndim)]
+    held = [spec.extents(dim) for dim in range(spec.ndim)]
     for pieces in itertools.product(*(enumerate(extents) for extents in held)):
-        target, source = whole, part
+        target, source = full, part
         for dim, (number, piece) in enumerate(pieces):
             place = sum(before.size for before in held[dim][:number])
             target = target.narrow(dim, piece.offset, piece.size)
             source = source.narrow(dim, place, piece.size)
         target.copy_(source)
-    return whole
+    return full
 
 
 class Stream(Protocol):
@@ -133,8 +133,8 @@ def _stream(
     if local.device.type == "cpu" and grain is not None:
         # A sampler with a grain takes another path, one number at a time, if the full tensor is not
         # contiguous. Blocks that are not contiguous take the same path.
-        whole = torch.empty_strided(spec.shape, spec.stride, device="meta")
-        spread = 1 if grain == 1 or whole.is_contiguous() else 2
+        full = torch.empty_strided(spec.shape, spec.stride, device="meta")
+        spread = 1 if grain == 1 or full.is_contiguous() else 2
         return OneAfterTheOther(fill, local, total, grain, spread)
     if local.device.type == "cuda" and total * local.element_size() < _INDEXED:
         size = _grid(local.device) * _COUNTS
@@ -246,7 +246,7 @@ def _keep_of(stream: Stream, local: torch.Tensor, spec: Spec) -> None:
     """Traverse the full tensor in memory order and copy the held parts."""
     order = sorted(range(spec.ndim), key=lambda dim: -spec.stride[dim])
     sizes = [spec.shape[dim] for dim in order]
-    held = [spec.held(dim) for dim in order]
+    held = [spec.extents(dim) for dim in order]
 
     def walk(dim: int, target: torch.Tensor) -> None:
         row = math.prod(sizes[dim + 1 :])

@@ -179,22 +179,22 @@ class Spec:
         """True if every rank holds a shard of the same shape."""
         return layout.is_even(self.shape, self.placements, self.mesh_shape)
 
-    def held(self, dim: int) -> tuple[layout.Extent, ...]:
+    def extents(self, dim: int) -> tuple[layout.Extent, ...]:
         """Return the pieces of a dimension that this rank holds, in the order of local storage."""
         coords = self.coords
         if coords is None:
             return (layout.Extent(0, 0),)
-        cuts = layout.cuts_of(self.placements, self.mesh_shape, coords, dim)
-        return layout.held_extents(self.shape[dim], cuts)
+        shardings = layout.shardings_of(self.placements, self.mesh_shape, coords, dim)
+        return layout.held_extents(self.shape[dim], shardings)
 
-    def part_of(self, whole: torch.Tensor) -> torch.Tensor:
+    def part_of(self, full: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of a full tensor; a view if it is in one piece."""
         if self.coords is None:
-            return whole.new_zeros(self.local_shape)
-        part = whole
+            return full.new_zeros(self.local_shape)
+        part = full
         for dim, size in enumerate(self.local_shape):
             if size != self.shape[dim]:
-                pieces = [part.narrow(dim, piece.offset, piece.size) for piece in self.held(dim)]
+                pieces = [part.narrow(dim, piece.offset, piece.size) for piece in self.extents(dim)]
                 part = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
         return part
 

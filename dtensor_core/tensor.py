@@ -42,7 +42,7 @@ from dtensor_core.placement import (
     strided_shard,
 )
 from dtensor_core.redistribute.async_tensor import Pending, waited
-from dtensor_core.redistribute.execute import cause_of, execute, execute_async
+from dtensor_core.redistribute.execute import execute, execute_async, origin_of
 from dtensor_core.redistribute.metadata_check import check_alike, check_parts, made_equal
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
@@ -86,7 +86,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     # The base of a view that had to be copied; set by `dispatch`.
     _copied: MaterializedView | LocalCopy | None = None
     # True for partial sums given by the user, which are not reduced in place.
-    _given_addends: bool = False
+    _given_partial_sums: bool = False
     # Set by `nn.Parameter`.
     _is_param = False
 
@@ -192,7 +192,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         else:
             made = results.from_first(DTensor, local_tensor.detach(), spec)
         if spec.sums:
-            made._given_addends = True
+            made._given_partial_sums = True
         return made
 
     @untraced
@@ -265,7 +265,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                         asked=f"Can not redistribute from {before} to {after} on "
                         f"{axis_name(mesh, axis)}",
                         found=self._spec.text,
-                        why="redistributing to Partial is for internal use only: addends have "
+                        why="redistributing to Partial is for internal use only: partial sums have "
                         "no meaning of their own",
                         hint="redistribute to Replicate() or Shard(dim)",
                     )
@@ -342,8 +342,8 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             about["local_shape"] = tuple(self._local_tensor.shape)
             local = "\n" + indent(local, "    ")
         about["local_tensor"] = local
-        told = ", ".join(f"{name}={value}" for name, value in about.items())
-        return f"Parameter containing:\nDTensor({told})" if self._is_param else f"DTensor({told})"
+        text = ", ".join(f"{name}={value}" for name, value in about.items())
+        return f"Parameter containing:\nDTensor({text})" if self._is_param else f"DTensor({text})"
 
     @untraced
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
@@ -435,7 +435,7 @@ def _moved(
     goal, plan = _journey(tensor._spec, target)
     before = tensor._local_tensor
     run = execute_async if async_op else execute
-    local = run(before, tensor._spec, plan, cause_of(operator))
+    local = run(before, tensor._spec, plan, origin_of(operator))
     if local is before and local.requires_grad:
         local = local.detach()
     moved = new_dtensor(DTensor, local, goal, requires_grad=False)

@@ -38,7 +38,7 @@ COLUMNS = (
         int,
         "",
         "collectives among all members at which it arrived last",
-        title="Came last",
+        title="Last to arrive",
     ),
     Column(
         "last_share",

@@ -18,18 +18,18 @@ _COLUMNS = ("start_ns", "duration_ns", "op", "level", "phase", "module", "module
 
 @dataclass(slots=True)
 class Slice:
-    """One named interval; `told` holds its arguments."""
+    """One named interval; `args` holds its arguments."""
 
     start: int
     end: int
     name: str
     category: str
-    told: tuple[tuple[str, Any], ...] = ()
+    args: tuple[tuple[str, Any], ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Content of the slice without its times."""
-        return self.name, self.category, self.told
+        return self.name, self.category, self.args
 
 
 def host_slices(ops: pd.DataFrame, base: int) -> Iterator[Slice]:
@@ -76,6 +76,6 @@ def _entered(
     del around[common:]
     for depth in range(common, len(path)):
         is_last, is_phase = depth == len(path) - 1, bool(phase) and depth == 0
-        told = (("class", of_class), ("call", number)) if is_last and module else ()
+        args = (("class", of_class), ("call", number)) if is_last and module else ()
         category = "phase" if is_phase else "module"
-        around.append((keys[depth], Slice(at, at, path[depth], category, told)))
+        around.append((keys[depth], Slice(at, at, path[depth], category, args)))

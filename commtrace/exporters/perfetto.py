@@ -189,11 +189,11 @@ def _host(frames: Frames) -> Iterator[str]:
 
 
 def _rest_of_host(each: Slice) -> str:
-    told = {name: value for name, value in each.told if value not in ("", -1)}
-    return _rest(each.name, each.category, **told)
+    args = {name: value for name, value in each.args if value not in ("", -1)}
+    return _rest(each.name, each.category, **args)
 
 
-_TOLD = (
+_CALL_COLUMNS = (
     "native_op", "group", "reduce_op", "root", "peer", "dtype", "input_shapes", "output_shapes",
     "payload_bytes", "wire_bytes", "is_async", "step", "phase", "region", "module", "module_class",
     "op", "source_file", "source_line", "source_function", "reason", "argument", "source_spec",
@@ -206,7 +206,7 @@ def _sites(frames: Frames) -> tuple[np.ndarray, list[str]]:
     """Return the number of each call's site, and each site's text: name, category, arguments."""
     comm = frames.comm
     axes = frames.groups.set_index("name")["mesh_axis"].astype(object).to_dict()
-    columns = ["kind", *_TOLD]
+    columns = ["kind", *_CALL_COLUMNS]
     codes = np.zeros(len(comm), dtype=np.int64)
     for name in columns:  # refactorized each time, so that codes stay below the number of rows
         values = comm[name]
@@ -219,10 +219,10 @@ def _sites(frames: Frames) -> tuple[np.ndarray, list[str]]:
     firsts = np.unique(codes, return_index=True)[1] if len(codes) else []
     texts = []
     for values in comm.iloc[firsts][columns].itertuples(index=False, name=None):
-        told = dict(zip(columns, values, strict=True))
-        kind, axis = told.pop("kind"), axes.get(told["group"], "")
+        row = dict(zip(columns, values, strict=True))
+        kind, axis = row.pop("kind"), axes.get(row["group"], "")
         args = {"mesh_axis": axis} if axis else {}
-        args |= {name: _plain(value) for name, value in told.items() if value not in ("", -1)}
+        args |= {name: _plain(value) for name, value in row.items() if value not in ("", -1)}
         head = _dumped(name=f"{kind} {axis}" if axis else str(kind), cat=str(kind), args=args)
         texts.append(head[1:-2] + ("," if args else ""))
     return codes, texts

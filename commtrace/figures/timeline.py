@@ -360,7 +360,7 @@ def _times(call: Call) -> str:
         return blocked
     wait, transfer = text_of_duration(call["wait_ns"]), text_of_duration(call["transfer_ns"])
     if call["last_rank"] == call["rank"]:
-        return f"{blocked}; came last"
+        return f"{blocked}; last to arrive"
     return f"{blocked}: waited {wait} (last came rank {call['last_rank']}), transfer {transfer}"
 
 

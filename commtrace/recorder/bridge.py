@@ -17,8 +17,8 @@ _modules = sys.modules
 _issuer: Callable[..., Any] | None = None
 
 
-def announcement() -> Any:
-    """Return the announcement in force on this thread (`observe.Announcement`), or None."""
+def announced_reason() -> Any:
+    """Return the reason in force on this thread (`observe.Reason`), or None."""
     observe: Any = _modules.get("dtensor_core.observe")
     if observe is None:
         return None

@@ -21,7 +21,7 @@ from commtrace.recorder.attribution.stack_frames import (
     full_stack,
     is_blocking_transfer,
 )
-from commtrace.recorder.bridge import announcement
+from commtrace.recorder.bridge import announced_reason
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.groups import Groups, resolve, unbox
@@ -150,29 +150,29 @@ class Recorder:
     def _request(
         self, native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str
     ) -> Request:
-        """Return the arguments' values; one announcement object is one collective, read once."""
-        announced, group_argument = announcement(), args[signature.group]
+        """Return the arguments' values; one `Reason` is one collective, read once."""
+        reason, group_argument = announced_reason(), args[signature.group]
         # A call less for the box that c10d's own functions pass.
         is_boxed = type(group_argument) is ScriptObject
         process_group = unbox(group_argument) if is_boxed else resolve(group_argument)
-        if announced is not None:
-            known = self._announced.get((id(announced), native_op))
+        if reason is not None:
+            known = self._announced.get((id(reason), native_op))
             if known is not None and known.group.process_group() is process_group:
                 return known
         group = self.groups.of(process_group)
-        request = Request(native_op, signature, group, announced)
+        request = Request(native_op, signature, group, reason)
         request.read_arguments(args, reduce_op)
         if request.device != "cpu" and request.is_computed:
             self.device = request.device
-        if announced is not None:
+        if reason is not None:
             if not group.row.mesh_axis:
-                group.learn_axis(announced.axis)
+                group.learn_axis(reason.axis)
             # Operators outside c10d are announced the same with and without data.
             if request.is_computed and native_op.startswith("c10d::"):
                 if len(self._announced) >= _MAX_ANNOUNCED:
                     self._announced.clear()
                 request.share()
-                self._announced[id(announced), native_op] = request
+                self._announced[id(reason), native_op] = request
         return request
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from commtrace.analyze import Frames
 from commtrace.analyze.findings import reported
 from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
-from commtrace.analyze.story.why import Reason, what_is_unknown, words_of
+from commtrace.analyze.story.why import RecordedReason, what_is_unknown, words_of
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.report.answers import Answers
 from commtrace.report.cards import MAX_CARDS
@@ -132,10 +132,10 @@ def unknown_of_sites(frames: Frames, sites: pd.DataFrame) -> list[str]:
         key = (row.op, bool(row.source_spec), row.carries, row.candidates not in ("", "[]"))
         if key not in said:
             reason: Any = row if key[3] else row._replace(candidates="")
-            said[key] = "\n".join(_told(frames, reason))
+            said[key] = "\n".join(_unknown(frames, reason))
         found.append(said[key])
     return found
 
 
-def _told(frames: Frames, reason: Reason) -> list[str]:
+def _unknown(frames: Frames, reason: RecordedReason) -> list[str]:
     return list(what_is_unknown(frames, reason).values())

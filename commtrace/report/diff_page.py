@@ -64,11 +64,11 @@ def labels_of(paths: Sequence[Path | None]) -> list[str]:
     if len(set(names)) < len(names):
         names = [str(path) if path else "a run" for path in paths]
     seen: dict[str, int] = {}
-    told = []
+    labels = []
     for name in names:
         seen[name] = seen.get(name, 0) + 1
-        told.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return told
+        labels.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return labels
 
 
 def _most_changed(rows: list[Grown]) -> list[Grown]:

@@ -136,10 +136,10 @@ def _findings(findings: pd.DataFrame) -> Tile:
 
 def _verdict(found: ConsistencySummary) -> Tile:
     if found.word == NOT_KNOWN:
-        return Tile("Ranks fit together", NOT_KNOWN, found.text, target="check")
+        return Tile("Ranks consistent", NOT_KNOWN, found.text, target="check")
     note = "kinds, sizes, order of all ranks agree" if found.is_good else "see what to look at"
     word = "yes" if found.is_good else found.word
-    return Tile("Ranks fit together", word, note, target="check", mood=_MOODS[found.is_good])
+    return Tile("Ranks consistent", word, note, target="check", mood=_MOODS[found.is_good])
 
 
 _MOODS = {True: "good", False: "bad"}

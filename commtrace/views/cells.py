@@ -17,8 +17,8 @@ def names_of_cells() -> dict[str, str]:
     shell = ipython.get_ipython() if ipython else None
     if shell is None:
         return {}
-    told = {file: shell.compile.format_code_name(file) for file in list(linecache.cache)}
-    return {file: label[1] for file, label in told.items() if label}
+    labels = {file: shell.compile.format_code_name(file) for file in list(linecache.cache)}
+    return {file: label[1] for file, label in labels.items() if label}
 
 
 def with_names(text: str, names: dict[str, str]) -> str:

@@ -62,7 +62,7 @@ class Findings(Table):
     def _not_judged(self) -> list[str]:
         """Return one sentence per kind of missing data, with the rules that need it."""
         lacks = by_missing_data(self.attrs[_UNANSWERED])
-        return [f"Not judged: {', '.join(names)}. {lack}" for lack, names in lacks.items()]
+        return [f"Not evaluated: {', '.join(names)}. {lack}" for lack, names in lacks.items()]
 
     def _rows(self) -> list[dict[Any, Any]]:
         """Return the findings, similar ones combined."""

@@ -55,7 +55,7 @@ class PlannedOperator:
     phase: str
     arguments: tuple[str, ...]
     results: tuple[str, ...]
-    sends: tuple[observe.Announcement, ...] = ()
+    sends: tuple[observe.Reason, ...] = ()
 
     @property
     def payload_bytes(self) -> int:
@@ -71,15 +71,15 @@ class PlannedOperator:
         """Yield the operator, its collectives, and the candidates of each argument that moves."""
         results = f" -> {', '.join(self.results)}" if self.results else ""
         yield f"{self.operator}  {', '.join(self.arguments)}{results}"
-        told: set[str] = set()
+        explained: set[str] = set()
         for send in self.sends:
-            yield f"    {self._journey(send)}{_told(send)}"
-            if send.candidates and send.operator not in told:
-                told.add(send.operator)
+            yield f"    {self._journey(send)}{_collective_text(send)}"
+            if send.candidates and send.operator not in explained:
+                explained.add(send.operator)
                 ways = "; ".join(f"{way} in {_time(cost)}" for way, cost in send.candidates)
                 yield f"      considered: {ways}"
 
-    def _journey(self, send: observe.Announcement) -> str:
+    def _journey(self, send: observe.Reason) -> str:
         """Return the purpose of a collective, if the line above does not contain it."""
         if (send.source,) == self.arguments and (send.target,) == self.results:
             return ""
@@ -172,7 +172,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
 
 
 class _Explaining(TorchDispatchMode):
-    """Records operators on DTensors, and the announcements made while each of them runs.
+    """Records operators on DTensors, and the reasons announced while each of them runs.
 
     Local operators get fake tensors, so that none of them writes to a real one.
     """
@@ -182,7 +182,7 @@ class _Explaining(TorchDispatchMode):
         self._as_fake = as_fake
         self.rows: list[PlannedOperator] = []
         self._thread = threading.get_ident()
-        self._inside: list[list[observe.Announcement]] = []
+        self._inside: list[list[observe.Reason]] = []
         self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -215,30 +215,32 @@ class _Explaining(TorchDispatchMode):
             self.rows.append(PlannedOperator(str(func), _phase(), arguments, results, tuple(heard)))
         return result
 
-    def hear(self, news: observe.Announcement) -> None:
-        """Record an announcement, of the operator in progress or of an explicit redistribution."""
+    def hear(self, reason: observe.Reason) -> None:
+        """Record a collective of the operator in progress or of an explicit redistribution."""
         here = threading.current_thread()
         if here.ident != self._thread and not isinstance(here, threading._DummyThread):
             return
         if self._inside:
-            self._inside[-1].append(news)
+            self._inside[-1].append(reason)
             return
         last = self.rows[-1] if self.rows else None
-        if last is not None and _continues(last, news):
-            self.rows[-1] = replace(last, sends=(*last.sends, news))
+        if last is not None and _continues(last, reason):
+            self.rows[-1] = replace(last, sends=(*last.sends, reason))
         else:
-            row = PlannedOperator(news.operator, _phase(), (news.source,), (news.target,), (news,))
+            row = PlannedOperator(
+                reason.operator, _phase(), (reason.source,), (reason.target,), (reason,)
+            )
             self.rows.append(row)
 
     def _note_collective(self, func: Any, name: str, args: Sequence[Any]) -> None:
         tensors = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
         texts = tuple(f"{str(t.dtype)[6:]}{list(t.shape)}" for t in tensors)
         size = max((each.numel() * each.element_size() for each in tensors), default=0)
-        news = observe.Announcement(str(func), "", "", "", name.rstrip("_"), "", size)
+        reason = observe.Reason(str(func), "", "", "", name.rstrip("_"), "", size)
         if self._inside:
-            self._inside[-1].append(news)
+            self._inside[-1].append(reason)
         else:
-            self.rows.append(PlannedOperator(str(func), _phase(), texts, (), (news,)))
+            self.rows.append(PlannedOperator(str(func), _phase(), texts, (), (reason,)))
 
     def _remember_gradients(self, given: Any) -> None:
         for each in tree_leaves(given):
@@ -261,14 +263,14 @@ def _phase() -> str:
     return "backward" if current_graph_task_id() >= 0 else "forward"
 
 
-def _continues(row: PlannedOperator, news: observe.Announcement) -> bool:
-    """True if an announcement is a further step of the redistribution in a row."""
+def _continues(row: PlannedOperator, reason: observe.Reason) -> bool:
+    """True if a collective is a further step of the redistribution in a row."""
     first = row.sends[0] if row.sends else None
     return (
         first is not None
         and (first.operator, first.source, first.target)
-        == (news.operator, news.source, news.target)
-        and all((send.step, send.axis) != (news.step, news.axis) for send in row.sends)
+        == (reason.operator, reason.source, reason.target)
+        and all((send.step, send.axis) != (reason.step, reason.axis) for send in row.sends)
     )
 
 
@@ -284,12 +286,12 @@ def _as_if_done(func: Any, args: Sequence[Any]) -> Any:
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
-def _told(send: observe.Announcement) -> str:
+def _collective_text(send: observe.Reason) -> str:
     """Format a collective: kind, axis, bytes and time, as far as they are known."""
-    told = send.step + (f" on {send.axis}" if send.axis else "")
-    told += f", {_size(send.payload_bytes)}"
-    told += f", about {_time(send.seconds)}" if send.seconds else ""
-    return f"{told} ({send.note})" if send.note else told
+    text = send.step + (f" on {send.axis}" if send.axis else "")
+    text += f", {_size(send.payload_bytes)}"
+    text += f", about {_time(send.seconds)}" if send.seconds else ""
+    return f"{text} ({send.note})" if send.note else text
 
 
 def _size(num_bytes: int) -> str:

@@ -82,7 +82,7 @@ def _text(operator: str, move: observe.Move, steps: Sequence[Step]) -> str:
     return four_parts(
         asked=f"Implicit redistribution of {argument} for {operator}, while "
         "ExplicitRedistributionContext was active",
-        found=f"{argument} is {spec.text} and {_needed(spec, target)} ({_told(spec, steps)})",
+        found=f"{argument} is {spec.text} and {_needed(spec, target)} ({_steps_text(spec, steps)})",
         why=f"of the ways to lay out arguments -> results, the cheapest was taken: {ways}"
         if ways
         else "",
@@ -101,19 +101,19 @@ def _instead(argument: str, spec: Spec, target: Sequence[Placement]) -> str:
     if argument == observe.WRITTEN:
         return "the operator's out-of-place form, whose result may lie as it comes"
     if spec.placements == target:
-        return f"{argument}.redistribute(placements=...) to a layout that does not cut the dim"
+        return f"{argument}.redistribute(placements=...) to a layout that does not shard the dim"
     listed = ", ".join(map(repr, target))
     return f"{argument}.redistribute(placements=[{listed}]) before"
 
 
-def _told(spec: Spec, steps: Sequence[Step]) -> str:
+def _steps_text(spec: Spec, steps: Sequence[Step]) -> str:
     """Format the steps with the bytes of the rank that sends most."""
     origin = (0,) * len(spec.mesh_shape)
-    told: list[str] = []
+    texts: list[str] = []
     for step in steps:
         itemsize = step.sent_itemsize(spec.dtype)
         size = step.payload_bytes(spec.shape, itemsize, spec.mesh_shape, origin)
-        told.append(f"{step.kind} on {axes_name(spec.mesh, step.axes)}")
+        texts.append(f"{step.kind} on {axes_name(spec.mesh, step.axes)}")
         if step.communicates:
-            told[-1] += f", {size} bytes"
-    return ", ".join(told)
+            texts[-1] += f", {size} bytes"
+    return ", ".join(texts)

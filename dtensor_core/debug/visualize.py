@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dtensor_core.layout import Extent, cuts_of, held_extents
+from dtensor_core.layout import Extent, held_extents, shardings_of
 from dtensor_core.spec import Spec
 
 _COLOURS = (
@@ -40,7 +40,7 @@ class _Drawing:
         placements = self.spec.placements
         title = f"{self.spec.text} on {self.device}"
         if any(placement.is_partial() for placement in placements):
-            title += ", the ranks of a cell hold addends of it"
+            title += ", the ranks of a cell hold partial sums of it"
         if self.idle:
             title += f"; no part of it on {self.label(self.idle)}"
         return title
@@ -68,8 +68,8 @@ class _Drawing:
         rows = self.extents(self.rows) if self.rows >= 0 else [None]
         for fixed in itertools.product(*(self.extents(dim) for dim in rest)):
             at = dict(zip(rest, fixed, strict=True))
-            cut = [dim for dim in rest if len(self.extents(dim)) > 1]
-            heading = ", ".join(self.range_text(dim, at[dim]) for dim in cut)
+            sharded = [dim for dim in rest if len(self.extents(dim)) > 1]
+            heading = ", ".join(self.range_text(dim, at[dim]) for dim in sharded)
             lines = [
                 [
                     "" if row is None else self.range_text(self.rows, row),
@@ -117,7 +117,7 @@ def _draw(spec: Spec) -> _Drawing:
     for coords in itertools.product(*(range(size) for size in spec.mesh_shape)):
         rank = int(spec.mesh.mesh[coords])
         held = [
-            held_extents(size, cuts_of(spec.placements, spec.mesh_shape, coords, dim))
+            held_extents(size, shardings_of(spec.placements, spec.mesh_shape, coords, dim))
             for dim, size in enumerate(spec.shape)
         ]
         if any(not extent.size for extents in held for extent in extents):
@@ -125,12 +125,14 @@ def _draw(spec: Spec) -> _Drawing:
             continue
         for cell in itertools.product(*held):
             holders.setdefault(cell, []).append(rank)
-    cut = [
+    sharded = [
         dim for dim in range(len(spec.shape)) if any(p.sharded_dim == dim for p in spec.placements)
     ]
     ndim = len(spec.shape)
     shown = sorted(
-        [*range(ndim)] if ndim <= 2 else (cut[-2:] + [d for d in range(ndim) if d not in cut])[:2]
+        [*range(ndim)]
+        if ndim <= 2
+        else (sharded[-2:] + [d for d in range(ndim) if d not in sharded])[:2]
     )
     rows, columns = (shown[0], shown[1]) if len(shown) == 2 else (-1, 0)
     return _Drawing(spec, spec.mesh.device_type, rows, columns, holders, idle)

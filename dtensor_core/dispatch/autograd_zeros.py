@@ -57,7 +57,7 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
             spec = first._spec  # pyright: ignore[reportAttributeAccessIssue]
 
             def as_dtensors(grads: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
-                return tuple(_whole(cls, spec, grad) for grad in grads)
+                return tuple(_full(cls, spec, grad) for grad in grads)
 
             node.register_hook(as_dtensors)
         return made
@@ -65,7 +65,7 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
     return kernel
 
 
-def _whole(cls: type[Any], like: Spec, value: Any) -> Any:
+def _full(cls: type[Any], like: Spec, value: Any) -> Any:
     """Wrap a plain tensor, equal on all ranks, as a DTensor on the mesh of a spec.
 
     Other values are returned unchanged.

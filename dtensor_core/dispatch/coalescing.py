@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import torch
 
-from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.execute import Origin, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.spec import Spec, TensorMeta
 
 # The number of elements up to which a collective takes as long as one of a single number.
 SMALL = 1024
 
-Move = tuple[torch.Tensor, Spec, Plan, Cause]
+Move = tuple[torch.Tensor, Spec, Plan, Origin]
 
 
 def reduced_together(moves: Sequence[Move]) -> dict[int, torch.Tensor]:
@@ -36,10 +36,10 @@ def reduced_together(moves: Sequence[Move]) -> dict[int, torch.Tensor]:
 
 
 def _reduced(moves: Sequence[Move]) -> list[torch.Tensor]:
-    locals_, (_, first, _, cause) = [local for local, *_ in moves], moves[0]
+    locals_, (_, first, _, origin) = [local for local, *_ in moves], moves[0]
     size = sum(spec.shape.numel() for _, spec, *_ in moves)
     spec = Spec(first.mesh, first.placements, TensorMeta(torch.Size([size]), (1,), first.dtype))
     packed = torch.cat([local.reshape(-1) for local in locals_])
-    whole = execute(packed, spec, plan_between(spec, spec.replicated()), cause)
-    parts = whole.split([local.numel() for local in locals_])
+    full = execute(packed, spec, plan_between(spec, spec.replicated()), origin)
+    parts = full.split([local.numel() for local in locals_])
     return [part.view(local.shape) for part, local in zip(parts, locals_, strict=True)]

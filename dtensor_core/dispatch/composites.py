@@ -193,7 +193,7 @@ def _stft(
     if align_to_window or not isinstance(getattr(x, "_spec", None), Spec):
         return op._op_dk(COMPOSITE_IMPLICIT, x, n_fft, hop_length, win_length, window, *rest)
     metas = [each if each is None else _as_meta(each) for each in (x, window)]
-    told = op(metas[0], n_fft, hop_length, win_length, metas[1], *rest)
+    meta = op(metas[0], n_fft, hop_length, win_length, metas[1], *rest)
     signals = x.unsqueeze(0) if x.ndim == 1 else x
     frames = signals.unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length)
     width = n_fft if win_length is None else win_length
@@ -209,7 +209,7 @@ def _stft(
         made = torch.fft.rfft(frames, norm=norm)
     made = made.transpose(1, 2)
     made = made.squeeze(0) if x.ndim == 1 else made
-    return made if told.is_complex() else torch.view_as_real(made)
+    return made if meta.is_complex() else torch.view_as_real(made)
 
 
 def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -225,19 +225,20 @@ def _rms_norm(
     """
     dims = range(x.ndim - len(shape), x.ndim)
     spec = getattr(x, "_spec", None)
-    cuts = [axis for axis, p in enumerate(spec.placements) if p.sharded_dim in dims] if spec else ()
+    sharded = (
+        [axis for axis, p in enumerate(spec.placements) if p.sharded_dim in dims] if spec else ()
+    )
     device = key_of_device(x.device.type)
     fits = x.is_floating_point() and tuple(x.shape[-len(shape) :]) == tuple(shape)
-    if not cuts or not fits or has_kernel("aten::_fused_rms_norm", device):
+    if not sharded or not fits or has_kernel("aten::_fused_rms_norm", device):
         return op._op_dk(COMPOSITE_IMPLICIT, x, shape, weight, eps)
     wide = x.float() if x.dtype.itemsize < 4 else x
     squares = wide.square().mean(tuple(dims), keepdim=True)
-    whole = [Replicate() if n in cuts else p for n, p in enumerate(squares.placements)]
-    squares = squares.redistribute(placements=whole)
+    replicated = [Replicate() if n in sharded else p for n, p in enumerate(squares.placements)]
+    squares = squares.redistribute(placements=replicated)
     summed = {"run_check": False, "shape": squares.shape, "stride": squares.stride()}
-    squares = type(x).from_local(
-        squares.to_local(), x._spec.mesh, whole, **summed
-    )  # its gradient too
+    # Its gradient is replicated too.
+    squares = type(x).from_local(squares.to_local(), x._spec.mesh, replicated, **summed)
     eps = torch.finfo(wide.dtype).eps if eps is None else eps
     made = wide * (squares + eps).rsqrt()
     made = made if weight is None else made * weight

@@ -39,14 +39,14 @@ _UNPLANNABLE = (
 )
 
 
-def derivation(call: Call, whole: Decision) -> Function | None:
+def derivation(call: Call, full: Decision) -> Function | None:
     """Return the function to run on DTensors instead of the gathering decision `whole`.
 
     Returns None if no decomposition communicates less.
     """
     if not _only_computes(call.op):
         return None
-    limit = _seconds(whole)
+    limit = _seconds(full)
     for function in _decompositions(call.op):
         seconds = _Followed(call.specs[0].mesh).seconds(function, call)
         if seconds is not None and seconds < limit:

@@ -253,9 +253,9 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
         if type(arg) is not torch.Tensor and is_torch_dtensor(arg):
             key.append([arg])
             return
-        whole = is_whole(op, arg) or _applies(_plain_is_whole)
+        full = is_whole(op, arg) or _applies(_plain_is_whole)
         shape, stride = settled(arg.shape), settled(arg.stride())
-        key.append((torch.Tensor if whole else None, shape, stride, arg.dtype))
+        key.append((torch.Tensor if full else None, shape, stride, arg.dtype))
         local.append(arg)
     else:
         key.append(_hashable(arg))
@@ -344,7 +344,7 @@ def _redistribute(
     check_given(op, entry.kind.backs, args, kwargs)
     if entry.missing is not None:
         meet(entry.missing)
-    moves = {number: (plan, cause) for number, plan, cause in entry.moves}
+    moves = {number: (plan, origin) for number, plan, origin in entry.moves}
     done: dict[tuple[int, int], torch.Tensor] = {}
     counter = iter(range(1 << 30))
     mesh = first_mesh(args, kwargs)
@@ -356,7 +356,7 @@ def _redistribute(
         parts = _inputs(entry, local, local_kwargs)
         sends = [(parts[n], spec_on(mesh, tensors[n]), *moves[n]) for n in moves]
         keys = [(id(tensors[n]), id(plan)) for n, (plan, _) in moves.items()]
-        done = {keys[place]: whole for place, whole in reduced_together(sends).items()}
+        done = {keys[place]: full for place, full in reduced_together(sends).items()}
 
     def moved(given: Any, value: Any) -> Any:
         if isinstance(given, (list, tuple)):
@@ -366,10 +366,10 @@ def _redistribute(
         number = next(counter)
         if number not in moves:
             return value
-        plan, cause = moves[number]
+        plan, origin = moves[number]
         again = (id(given), id(plan))
         if again not in done:
-            done[again] = execute(value, spec_on(mesh, given), plan, cause)
+            done[again] = execute(value, spec_on(mesh, given), plan, origin)
         return done[again]
 
     for position, given in enumerate(args):
@@ -391,8 +391,8 @@ def _as_moves(
     """Describe the redistributions about to happen, for a guard."""
     tensors = _inputs(entry, args, kwargs)
     there = [
-        observe.Move(cause.argument, spec_on(mesh, tensors[number]), plan.steps, cause.candidates)
-        for number, plan, cause in entry.moves
+        observe.Move(origin.argument, spec_on(mesh, tensors[number]), plan.steps, origin.candidates)
+        for number, plan, origin in entry.moves
     ]
     back = [
         observe.Move(observe.WRITTEN, each.spec, each.plan.steps, ()) for each in entry.kind.backs

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from dtensor_core.dispatch.fallback import Missing
 from dtensor_core.dispatch.inplace_writeback import Back, Out
-from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.execute import Origin
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.spec import Spec
 
-Moves = tuple[tuple[int, Plan, Cause], ...]
+Moves = tuple[tuple[int, Plan, Origin], ...]
 Outputs = tuple[Spec | None, ...] | None
 
 

@@ -43,7 +43,7 @@ class _Chosen(threading.local):
 
 _here = _Chosen()
 _of_process = _newest = "warn"
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 class missing_rule:
@@ -137,28 +137,28 @@ def meet(found: Missing) -> None:
             four_parts(
                 asked=f"{found.op}, under missing_rule('error')",
                 found=found.gathers,
-                why="it has no sharding rule: it would run on whole tensors, for which "
+                why="it has no sharding rule: it would run on full tensors, for which "
                 f"{found.num_bytes} bytes would be gathered",
                 hint="register a rule by dtensor_core.experimental.register_sharding, redistribute "
                 "these arguments to Replicate() yourself, or missing_rule('warn')",
             )
         )
-    if choice == "warn" and found.op not in _told:
-        _told.add(found.op)
+    if choice == "warn" and found.op not in _warned:
+        _warned.add(found.op)
         try:
             warnings.warn(_text(found), MissingRuleWarning, stacklevel=_depth_of_caller())
         except MissingRuleWarning:  # as an error, it is raised on every rank, threads included
-            _told.remove(found.op)
+            _warned.remove(found.op)
             raise
 
 
 def _text(found: Missing) -> str:
     return (
         f"{found.op} has no sharding rule: {found.num_bytes} bytes of its arguments are gathered "
-        f"({found.gathers}), and it runs on whole tensors. "
+        f"({found.gathers}), and it runs on full tensors. "
         "dtensor_core.experimental.register_sharding gives it a rule; "
         "dtensor_core.missing_rule('replicate') hides this, missing_rule('error') refuses it. "
-        "Not told again for this operator."
+        "Not repeated for this operator."
     )
 
 

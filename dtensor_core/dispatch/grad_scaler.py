@@ -16,7 +16,7 @@ import torch
 from dtensor_core.dispatch.lists import Element
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Partial, Replicate
-from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.execute import Origin, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec, TensorMeta
 
@@ -26,12 +26,12 @@ UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 def unscaling(elements: Sequence[Element]) -> Callable[..., None]:
     """Make the function that runs on the local gradients, the flag and the inverse scale."""
     reductions = [_reduction(mesh, axes) for mesh, axes in _cut_axes(elements).items()]
-    cause = Cause(str(UNSCALE), "found_inf")
+    origin = Origin(str(UNSCALE), "found_inf")
 
     def local(gradients: list[torch.Tensor], found: torch.Tensor, scale: torch.Tensor) -> None:
         UNSCALE(gradients, found, scale)
         for pending, plan in reductions:
-            found.copy_(execute(found, pending, plan, cause))
+            found.copy_(execute(found, pending, plan, origin))
 
     return local
 

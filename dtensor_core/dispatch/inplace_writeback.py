@@ -17,7 +17,7 @@ import torch
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
 from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.placement import Partial, norm_exponent
-from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.execute import Origin, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.dispatcher import OpOverload
@@ -32,7 +32,7 @@ class Back:
     whose: int
     spec: Spec
     plan: Plan
-    cause: Cause
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Out:
     index: int | None
     spec: Spec | None
     plan: Plan | None
-    cause: Cause
+    origin: Origin
 
     def of(self, kwargs: Mapping[str, Any]) -> Any:
         """Return the tensor that the caller gave."""
@@ -67,13 +67,13 @@ def check_given(
         target = numbered[back.whose]
         if _is_norm(target._spec):  # pyright: ignore
             _check_sign(op, target._spec, args, kwargs)  # pyright: ignore
-        if getattr(target, "_given_addends", False):
+        if getattr(target, "_given_partial_sums", False):
             raise RuleError(
                 four_parts(
                     asked=f"{op} to write its result in place to {target._spec.text}",  # pyright: ignore
-                    found="addends that were given to DTensor.from_local",
+                    found="partial sums that were passed to DTensor.from_local",
                     why="in-place operations that require placement changes are not supported: the "
-                    "operator needs the reduced value, and these addends would be gone",
+                    "operator needs the reduced value, and the partial sums would be lost",
                     hint="redistribute to Replicate() or Shard(dim) first, or use the operator's "
                     "out-of-place form",
                 )
@@ -122,7 +122,7 @@ def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
     numbered = [pair for pair in leaves if isinstance(pair[0], torch.Tensor)]
     for back in backs:
         home, value = numbered[back.whose]
-        home._local_tensor.copy_(execute(value, back.spec, back.plan, back.cause))
+        home._local_tensor.copy_(execute(value, back.spec, back.plan, back.origin))
 
 
 def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
@@ -192,7 +192,7 @@ def outs_of(
         several = isinstance(kwargs[name], (list, tuple))
         places += [(name, n) for n in range(len(kwargs[name]))] if several else [(name, None)]
     if results is None:
-        return tuple(Out(name, index, None, None, Cause(str(op), name)) for name, index in places)
+        return tuple(Out(name, index, None, None, Origin(str(op), name)) for name, index in places)
     specs = [spec for spec in results if spec is not None]
     outs: list[Out] = []
     for (name, index), result in zip(places, specs, strict=True):
@@ -201,7 +201,7 @@ def outs_of(
         if goal is not None and goal.shape != result.shape:
             raise does_not_fit(op, goal, result.shape)
         target = result.replicated() if goal is None else result.with_placements(goal.placements)
-        outs.append(Out(name, index, result, plan_between(result, target), Cause(str(op), name)))
+        outs.append(Out(name, index, result, plan_between(result, target), Origin(str(op), name)))
     return tuple(outs)
 
 
@@ -221,13 +221,13 @@ def _brought(op: OpOverload, out: Out, result: torch.Tensor, kwargs: Mapping[str
     """Return the local result in the layout of its destination."""
     goal = getattr(out.of(kwargs), "_spec", None)
     if out.spec is not None and out.plan is not None:
-        return execute(result, out.spec, out.plan, out.cause)
+        return execute(result, out.spec, out.plan, out.origin)
     if goal is None:
         return result
     if goal.shape != result.shape:
         raise does_not_fit(op, goal, result.shape)
-    whole = goal.replicated()
-    return execute(result, whole, plan_between(whole, goal), out.cause)
+    full = goal.replicated()
+    return execute(result, full, plan_between(full, goal), out.origin)
 
 
 def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping[str, Any]) -> Any:

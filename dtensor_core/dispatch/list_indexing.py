@@ -38,13 +38,13 @@ def _without_lists(tensor: Any, index: Any) -> Any:
     """Replace each list of numbers in a subscript by a replicated DTensor."""
     kind = type(index)
     if kind is list:  # torch treats it as a tuple if it holds anything but numbers
-        return _whole(tensor, index) if {int, bool}.issuperset(map(type, index)) else index
+        return _full(tensor, index) if {int, bool}.issuperset(map(type, index)) else index
     if kind is tuple and list in map(type, index):
-        return tuple(_whole(tensor, each) if type(each) is list else each for each in index)
+        return tuple(_full(tensor, each) if type(each) is list else each for each in index)
     return index
 
 
-def _whole(tensor: Any, numbers: list[Any]) -> Any:
+def _full(tensor: Any, numbers: list[Any]) -> Any:
     if not all(type(each) in (int, bool) for each in tree_leaves(numbers)):
         return numbers
     local = torch.tensor(

@@ -156,10 +156,10 @@ def _on_one_mesh(given: Any, numbers: Any, plain: Collection[int]) -> Any:
     mesh = next(meshes, None)
     if mesh is None:
         return given
-    whole = (Replicate(),) * mesh.ndim
+    full = (Replicate(),) * mesh.ndim
     return tree_unflatten(
         [
-            Spec(mesh, whole, leaf.tensor_meta) if is_plain else leaf
+            Spec(mesh, full, leaf.tensor_meta) if is_plain else leaf
             for leaf, is_plain in zip(leaves, alone, strict=True)
         ],
         structure,

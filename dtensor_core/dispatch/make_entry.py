@@ -55,7 +55,7 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.operators.memory_layout import MAY_COPY
 from dtensor_core.propagate import Decision, Fixed, decide
-from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.execute import Origin
 from dtensor_core.redistribute.partial_combine import within
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec
@@ -141,7 +141,7 @@ class _Made:
         self.outputs = decision.outputs if is_known else None
         self.maker = decision.rule and decision.rule.local
         note = _note(decision)
-        reasons = [Cause(str(op), name, decision.considered, note) for name in names]
+        reasons = [Origin(str(op), name, decision.considered, note) for name in names]
         moves = enumerate(zip(decision.plans, reasons, strict=True))
         self.moves = tuple([(n, plan, reason) for n, (plan, reason) in moves if plan.steps])
         self.missing = missing(op, names, call.specs, self.moves) if note else None
@@ -234,13 +234,13 @@ def _exchanging(
 ) -> Callable[..., Any]:
     """Return the function this rank runs in place of `run` where ranks exchange data within it."""
     inputs = decision.inputs
-    causes: list[Cause] = []
+    origins: list[Origin] = []
     for exchange in decision.exchanges:
         moved = next(
             n for n, s in enumerate(inputs) if s.placements[exchange.axis].sharded_dim is not None
         )
-        causes.append(Cause(str(op), names[moved], decision.considered))
-    return within(decision.exchanges, op, run, inputs, decision.outputs[0], causes)
+        origins.append(Origin(str(op), names[moved], decision.considered))
+    return within(decision.exchanges, op, run, inputs, decision.outputs[0], origins)
 
 
 def _backs(fixed: Sequence[Fixed], decision: Decision, call: Call) -> tuple[Back, ...]:
@@ -250,7 +250,7 @@ def _backs(fixed: Sequence[Fixed], decision: Decision, call: Call) -> tuple[Back
         now, home = decision.inputs[each.whose], call.specs[each.whose]
         if now is not home:
             backs.append(
-                Back(each.whose, now, plan_between(now, home), Cause(str(call.op), "written"))
+                Back(each.whose, now, plan_between(now, home), Origin(str(call.op), "written"))
             )
     return tuple(backs)
 
@@ -283,13 +283,13 @@ def _list_entry(
     """Make the entry of a list operator from the decisions of its elements."""
     elements = decide_elements(op, args, kwargs, written, plain)
     moves = tuple(
-        (number, plan, Cause(str(op), names[number], decision.considered, _note(decision)))
+        (number, plan, Origin(str(op), names[number], decision.considered, _note(decision)))
         for number, (plan, decision) in plans_by_number(elements).items()
     )
     lacking = [move for move in moves if move[2].note]
     specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     backs = tuple(
-        Back(e.numbers[back.whose], back.spec, back.plan, back.cause)
+        Back(e.numbers[back.whose], back.spec, back.plan, back.origin)
         for e in elements
         for back in _backs(e.fixed, e.decision, e.call)
     )
@@ -357,8 +357,8 @@ def _factory_entry(
         raise RuleError(
             four_parts(
                 asked=f"{op} to write to {spec.text}",
-                found="addends that are not yet added up",
-                why="what is written would be added up again",
+                found="partial sums that are not reduced yet",
+                why="the written values would be summed over the ranks",
                 hint="write to a tensor that is Replicate or Shard",
             )
         )
@@ -366,9 +366,9 @@ def _factory_entry(
     def run(*args: Any, **kwargs: Any) -> Any:
         out = kwargs[str(place)]
         if spec.coords is not None:
-            whole = out.new_empty_strided(spec.shape, spec.stride)
-            op(*args, **{**kwargs, str(place): whole})
-            out.copy_(spec.part_of(whole))
+            full = out.new_empty_strided(spec.shape, spec.stride)
+            op(*args, **{**kwargs, str(place): full})
+            out.copy_(spec.part_of(full))
         return out
 
     return Entry(run, InPlaceCall(written))

@@ -233,7 +233,7 @@ def _constant(copied: MaterializedView, args: Sequence[Any]) -> Any:
     if hasattr(value, "_spec"):
         return None
     shape, dtype = copied.spec.shape, copied.spec.dtype
-    return _whole(copied, copied.local.new_full((), 0, dtype=dtype).fill_(value).expand(shape))
+    return _full(copied, copied.local.new_full((), 0, dtype=dtype).fill_(value).expand(shape))
 
 
 def _source(copied: MaterializedView, args: Sequence[Any]) -> Any:
@@ -241,10 +241,10 @@ def _source(copied: MaterializedView, args: Sequence[Any]) -> Any:
     shape, dtype = list(copied.spec.shape), copied.spec.dtype
     if hasattr(args[1], "_spec"):
         return aten._to_copy.default(aten.expand.default(args[1], shape), dtype=dtype)
-    return _whole(copied, args[1].to(dtype).expand(shape))
+    return _full(copied, args[1].to(dtype).expand(shape))
 
 
-def _whole(copied: MaterializedView, value: torch.Tensor) -> Any:
+def _full(copied: MaterializedView, value: torch.Tensor) -> Any:
     meta = TensorMeta(value.shape, value.stride(), value.dtype)
     return type(copied.base)(
         value, Spec(copied.spec.mesh, copied.spec.placements, meta).replicated()

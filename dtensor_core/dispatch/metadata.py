@@ -58,51 +58,53 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _batch_norm_moments(
-    op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+    op: OpOverload, metas: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
     """Correct saved moments: none with running stats, and on CPU in the input's dtype."""
     given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
     x, *parameters = [value for value in given.values() if isinstance(value, Spec)]
-    dtype = told[1].dtype
+    dtype = metas[1].dtype
     if x.mesh.device_type == "cpu" and all(each.dtype is x.dtype for each in parameters):
         dtype = x.dtype
     training = given.get("training", "with_update" in op._schema.name)
-    moments = _contiguous(told[1].shape if training else (0,), dtype)
-    running = (_contiguous(each.shape, dtype) for each in told[3:] if each.dtype is not torch.uint8)
-    reserve = (each for each in told[3:] if each.dtype is torch.uint8)
-    return (told[0], moments, moments, *reserve, *running)
+    moments = _contiguous(metas[1].shape if training else (0,), dtype)
+    running = (
+        _contiguous(each.shape, dtype) for each in metas[3:] if each.dtype is not torch.uint8
+    )
+    reserve = (each for each in metas[3:] if each.dtype is torch.uint8)
+    return (metas[0], moments, moments, *reserve, *running)
 
 
 def _layer_norm_moments(
-    op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+    op: OpOverload, metas: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
     """Correct saved moments: on CPU in the input's dtype, unless the weights are wider."""
     x, *parameters = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     if x.mesh.device_type != "cpu" or any(each.dtype is not x.dtype for each in parameters):
-        return told
-    return (told[0], *(each._replace(dtype=x.dtype) for each in told[1:]))
+        return metas
+    return (metas[0], *(each._replace(dtype=x.dtype) for each in metas[1:]))
 
 
 def _batch_norm_gradients(
-    op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+    op: OpOverload, metas: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
     """Drop unwanted results: the meta kernel always returns a gradient of the input first."""
     given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
-    return told[len(told) - sum(given["output_mask"]) :]
+    return metas[len(metas) - sum(given["output_mask"]) :]
 
 
 def _column_major(index: int) -> Callable[..., Metas]:
     """Matrices of one result are column-major on CPU, as LAPACK leaves them."""
 
     def mended(
-        op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+        op: OpOverload, metas: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Metas:
-        shape, _, dtype = told[index]
+        shape, _, dtype = metas[index]
         if args[0].mesh.device_type != "cpu" or len(shape) < 2:
-            return told
+            return metas
         *batch, rows, columns = contiguous_stride((*shape[:-2], shape[-1], shape[-2]))
         made = TensorMeta(shape, (*batch, columns, rows), dtype)
-        return (*told[:index], made, *told[index + 1 :])
+        return (*metas[:index], made, *metas[index + 1 :])
 
     return mended
 

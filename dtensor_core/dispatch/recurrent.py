@@ -20,7 +20,6 @@ from dtensor_core.placement import (
     Placement,
     Replicate,
     Shard,
-    _StridedShard,
 )
 from dtensor_core.torch_internals.dispatcher import COMPOSITE_IMPLICIT, OpOverload
 from dtensor_core.torch_internals.trees import tree_leaves, tree_map
@@ -38,16 +37,16 @@ def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> A
     dropout, train = options[2:4]
     if dropout and train:
         return _one_by_one(op, x, states, weights, *options)
-    cuts = [
-        Shard(0) if cut is None and placement.sharded_dim is not None else cut
-        for cut, placement in zip(_cuts(x, states, batch, 1), x.placements, strict=True)
+    shards = [
+        Shard(0) if shard is None and placement.sharded_dim is not None else shard
+        for shard, placement in zip(_shards(x, states, batch, 1), x.placements, strict=True)
     ]
-    x = _placed(x, cuts, batch)
-    states = tree_map(lambda state: _placed(state, cuts, 1), states)
-    weights = [_placed(weight, [None] * len(cuts), 0) for weight in weights]
+    x = _placed(x, shards, batch)
+    states = tree_map(lambda state: _placed(state, shards, 1), states)
+    weights = [_placed(weight, [None] * len(shards), 0) for weight in weights]
     if is_transforming() or x._spec.coords is None:
         return op._op_dk(COMPOSITE_IMPLICIT, x, states, weights, *options)
-    grads = [Replicate() if cut is None else Partial() for cut in cuts]
+    grads = [Replicate() if shard is None else Partial() for shard in shards]
     local_x, local_states = tree_map(lambda each: each.to_local(), (x, states))
     local_weights = [weight.to_local(grad_placements=grads) for weight in weights]
     held = local_x.shape[batch]
@@ -57,7 +56,7 @@ def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> A
     made = op(local_x, local_states, local_weights, *options)
     count = x.shape[batch]
     return tuple(
-        _whose_part(x, each.narrow(dim, 0, held), cuts, dim, count)
+        _whose_part(x, each.narrow(dim, 0, held), shards, dim, count)
         for each, dim in zip(made, (batch, *[1] * (len(made) - 1)), strict=True)
     )
 
@@ -91,9 +90,9 @@ def _one_by_one(
 def cell(op: OpOverload, x: Any, states: Any, *weights: Any) -> Any:
     """Run a cell on x [batch, features] and states [batch, hidden]; weights keep their layout."""
     if _share_a_mesh((x, states)) and x.ndim == 2:
-        cuts = _cuts(x, states, 0, 0)
-        x = _aligned(x, cuts)
-        states = tree_map(lambda state: _aligned(state, cuts), states)
+        shards = _shards(x, states, 0, 0)
+        x = _aligned(x, shards)
+        states = tree_map(lambda state: _aligned(state, shards), states)
     return op._op_dk(COMPOSITE_IMPLICIT, x, states, *weights)
 
 
@@ -102,31 +101,25 @@ def _share_a_mesh(given: Any) -> bool:
     return all(spec is not None and spec.mesh == specs[0].mesh for spec in specs)  # pyright: ignore
 
 
-def _cuts(x: Any, states: Any, batch: int, batch_of_states: int) -> list[Placement | None]:
+def _shards(x: Any, states: Any, batch: int, batch_of_states: int) -> list[Placement | None]:
     """Return the batch's sharding on each axis, as one of dim 0; None if no tensor has one."""
     dims = [(x, batch), *((state, batch_of_states) for state in tree_leaves(states))]
     return [
-        next((_of(t.placements[n], 0) for t, d in dims if t.placements[n].sharded_dim == d), None)
-        for n in range(len(x.placements))
+        next((p.with_dim(0) for p, d in of_axis if p.sharded_dim == d), None)
+        for of_axis in zip(*[[(p, d) for p in t.placements] for t, d in dims], strict=True)
     ]
 
 
-def _of(cut: Placement, dim: int) -> Placement:
-    """Return the same sharding of another dim."""
-    factor = cut.num_blocks
-    return Shard(dim) if factor == 1 else _StridedShard(dim, split_factor=factor)
-
-
-def _placed(tensor: Any, cuts: Sequence[Placement | None], dim: int) -> Any:
+def _placed(tensor: Any, shards: Sequence[Placement | None], dim: int) -> Any:
     """Shard the tensor by `dim` as given, and replicate it on other axes."""
-    wanted = tuple(Replicate() if cut is None else _of(cut, dim) for cut in cuts)
+    wanted = tuple(Replicate() if shard is None else shard.with_dim(dim) for shard in shards)
     return tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
 
 
-def _aligned(tensor: Any, cuts: Sequence[Placement | None]) -> Any:
+def _aligned(tensor: Any, shards: Sequence[Placement | None]) -> Any:
     """Shard the tensor by its first dim where it was replicated and others are sharded."""
-    now = zip(tensor.placements, cuts, strict=True)
-    wanted = tuple(p if cut is None or not p.is_replicate() else cut for p, cut in now)
+    now = zip(tensor.placements, shards, strict=True)
+    wanted = tuple(p if shard is None or not p.is_replicate() else shard for p, shard in now)
     return tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
 
 
@@ -137,7 +130,7 @@ def _one_more(tensor: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _whose_part(
-    like: Any, local: torch.Tensor, cuts: Sequence[Placement | None], dim: int, count: int
+    like: Any, local: torch.Tensor, shards: Sequence[Placement | None], dim: int, count: int
 ) -> Any:
     """Wrap a local result of batch size `count`, stored time first, as a DTensor."""
     first = dim == 0
@@ -146,6 +139,6 @@ def _whose_part(
     shape, stride = [time, count, features], [count * features, features, 1]
     if first:
         local, shape[:2], stride[:2] = local.transpose(0, 1), shape[1::-1], stride[1::-1]
-    placements = [Replicate() if cut is None else _of(cut, dim) for cut in cuts]
+    placements = [Replicate() if shard is None else shard.with_dim(dim) for shard in shards]
     sizes = {"run_check": False, "shape": torch.Size(shape), "stride": tuple(stride)}
     return type(like).from_local(local, like._spec.mesh, placements, **sizes)

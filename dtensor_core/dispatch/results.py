@@ -70,7 +70,7 @@ def _finish_plain(
 ) -> Any:
     """Wrap the local results."""
     if call.outputs is None:
-        return tree_map_only(torch.Tensor, lambda t: _whole(t, args, kwargs), result)
+        return tree_map_only(torch.Tensor, lambda t: _full(t, args, kwargs), result)
     several = result if isinstance(result, (list, tuple)) else [result]
     specs = iter(call.outputs)
     wrapped: list[Any] = []
@@ -211,7 +211,7 @@ def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: b
     return made
 
 
-def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _full(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """Wrap a result whose shape depends on data: it is replicated."""
     spec = spec_on(first_mesh(args, kwargs), local)
     return new_dtensor(_class, local, spec, False)

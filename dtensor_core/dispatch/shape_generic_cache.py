@@ -35,7 +35,7 @@ class Result:
         whose: The identity of its mesh.
         placements: Its placements.
         dtype: Its dtype.
-        cuts: Its sharded dimensions, and the number of shards of each.
+        shards: Its sharded dimensions, and the number of shards of each.
     """
 
     place: int | None
@@ -44,7 +44,7 @@ class Result:
     whose: Identity
     placements: tuple[Placement, ...]
     dtype: torch.dtype
-    cuts: tuple[tuple[int, int], ...]
+    shards: tuple[tuple[int, int], ...]
 
 
 _kept: dict[Key, tuple[Entry, tuple[Result, ...]]] = {}
@@ -75,7 +75,7 @@ def entry_of(key: Key) -> Entry | None:
                 stride = tuple([sizes[letter] for letter in result.steps])
             meta = TensorMeta(shape, stride, result.dtype)
             spec = Spec.on(result.whose, result.placements, meta)
-        for dim, count in result.cuts:
+        for dim, count in result.shards:
             if spec.shape[dim] % count and 0 in spec.local_shape:
                 return None  # an empty rank runs another local operator
         specs.append(spec)
@@ -134,7 +134,7 @@ def _result(spec: Spec, key: Key, letters: dict[int, int]) -> Result:
     for placement, ranks in zip(spec.placements, spec.mesh_shape, strict=True):
         if (dim := placement.sharded_dim) is not None:
             counts[dim] *= ranks
-    cuts = tuple((dim, count) for dim, count in enumerate(counts) if count > 1)
+    shards = tuple((dim, count) for dim, count in enumerate(counts) if count > 1)
     named = tuple(letters[size] for size in spec.shape)
     steps = tuple(letters[step] for step in spec.stride) if key[0] in _views else None
-    return Result(place, named, steps, spec._whose, spec.placements, spec.dtype, cuts)
+    return Result(place, named, steps, spec._whose, spec.placements, spec.dtype, shards)

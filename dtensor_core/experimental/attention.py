@@ -91,14 +91,19 @@ def context_parallel(
             (a ValueError).
         MeshError: The mesh has several axes (a ValueError).
     """
-    cut, dims, left = list(buffers or ()), list(buffer_seq_dims or ()), no_restore_buffers or set()
-    _check(mesh, cut, dims, left)
+    sharded, dims, left = (
+        list(buffers or ()),
+        list(buffer_seq_dims or ()),
+        no_restore_buffers or set(),
+    )
+    _check(mesh, sharded, dims, left)
     is_paired = _cp_options.enable_load_balance and all(
-        buffer.shape[dim] % (2 * mesh.size()) == 0 for buffer, dim in zip(cut, dims, strict=True)
+        buffer.shape[dim] % (2 * mesh.size()) == 0
+        for buffer, dim in zip(sharded, dims, strict=True)
     )
     before: list[tuple[torch.Tensor, torch.Tensor]] = []
     with torch.no_grad():
-        for buffer, dim in zip(cut, dims, strict=True):
+        for buffer, dim in zip(sharded, dims, strict=True):
             if not any(buffer is each for each in left):
                 before.append((buffer, buffer.clone()))
             pieces = buffer.chunk(mesh.size() * (1 + is_paired), dim)
@@ -109,8 +114,8 @@ def context_parallel(
             yield
     finally:
         with torch.no_grad():
-            for buffer, whole in before:
-                buffer.resize_(whole.shape).copy_(whole)
+            for buffer, full in before:
+                buffer.resize_(full.shape).copy_(full)
 
 
 @torch.no_grad()
@@ -133,7 +138,7 @@ def _check(
             four_parts(
                 asked="context_parallel",
                 found=f"{mesh}",
-                why="a sequence is cut along one axis",
+                why="a sequence is sharded along one axis",
                 hint='one axis of it: mesh["cp"], or several: mesh["dp", "cp"]._flatten()',
             )
         )
@@ -180,9 +185,9 @@ def _gathered_with_flags(
 
 def _pieces(part: torch.Tensor, dim: int, mesh: DeviceMesh) -> Sequence[torch.Tensor]:
     """Gather the parts of all ranks."""
-    cut = DTensor.from_local(part, mesh, [Shard(dim)])
-    whole = cut.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
-    return whole.chunk(mesh.size(), dim)
+    sharded = DTensor.from_local(part, mesh, [Shard(dim)])
+    full = sharded.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+    return full.chunk(mesh.size(), dim)
 
 
 def _in_order(parts: Sequence[torch.Tensor], dim: int, is_paired: bool) -> torch.Tensor:

@@ -48,7 +48,7 @@ def boxes(spec: Spec) -> list[Box]:
         raise PlacementError(
             four_parts(
                 asked=f"a checkpoint of {spec.text}",
-                found="addends along an axis",
+                found="partial sums along an axis",
                 why="Any checkpointing related operations are not supported for DTensor with "
                 "partial placements!",
                 hint="redistribute to Replicate() or Shard(dim) first",
@@ -73,7 +73,7 @@ def boxes(spec: Spec) -> list[Box]:
 def _located(spec: Spec, dim: int) -> Iterator[Any]:
     """Yield the extents of a dimension that this rank holds, each with its local start."""
     start = 0
-    for extent in spec.held(dim):
+    for extent in spec.extents(dim):
         yield extent, start
         start += extent.size
 
@@ -167,9 +167,9 @@ def teach(helpers: Any) -> None:
     helpers._distribute_tensors = distribute_all_either
 
 
-def _filled(tensor: DTensor, whole: torch.Tensor) -> DTensor:
+def _filled(tensor: DTensor, full: torch.Tensor) -> DTensor:
     """Write this rank's part of `whole` into the tensor, or into a new one if it has no storage."""
-    part = tensor._spec.part_of(whole)
+    part = tensor._spec.part_of(full)
     if tensor.is_meta:
         return DTensor(part.detach().clone(), tensor._spec)
     tensor._local_tensor.copy_(part)

@@ -73,13 +73,13 @@ class _StatesOfZeros(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _RECURRENT and isinstance(args[0], DTensor):
             x, states, *rest = args
-            args = (x, tree_map(lambda state: self._whole(state, x), states), *rest)
+            args = (x, tree_map(lambda state: self._full(state, x), states), *rest)
         made = func(*args, **(kwargs or {}))
         if func is torch.zeros:
             self._made.append(made)
         return made
 
-    def _whole(self, state: torch.Tensor, x: DTensor) -> torch.Tensor:
+    def _full(self, state: torch.Tensor, x: DTensor) -> torch.Tensor:
         if state._version or not any(state is each for each in self._made):
             return state
         mesh = x.device_mesh

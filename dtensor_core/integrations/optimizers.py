@@ -150,9 +150,9 @@ def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[...
         tensors = list(tensors)
         for tensor in tensors:
             if isinstance(tensor, DTensor) and tensor._spec.sums:
-                whole = [Replicate() if p.is_partial() else p for p in tensor.placements]
+                full = [Replicate() if p.is_partial() else p for p in tensor.placements]
                 tensor.data = _Redistribute.apply(  # pyright: ignore
-                    tensor.detach(), tuple(whole), None, None, False, "clip_grad_norm_"
+                    tensor.detach(), tuple(full), None, None, False, "clip_grad_norm_"
                 )
         return total_norm(tensors, *args, **kwargs)
 

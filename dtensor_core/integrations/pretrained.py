@@ -49,11 +49,11 @@ def _gathering(original: Callable[..., Any]) -> Callable[..., Any]:
         if ours is None:
             is_main = True if is_main_process is None else is_main_process
             return original(self, save_directory, is_main, state_dict, **options)
-        whole = _gathered(given)
+        gathered = _gathered(given)
         writes = dist.get_rank() == 0 if is_main_process is None else is_main_process
         error: Exception | None = None
         try:
-            original(self, save_directory, writes, whole, **options)
+            original(self, save_directory, writes, gathered, **options)
         except Exception as failed:
             error = failed
         if _any_rank(error is not None, ours) and error is None:
@@ -66,13 +66,13 @@ def _gathering(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _gathered(state: Mapping[str, Any]) -> dict[str, Any]:
     """Gather full tensors on the CPU; weights that share a tensor still do."""
-    whole: dict[int, torch.Tensor] = {}
+    gathered: dict[int, torch.Tensor] = {}
     for value in state.values():
-        if isinstance(value, torch.Tensor) and id(value) not in whole:
+        if isinstance(value, torch.Tensor) and id(value) not in gathered:
             alone: Any = value.detach()
             full = alone.full_tensor() if hasattr(alone, "full_tensor") else alone
-            whole[id(value)] = full.cpu()
-    return {name: whole.get(id(value), value) for name, value in state.items()}
+            gathered[id(value)] = full.cpu()
+    return {name: gathered.get(id(value), value) for name, value in state.items()}
 
 
 def _any_rank(fact: bool, tensor: DTensor) -> bool:

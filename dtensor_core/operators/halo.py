@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Placement, Replicate, Shard
@@ -46,7 +46,7 @@ def exchanging_rows(
     rule: ShardingRule,
     call: Call,
     dim: int,
-    wants: Mapping[int, Callable[[Cut], Extent]],
+    wants: Mapping[int, Callable[[AxisSharding], Extent]],
     outputs: Sequence[Placement],
     run: Run,
 ) -> ShardingRule:
@@ -70,7 +70,7 @@ def exchanging_rows(
     start = 0  # of a tensor, on the common line
     for number, want in wants.items():
         size = call.specs[number].shape[dim]
-        needs = [want(Cut(ranks, coord)) for coord in range(ranks)]
+        needs = [want(AxisSharding(ranks, coord)) for coord in range(ranks)]
         owned.append(chunks(size, ranks, start))
         wanted.append(tuple(Extent(start + each.offset, each.size) for each in needs))
         start += size

@@ -75,7 +75,7 @@ class LocalPositions:
 
     def __init__(self, op: Local, spec: Spec, dim: int) -> None:
         self.dim, self.size, self._op = dim, spec.shape[dim] if spec.ndim else 1, op
-        self.pieces = (spec.held(dim) if spec.ndim else ()) or (Extent(0, 0),)
+        self.pieces = (spec.extents(dim) if spec.ndim else ()) or (Extent(0, 0),)
         self.count = sum(piece.size for piece in self.pieces) if spec.ndim else 1
         self.all = self.count == self.size
 

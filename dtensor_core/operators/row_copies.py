@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.layout import Cut, Extent
+from dtensor_core.layout import AxisSharding, Extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import chunks, sharding_axis
 from dtensor_core.operators.local_operator import Local
@@ -75,7 +75,7 @@ class RowChange:
     """Effect of an operator: the line of each changed dim, and its arguments without some dims."""
 
     lines: Mapping[int, RowLine]
-    without: Callable[[Mapping[int, Cut]], tuple[Any, ...]]
+    without: Callable[[Mapping[int, AxisSharding]], tuple[Any, ...]]
     added: int = 0
     algebra: str = "structural"
 
@@ -101,7 +101,7 @@ def changing_rows(
 def _exchanging(rule: ShardingRule, call: Call, change: RowChange) -> ShardingRule:
     found: dict[int, Candidate] = {}
 
-    def run(op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+    def run(op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
         is_all = shards.keys() == change.lines.keys()
         rest = change.without(shards)
         moves = any(found[dim].exchange.moves for dim in shards)  # pyright: ignore
@@ -133,7 +133,7 @@ def _exchange(line: RowLine, call: Call, axis: int, dim: int, run: Any) -> Excha
     return Exchange(
         axis,
         dim,
-        held=tuple(tuple(map(copy.extent_from, pieces)) for copy in line.copies),
+        owned=tuple(tuple(map(copy.extent_from, pieces)) for copy in line.copies),
         wanted=(chunks(line.taken.size, ranks, line.taken.offset),),
         run=run,
         arguments=(0,) * len(line.copies),

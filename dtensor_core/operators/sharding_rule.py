@@ -1,7 +1,7 @@
 """A sharding rule of one call, in terms of factors, and its candidates for one mesh axis.
 
 A factor is a letter for a size that several tensor dimensions may share. A dimension is a tuple of
-factors, outermost first; the empty tuple is a broadcast dimension of size 1. Sharding a factor
+factors, outermost first; the empty tuple is a broadcast dimension of size 1. AxisSharding a factor
 shards every dimension it is part of; outputs that lack it become partial sums. Families build
 rules, `propagate` chooses among their candidates.
 
@@ -22,7 +22,6 @@ from dtensor_core.placement import (
     Partial,
     Placement,
     Replicate,
-    _StridedShard,
     norm_exponent,
     shard_in_blocks,
 )
@@ -190,13 +189,13 @@ def _factor_shardings(
     if not sizes:
         return ()
     plain = [FactorSharding(factor) for factor in sizes if factor not in rule.blocked]
-    if not any(isinstance(placement, _StridedShard) for placement in present):
+    if all(placement.num_blocks == 1 for placement in present):
         return plain
     found = dict.fromkeys(plain)
     for operand, placement in zip(rule.inputs, present, strict=True):
         dim = placement.sharded_dim
-        if isinstance(placement, _StridedShard) and dim is not None:
-            sharding = _resolve(operand[dim], placement.split_factor, sizes)
+        if placement.num_blocks != 1 and dim is not None:
+            sharding = _resolve(operand[dim], placement.num_blocks, sizes)
             if sharding is not None and sharding.factor not in rule.blocked:
                 found[sharding] = None
     return list(found)

@@ -80,12 +80,12 @@ class ExpertParallel(LocalParameters):
             )
         for name in numbers:
             place(module, name, device_mesh, Shard(0), self.src_data_rank)
-        cuts = {name: module.get_parameter(name).placements for name in numbers}  # pyright: ignore
-        if {*cuts.values()} != {(Shard(0),)}:
+        placements = {name: module.get_parameter(name).placements for name in numbers}  # pyright: ignore
+        if {*placements.values()} != {(Shard(0),)}:
             raise UnsupportedModuleError(
                 four_parts(
                     asked=f"{self} of a {type(module).__name__}",
-                    found=f"parameters that lie otherwise already: {cuts}",
+                    found=f"parameters that lie otherwise already: {placements}",
                     why="each rank has whole experts, which is Shard(0)",
                 )
             )
@@ -188,9 +188,9 @@ def _exchange(
         by [rank, expert].
     """
     mine = owned[mesh.get_local_rank()]
-    told = counts.detach().long().unsqueeze(1)
-    told = all_to_all_rows(told, owned, [mine] * mesh.size(), mesh, _OPERATOR)
-    by_source = told.view(mesh.size(), mine)
+    announced = counts.detach().long().unsqueeze(1)
+    announced = all_to_all_rows(announced, owned, [mine] * mesh.size(), mesh, _OPERATOR)
+    by_source = announced.view(mesh.size(), mine)
     sent = [int(each.sum()) for each in counts.split(list(owned))]
     received = by_source.sum(1).tolist()
     return all_to_all_rows(rows, sent, received, mesh, _OPERATOR), sent, received, by_source
@@ -205,14 +205,14 @@ def _experts_of(by_source: torch.Tensor, arrived: torch.Tensor) -> torch.Tensor:
 
 def _share(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """Return this rank's share of the rows of a tensor that all ranks have."""
-    whole = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
-    return whole.redistribute(placements=[Shard(0)]).to_local()
+    full = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
+    return full.redistribute(placements=[Shard(0)]).to_local()
 
 
 def _gathered(rows: torch.Tensor, total: int, mesh: DeviceMesh) -> torch.Tensor:
     """Gather the rows of all ranks on each of them."""
     shape = (total, rows.shape[1])
-    cut = DTensor.from_local(
+    sharded = DTensor.from_local(
         rows.contiguous(), mesh, [Shard(0)], run_check=False, shape=shape, stride=(shape[1], 1)
     )
-    return cut.full_tensor()
+    return sharded.full_tensor()

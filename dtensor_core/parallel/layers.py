@@ -38,7 +38,7 @@ from dtensor_core.tensor import DTensor
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class LayerSharding:
     """Sharding of a kind of module: the placements of its parameters and of its input."""
 
     parameters: Mapping[str, Placement]
@@ -48,7 +48,7 @@ class Cut:
 class _CutStyle(ParallelStyle):
     """A style that shards the parameters of the kinds of modules in its table."""
 
-    cuts: Mapping[type[nn.Module], Cut]
+    shardings: Mapping[type[nn.Module], LayerSharding]
 
     def __init__(self, input_layouts: Layouts, output_layouts: Layouts, use_local: bool) -> None:
         self.input_layouts = input_layouts
@@ -56,12 +56,15 @@ class _CutStyle(ParallelStyle):
         self.use_local_output = use_local
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        cut = next((cut for kind, cut in self.cuts.items() if isinstance(module, kind)), None)
-        if cut is None:
+        sharding = next(
+            (sharding for kind, sharding in self.shardings.items() if isinstance(module, kind)),
+            None,
+        )
+        if sharding is None:
             raise UnsupportedModuleError(
                 four_parts(
                     asked=f"{type(self).__name__} of a {type(module).__name__}",
-                    found=f"currently only support {' and '.join(map(_name, self.cuts))}!",
+                    found=f"currently only support {' and '.join(map(_name, self.shardings))}!",
                     hint="give the style to the submodules that are one of these",
                 )
             )
@@ -69,7 +72,7 @@ class _CutStyle(ParallelStyle):
         def partition(name: str, part: nn.Module, mesh: DeviceMesh) -> None:
             for key, parameter in list(part.named_parameters(recurse=False)):
                 placed = distribute_tensor(
-                    parameter, mesh, [cut.parameters[key]], src_data_rank=self.src_data_rank
+                    parameter, mesh, [sharding.parameters[key]], src_data_rank=self.src_data_rank
                 )
                 part.register_parameter(
                     key, nn.Parameter(placed, requires_grad=parameter.requires_grad)
@@ -77,7 +80,7 @@ class _CutStyle(ParallelStyle):
 
         def prepare(_: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
             first = as_dtensor(_first(module, inputs), mesh, self.input_layouts)
-            return (brought_to(first, (cut.needs,)), *inputs[1:])
+            return (brought_to(first, (sharding.needs,)), *inputs[1:])
 
         def finish(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
             found = brought_to(output, self.output_layouts)
@@ -106,9 +109,9 @@ class ColwiseParallel(_CutStyle):
         use_local_output: Return the local tensor.
     """
 
-    cuts: Mapping[type[nn.Module], Cut] = {
-        nn.Linear: Cut({"weight": Shard(0), "bias": Shard(0)}, needs=Replicate()),
-        nn.Embedding: Cut({"weight": Shard(1)}, needs=Replicate()),
+    shardings: Mapping[type[nn.Module], LayerSharding] = {
+        nn.Linear: LayerSharding({"weight": Shard(0), "bias": Shard(0)}, needs=Replicate()),
+        nn.Embedding: LayerSharding({"weight": Shard(1)}, needs=Replicate()),
     }
 
     def __init__(
@@ -133,9 +136,9 @@ class RowwiseParallel(_CutStyle):
         use_local_output: Return the local tensor.
     """
 
-    cuts: Mapping[type[nn.Module], Cut] = {
-        nn.Linear: Cut({"weight": Shard(1), "bias": Replicate()}, needs=Shard(-1)),
-        nn.Embedding: Cut({"weight": Shard(0)}, needs=Replicate()),
+    shardings: Mapping[type[nn.Module], LayerSharding] = {
+        nn.Linear: LayerSharding({"weight": Shard(1), "bias": Replicate()}, needs=Shard(-1)),
+        nn.Embedding: LayerSharding({"weight": Shard(0)}, needs=Replicate()),
     }
 
     def __init__(
@@ -159,7 +162,9 @@ class PackedColwiseParallel(_CutStyle):
 
     def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:
         rows = _StridedShard(0, split_factor=split_factor)
-        self.cuts = {nn.Linear: Cut({"weight": rows, "bias": rows}, needs=Replicate())}
+        self.shardings = {
+            nn.Linear: LayerSharding({"weight": rows, "bias": rows}, needs=Replicate())
+        }
         output = _StridedShard(-1, split_factor=split_factor)
         super().__init__((Replicate(),), (output,), use_local_output)
 
@@ -170,7 +175,9 @@ class PackedRowwiseParallel(_CutStyle):
     def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:
         columns = _StridedShard(1, split_factor=split_factor)
         features = _StridedShard(-1, split_factor=split_factor)
-        self.cuts = {nn.Linear: Cut({"weight": columns, "bias": Replicate()}, needs=features)}
+        self.shardings = {
+            nn.Linear: LayerSharding({"weight": columns, "bias": Replicate()}, needs=features)
+        }
         super().__init__((features,), (Replicate(),), use_local_output)
 
 

@@ -130,7 +130,7 @@ class ExpertTensorParallel(LocalParameters):
                         asked=f"{self} of a {type(module).__name__}",
                         found=f"its parameter {name}, which every rank has whole",
                         why="the outputs of all ranks are summed, and would have it once a rank",
-                        hint="cut it, or use ExpertParallel, which leaves experts whole",
+                        hint="shard it, or use ExpertParallel, which leaves experts whole",
                     )
                 )
         return super()._apply(module, device_mesh)

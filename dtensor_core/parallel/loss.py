@@ -48,8 +48,8 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     """Compute x - log(sum(exp(x))), with two reductions of one number per sample."""
     if half_to_float or not _is_cut(x, dim):
         return NotImplemented
-    shifted = x - _whole(x.amax(dim, keepdim=True))
-    return shifted - _whole(shifted.exp().sum(dim, keepdim=True)).log()
+    shifted = x - _full(x.amax(dim, keepdim=True))
+    return shifted - _full(shifted.exp().sum(dim, keepdim=True)).log()
 
 
 def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> Any:
@@ -57,7 +57,7 @@ def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) 
     if not _is_cut(output, dim):
         return NotImplemented
     known = _known_sum(grad, dim)
-    total = _whole(grad.sum(dim, keepdim=True)) if known is None else known
+    total = _full(grad.sum(dim, keepdim=True)) if known is None else known
     return grad - output.exp() * total
 
 
@@ -101,12 +101,12 @@ def _nll_loss(
     losses = -chosen.sum(_class_dim(log_probabilities)) * weights
     losses = losses.masked_fill(is_ignored, 0.0)
     if reduction == _NONE:
-        losses = _whole(losses)
+        losses = _full(losses)
         return losses, full((), 0.0, dtype=losses.dtype, device_mesh=losses.device_mesh)
     total = weights.sum()
     if reduction == _SUM:
         return _whole_over_classes(losses.sum(), log_probabilities), total
-    total = _whole(total)
+    total = _full(total)
     return _whole_over_classes(losses.sum() / total, log_probabilities), total
 
 
@@ -145,7 +145,7 @@ def _is_cut(x: Any, dim: int) -> bool:
     return any(placement.sharded_dim == dim for placement in x.placements)
 
 
-def _whole(x: Any) -> Any:
+def _full(x: Any) -> Any:
     """Reduce the partial sums of a tensor, keeping its sharding."""
     placements = [Replicate() if p.is_partial() else p for p in x.placements]
     return x.redistribute(placements=placements)
@@ -155,8 +155,8 @@ def _whole_over_classes(loss: Any, log_probabilities: Any) -> Any:
     """Reduce a loss along the axes that shard classes; it stays partial over batches."""
     dim = _class_dim(log_probabilities)
     placements = [
-        Replicate() if cut.sharded_dim == dim else placement
-        for placement, cut in zip(loss.placements, log_probabilities.placements, strict=True)
+        Replicate() if logits.sharded_dim == dim else placement
+        for placement, logits in zip(loss.placements, log_probabilities.placements, strict=True)
     ]
     return loss.redistribute(placements=placements)
 

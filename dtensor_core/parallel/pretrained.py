@@ -40,7 +40,7 @@ from dtensor_core.parallel.local import (
 from dtensor_core.placement import Placement, Replicate, Shard, _StridedShard
 from dtensor_core.tensor import DTensor
 
-Whole = Replicate()
+_REPLICATED = Replicate()
 
 
 def _latent_tail(model: Any, module: nn.Module) -> ParallelStyle:
@@ -50,8 +50,12 @@ def _latent_tail(model: Any, module: nn.Module) -> ParallelStyle:
 def _experts(model: Any, module: nn.Module) -> ParallelStyle:
     """Slices of all experts, or complete experts if the plan shards parameters by expert."""
     held = module.parameters(recurse=False)
-    cuts = {each.placements for each in held if isinstance(each, DTensor)}
-    return ExpertParallel(input_layouts=Whole) if cuts == {(Shard(0),)} else ExpertTensorParallel()
+    layouts = {each.placements for each in held if isinstance(each, DTensor)}
+    return (
+        ExpertParallel(input_layouts=_REPLICATED)
+        if layouts == {(Shard(0),)}
+        else ExpertTensorParallel()
+    )
 
 
 def _style(kind: Callable[..., ParallelStyle], **options: Any) -> Callable[..., ParallelStyle]:
@@ -65,13 +69,13 @@ def _unchanged(model: Any, module: nn.Module) -> None:
 # The style of a module, made with its model. None: the module is left alone.
 MODULE_STYLES: Mapping[str, Callable[[Any, nn.Module], ParallelStyle | None]] = {
     "colwise": _style(ColwiseParallel),
-    "colwise_gather_output": _style(ColwiseParallel, output_layouts=Whole),
-    "colwise_rep": _style(ColwiseParallel, output_layouts=Whole),
+    "colwise_gather_output": _style(ColwiseParallel, output_layouts=_REPLICATED),
+    "colwise_rep": _style(ColwiseParallel, output_layouts=_REPLICATED),
     "rowwise": _style(RowwiseParallel),
-    "rowwise_split_input": _style(RowwiseParallel, input_layouts=Whole),
-    "rowwise_rep": _style(RowwiseParallel, input_layouts=Whole),
-    "embedding_rowwise": _style(RowwiseParallel, input_layouts=Whole),
-    "embedding_colwise": _style(ColwiseParallel, output_layouts=Whole),
+    "rowwise_split_input": _style(RowwiseParallel, input_layouts=_REPLICATED),
+    "rowwise_rep": _style(RowwiseParallel, input_layouts=_REPLICATED),
+    "embedding_rowwise": _style(RowwiseParallel, input_layouts=_REPLICATED),
+    "embedding_colwise": _style(ColwiseParallel, output_layouts=_REPLICATED),
     "packed_colwise": _style(PackedColwiseParallel),
     "packed_rowwise": _style(PackedRowwiseParallel),
     "sequence_parallel": _style(SequenceParallel, use_local_output=True),
@@ -80,15 +84,15 @@ MODULE_STYLES: Mapping[str, Callable[[Any, nn.Module], ParallelStyle | None]] = 
     "all_reduce": _style(SummedOutput),
     "moe_tp_experts": _experts,
     "moe_identity_expert": _style(SharedInput),
-    "ep_dispatch_experts": _style(ExpertParallel, input_layouts=Whole),
+    "ep_dispatch_experts": _style(ExpertParallel, input_layouts=_REPLICATED),
     "ep_router": _unchanged,  # of older plans: ExpertParallel takes the router's output unchanged
     "local_params": _style(LocalParameters),
     "replicate": _unchanged,
 }
 
 
-def _whole(ndim: int) -> Placement:
-    return Whole
+def _full(ndim: int) -> Placement:
+    return _REPLICATED
 
 
 def _experts_apart(ndim: int) -> Placement:
@@ -104,11 +108,11 @@ def _packed_columns(ndim: int) -> Placement:
 
 
 def _rows_of_last(ndim: int) -> Placement:
-    return Shard(ndim - 1) if ndim > 1 else Whole
+    return Shard(ndim - 1) if ndim > 1 else _REPLICATED
 
 
 def _packed_last(ndim: int) -> Placement:
-    return _StridedShard(ndim - 1, split_factor=2) if ndim > 1 else Whole
+    return _StridedShard(ndim - 1, split_factor=2) if ndim > 1 else _REPLICATED
 
 
 # The placement of a parameter that the plan names, by its number of dims: [..., out, in].
@@ -118,7 +122,7 @@ PARAMETER_LAYOUTS: Mapping[str, Callable[[int], Placement]] = {
     "packed_colwise": _packed_columns,
     "packed_rowwise": _packed_last,
     "grouped_gemm": _experts_apart,
-    "replicate": _whole,
+    "replicate": _full,
 }
 
 
@@ -216,16 +220,16 @@ def _check(model: Any, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
                 )
             )
     config = model.config.get_text_config()
-    cut = [name for name, style in plan.items() if style == "colwise" and _HEADS.search(name)]
-    for option in ("num_attention_heads", "num_key_value_heads") if cut else ():
+    by_heads = [name for name, style in plan.items() if style == "colwise" and _HEADS.search(name)]
+    for option in ("num_attention_heads", "num_key_value_heads") if by_heads else ():
         heads = getattr(config, option, None)
         if isinstance(heads, int) and heads % mesh.size():
             raise PlanError(
                 four_parts(
                     asked=f"parallelize_pretrained over {mesh.size()} ranks",
-                    found=f"{option}={heads}, and {cut[0]} is cut by heads",
+                    found=f"{option}={heads}, and {by_heads[0]} is sharded by heads",
                     why="attention runs on the heads that a rank has, as many on each",
-                    hint=f"a number of ranks that divides {heads}, or a plan without {cut[0]}",
+                    hint=f"a number of ranks that divides {heads}, or a plan without {by_heads[0]}",
                 )
             )
 
@@ -285,7 +289,7 @@ def _tie(places: Places) -> None:
                     for (module, name), each in zip(places, held, strict=True)
                 ),
                 why="one tensor lies in one way",
-                hint="give the modules styles that cut the weight alike, or untie them",
+                hint="give the modules styles that shard the weight alike, or untie them",
             )
         )
     for module, name in places:

@@ -13,7 +13,7 @@ import torch
 
 from dtensor_core import collectives, observe
 from dtensor_core.mesh import DeviceMesh, channel
-from dtensor_core.redistribute.distribute import announcement
+from dtensor_core.redistribute.distribute import reason_of_transfer
 
 
 def all_to_all_rows(
@@ -53,7 +53,7 @@ def _exchanged(
     pieces = rows.split(list(sent))
     given = rows if in_order else torch.cat([pieces[coord] for coord in order])
     sizes = [received[coord] for coord in order], [sent[coord] for coord in order]
-    with observe.announced(announcement(operator, "all_to_all", mesh, 0, given)):
+    with observe.announced(reason_of_transfer(operator, "all_to_all", mesh, 0, given)):
         arrived = collectives.wait(collectives.all_to_all(given.contiguous(), *sizes, line.name))
     if in_order:
         return arrived

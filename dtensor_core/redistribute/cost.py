@@ -121,8 +121,8 @@ def topology_of(mesh: DeviceMesh) -> Topology:
 def _topology_now(mesh: DeviceMesh) -> Topology:
     links = tuple(link_of(mesh, axis) for axis in range(mesh.ndim))
     joined = {
-        axes: _links.get((whole, 0)) or _slowest([links[axis] for axis in axes])
-        for axes, whole in flattened(mesh).items()
+        axes: _links.get((full, 0)) or _slowest([links[axis] for axis in axes])
+        for axes, full in flattened(mesh).items()
     }
     return topology(mesh_shape(mesh), links, joined, num_flattened(mesh))
 
@@ -180,10 +180,10 @@ def _check_same_everywhere(mesh: DeviceMesh, axis: int, link: Link) -> None:
     for other in range(mesh.ndim):
         if mesh.size(other) > 1:
             name = axis_name(mesh, other)
-            news = observe.Announcement(
+            reason = observe.Reason(
                 "set_link", "", "as each rank has it", "the largest", "all_reduce", name, 32
             )
-            with observe.announced(news):
+            with observe.announced(reason):
                 raised = collectives.all_reduce(numbers, "max", channel(mesh, (other,)).name)
                 numbers = collectives.wait(raised)
     latency, minus_latency, speed, minus_speed = numbers.tolist()

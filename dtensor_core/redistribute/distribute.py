@@ -13,18 +13,18 @@ import torch
 from dtensor_core import collectives, layout, observe
 from dtensor_core.mesh import DeviceMesh, axis_name, channel
 from dtensor_core.placement import Placement, Replicate
-from dtensor_core.redistribute.execute import cause_of, execute
+from dtensor_core.redistribute.execute import execute, origin_of
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.redistribute.shard_overlap import common, part, take
 from dtensor_core.spec import Spec
 
 
-def share(whole: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.Tensor:
+def share(full: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.Tensor:
     """Return this rank's part of the source rank's full tensor, laid out as `spec`."""
-    local = whole
+    local = full
     coords = spec.coords
     if coords is None:
-        return whole.new_zeros(spec.local_shape)
+        return full.new_zeros(spec.local_shape)
     for axis, placement in enumerate(spec.placements):
         if spec.mesh_shape[axis] == 1:
             continue
@@ -35,12 +35,12 @@ def share(whole: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.
     return _addends(local, spec, operator)
 
 
-def keep(whole: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
+def keep(full: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
     """Return this rank's part of its own full tensor, without communication."""
     if spec.coords is None:
-        return whole.new_zeros(spec.local_shape)
+        return full.new_zeros(spec.local_shape)
     steps = plan_between(spec.replicated(), spec)
-    return execute(whole, spec.replicated(), steps, cause_of(operator))
+    return execute(full, spec.replicated(), steps, origin_of(operator))
 
 
 def broadcast(
@@ -49,16 +49,16 @@ def broadcast(
     """Return the tensor of the rank at coordinate `source` of the axis."""
     line = channel(mesh, (axis,))
     root = line.coords.index((source,))
-    with observe.announced(announcement(operator, "broadcast", mesh, axis, local)):
+    with observe.announced(reason_of_transfer(operator, "broadcast", mesh, axis, local)):
         return collectives.wait(collectives.broadcast(local.contiguous(), root, line.name))
 
 
 def _addends(local: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
     """Make partial sums of a tensor that is replicated along the Partial axes."""
-    whole = spec.with_placements(
+    full = spec.with_placements(
         [Replicate() if placement.is_partial() else placement for placement in spec.placements]
     )
-    return execute(local, whole, plan_between(whole, spec), cause_of(operator))
+    return execute(local, full, plan_between(full, spec), origin_of(operator))
 
 
 def _scatter(
@@ -78,7 +78,7 @@ def _scatter(
         parts = [_padded(pieces[place], longest) for (place,) in line.coords]
     sent = local.new_empty((ranks, *longest), device="meta")
     root = line.coords.index((source,))
-    with observe.announced(announcement(operator, "scatter", spec.mesh, axis, sent)):
+    with observe.announced(reason_of_transfer(operator, "scatter", spec.mesh, axis, sent)):
         received = collectives.scatter(parts, out, root, line.group)
     return received.narrow(dim, 0, pieces[coord].shape[dim]).contiguous()
 
@@ -87,12 +87,12 @@ def split(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[torch.
     """Return the shard of every coordinate, along the dimension that `placement` shards."""
     dim = placement.sharded_dim
     assert dim is not None
-    whole = (layout.Extent(0, tensor.shape[dim]),)
+    full = (layout.Extent(0, tensor.shape[dim]),)
     blocks = placement.num_blocks
     pieces: list[torch.Tensor] = []
     for coord in range(ranks):
-        held = layout.held_extents(tensor.shape[dim], (layout.Cut(ranks, coord, blocks),))
-        runs = common(whole, held)
+        held = layout.held_extents(tensor.shape[dim], (layout.AxisSharding(ranks, coord, blocks),))
+        runs = common(full, held)
         pieces.append(take(tensor, part(tensor.shape, [(dim, runs)])))
     return pieces
 
@@ -105,11 +105,11 @@ def _padded(piece: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return padded
 
 
-def announcement(
+def reason_of_transfer(
     operator: str, step: str, mesh: DeviceMesh, axis: int, payload: torch.Tensor
-) -> observe.Announcement:
-    """Build the announcement of data sent from one rank of an axis to all."""
-    return observe.Announcement(
+) -> observe.Reason:
+    """Return the reason of data sent from one rank of an axis to all."""
+    return observe.Reason(
         operator=operator,
         argument="tensor",
         source="on one rank",

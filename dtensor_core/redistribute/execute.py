@@ -1,6 +1,6 @@
 """The executor: runs a plan's steps on a local tensor and announces each one that communicates.
 
-The rank-specific form of a plan (steps, payloads, announcements) is computed once and cached, so a
+The rank-specific form of a plan (steps, payloads, reasons) is computed once and cached, so a
 repeated redistribution costs little more than its collectives. Called by `dispatch` and by
 `DTensor.redistribute`.
 """
@@ -26,7 +26,7 @@ from dtensor_core.torch_internals.groups import AsyncCollectiveTensor, is_tracin
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cause:
+class Origin:
     """Origin of a redistribution: operator, argument, the candidates considered, and a note."""
 
     operator: str
@@ -36,23 +36,23 @@ class Cause:
 
 
 @lru_cache(maxsize=1024)
-def cause_of(operator: str) -> Cause:
-    """Return the cause that has only an operator's name; interned by name."""
-    return Cause(operator)
+def origin_of(operator: str) -> Origin:
+    """Return the origin that has only an operator's name; interned by name."""
+    return Origin(operator)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leg:
-    """One step as this rank runs it: `news` is set if it communicates, `finish` if work follows."""
+    """A step on this rank; `reason` is set if it communicates, `finish` if work follows."""
 
     begin: Act
     finish: Act | None
     step: RankStep
-    news: observe.Announcement | None
+    reason: observe.Reason | None
 
 
 def execute(
-    local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause, most: int | None = None
+    local: torch.Tensor, spec: Spec, plan: Plan, origin: Origin, most: int | None = None
 ) -> torch.Tensor:
     """Run the steps of a plan, or the first `most` of them, and return the local tensor.
 
@@ -60,36 +60,36 @@ def execute(
         local: The local tensor, laid out as `spec`.
         spec: The layout to start from.
         plan: The steps to run.
-        cause: The origin of the redistribution, for announcements.
+        origin: The origin of the redistribution.
         most: The number of steps to run; all by default.
 
     Raises whatever a listener raises to refuse a communication, before it is issued.
     """
     if not plan.steps:
         return local
-    for leg in _legs(spec, _in_force(plan, spec), cause)[:most]:
-        if leg.news is None:
+    for leg in _legs(spec, _in_force(plan, spec), origin)[:most]:
+        if leg.reason is None:
             local = leg.begin(local, leg.step)
         else:
-            with observe.announced(leg.news):
+            with observe.announced(leg.reason):
                 local = _arrived(collectives.wait(leg.begin(local, leg.step)), leg)
     return local
 
 
-def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> torch.Tensor:
+def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, origin: Origin) -> torch.Tensor:
     """Run a plan like `execute`, but return without waiting for the last collective.
 
     The result is an AsyncCollectiveTensor; it is `Pending` if work remains on the arrived data. It
     is a plain tensor if nothing is sent, or while a compiler traces.
     """
-    legs: Sequence[_Leg] = _legs(spec, _in_force(plan, spec), cause) if plan.steps else ()
-    last = max((number for number, leg in enumerate(legs) if leg.news is not None), default=None)
+    legs: Sequence[_Leg] = _legs(spec, _in_force(plan, spec), origin) if plan.steps else ()
+    last = max((number for number, leg in enumerate(legs) if leg.reason is not None), default=None)
     if last is None or is_tracing():
-        return execute(local, spec, plan, cause)
-    local = execute(local, spec, plan, cause, last)
+        return execute(local, spec, plan, origin)
+    local = execute(local, spec, plan, origin, last)
     leg, end = legs[last], legs[len(legs) - 1]
-    assert leg.news is not None
-    with observe.announced(leg.news), collectives.functional():
+    assert leg.reason is not None
+    with observe.announced(leg.reason), collectives.functional():
         issued = leg.begin(local, leg.step)
     if leg is end and leg.finish is None:
         return AsyncCollectiveTensor(issued)
@@ -118,22 +118,22 @@ def _finish(legs: Sequence[_Leg], arrived: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16384)
-def _legs(spec: Spec, plan: Plan, cause: Cause) -> tuple[_Leg, ...]:
+def _legs(spec: Spec, plan: Plan, origin: Origin) -> tuple[_Leg, ...]:
     """Return the steps as this rank runs them: none if it is not part of the mesh."""
     if spec.coords is None:
         return ()
-    return tuple(_leg(step, spec, plan, cause) for step in plan.steps)
+    return tuple(_leg(step, spec, plan, origin) for step in plan.steps)
 
 
-def _leg(step: Step, spec: Spec, plan: Plan, cause: Cause) -> _Leg:
+def _leg(step: Step, spec: Spec, plan: Plan, origin: Origin) -> _Leg:
     begin, finish = STEPS[step.kind]
     here = rank_step(step, spec)
     if arrives_finished(step.kind, here):
         finish = None
-    return _Leg(begin, finish, here, _news(step, spec, plan, cause))
+    return _Leg(begin, finish, here, _reason(step, spec, plan, origin))
 
 
-def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcement | None:
+def _reason(step: Step, spec: Spec, plan: Plan, origin: Origin) -> observe.Reason | None:
     if not step.communicates:
         return None
     assert spec.coords is not None
@@ -142,15 +142,15 @@ def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcem
         seconds = plan.seconds
     else:
         seconds = step_seconds(step, spec.shape, itemsize, topology_of(spec.mesh))
-    return observe.Announcement(
-        operator=cause.operator,
-        argument=cause.argument,
+    return observe.Reason(
+        operator=origin.operator,
+        argument=origin.argument,
         source=spec.text,
         target=spec.with_placements(plan.target).text,
         step=step.kind,
         axis=axes_name(spec.mesh, step.axes),
         payload_bytes=step.payload_bytes(spec.shape, itemsize, spec.mesh_shape, spec.coords),
-        candidates=cause.candidates,
+        candidates=origin.candidates,
         seconds=seconds,
-        note=cause.note,
+        note=origin.note,
     )

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from dtensor_core import collectives, layout, observe
-from dtensor_core.layout import Cut, Extent
+from dtensor_core.layout import AxisSharding, Extent
 from dtensor_core.mesh import axis_name, channel
 from dtensor_core.placement import Replicate
 from dtensor_core.redistribute.cost import message_seconds, topology_of
-from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.execute import Origin
 from dtensor_core.redistribute.steps import CARRIERS, carried
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
@@ -35,9 +35,9 @@ from dtensor_core.tracing import depending
 # The extent that each rank of an axis holds of one tensor, on the common line.
 Extents = tuple[Extent, ...]
 Blocks = Sequence[torch.Tensor]
-# Maps local tensors to local tensors: from those held to those wanted.
+# Maps local tensors to local tensors: from those owned to those wanted.
 Rows = Callable[[Blocks], list[torch.Tensor]]
-Run = Callable[[Callable[..., Any], Rows, Mapping[int, Cut]], Callable[..., Any]]
+Run = Callable[[Callable[..., Any], Rows, Mapping[int, AxisSharding]], Callable[..., Any]]
 # The number of the wanted tensor, the rows of it, and their data.
 _Piece = tuple[int, Extent, torch.Tensor]
 
@@ -46,22 +46,22 @@ _Piece = tuple[int, Extent, torch.Tensor]
 class Exchange:
     """Rows of dimension `dim` that move between the ranks of mesh axis `axis`.
 
-    Extents held overlap only where all ranks hold a replicated tensor. Extents wanted may overlap;
+    Extents owned overlap only where all ranks hold a replicated tensor. Extents wanted may overlap;
     such a row goes to several ranks. If nothing moves, the results may be views.
 
     Attributes:
-        held: The extents of each tensor before the exchange.
+        owned: The extents of each tensor before the exchange.
         wanted: The extents of each tensor after it.
         run: `run(op, rows, coords)` makes the function a rank runs for the operator, given its
             exchanges (one after the other) and how it shards each dim that has one.
-        arguments: The operator's arguments that the held tensors are, or are derived from; if
+        arguments: The operator's arguments that the owned tensors are, or are derived from; if
             empty, the first ones.
-        parts: Derives the held tensors from the arguments, given a rank's coordinate.
+        parts: Derives the owned tensors from the arguments, given a rank's coordinate.
     """
 
     axis: int
     dim: int
-    held: tuple[Extents, ...]
+    owned: tuple[Extents, ...]
     wanted: tuple[Extents, ...]
     run: Run
     arguments: tuple[int, ...] = ()
@@ -70,15 +70,15 @@ class Exchange:
     def between(self, source: int, target: int) -> list[tuple[int, int, Extent]]:
         """Return the rows that `target` takes from `source`, which may be the same rank.
 
-        Each entry is (number of the held tensor, number of the wanted tensor, rows). Two ranks that
+        Each entry is (number of the owned tensor, number of the wanted one, rows). Two ranks that
         hold the same extent of a tensor exchange none of it.
         """
         found: list[tuple[int, int, Extent]] = []
-        for number, held in enumerate(self.held):
-            if source != target and held[source] == held[target]:
+        for number, owned in enumerate(self.owned):
+            if source != target and owned[source] == owned[target]:
                 continue
             for result, wanted in enumerate(self.wanted):
-                both = _meet(held[source], wanted[target])
+                both = _meet(owned[source], wanted[target])
                 if both.size:
                     found.append((number, result, both))
         return found
@@ -96,8 +96,8 @@ class Exchange:
             return sum(count(mine) for count in counting) - own
 
         return tuple(
-            tuple(sent(mine, rank) if len({*held}) > 1 else 0 for rank, mine in enumerate(held))
-            for held in self.held
+            tuple(sent(mine, rank) if len({*owned}) > 1 else 0 for rank, mine in enumerate(owned))
+            for owned in self.owned
         )
 
     @property
@@ -106,7 +106,7 @@ class Exchange:
         return any(map(any, self.sent_rows))
 
     def argument(self, number: int) -> int:
-        """Return the number of the argument that a held tensor is, or is derived from."""
+        """Return the number of the argument that a owned tensor is, or is derived from."""
         return self.arguments[number] if self.arguments else number
 
     def seconds(self, specs: Sequence[Spec]) -> float:
@@ -178,7 +178,7 @@ def exchanging(
     op: Callable[..., Any],
     inputs: Sequence[Spec],
     result: Spec,
-    causes: Sequence[Cause],
+    origins: Sequence[Origin],
 ) -> Callable[..., Any]:
     """Return the function that this rank runs in place of `op`; all exchanges share one `run`.
 
@@ -189,25 +189,28 @@ def exchanging(
     assert coords is not None
     ways: list[Rows] = []
     moves: list[observe.Move] = []
-    for exchange, cause in zip(exchanges, causes, strict=True):
+    for exchange, origin in zip(exchanges, origins, strict=True):
         if exchange.moves:
-            ways.append(_sent(exchange, inputs, result, cause))
-            moves.append(_move(exchange, inputs, cause))
+            ways.append(_sent(exchange, inputs, result, origin))
+            moves.append(_move(exchange, inputs, origin))
         else:
             ways.append(_kept(exchange, coords[exchange.axis]))
 
     def rows(blocks: Blocks) -> list[torch.Tensor]:
         guard = observe.guard() if moves else None
         if guard is not None:
-            guard(causes[0].operator, moves)
+            guard(origins[0].operator, moves)
         for exchange, way in zip(exchanges, ways, strict=True):
             if exchange.parts is not None:
                 blocks = exchange.parts(blocks, coords[exchange.axis])
             blocks = way(blocks)
         return list(blocks)
 
-    cuts = {each.dim: Cut(inputs[0].mesh_shape[each.axis], coords[each.axis]) for each in exchanges}
-    return exchanges[0].run(op, rows, cuts)
+    shardings = {
+        each.dim: AxisSharding(inputs[0].mesh_shape[each.axis], coords[each.axis])
+        for each in exchanges
+    }
+    return exchanges[0].run(op, rows, shardings)
 
 
 def _kept(exchange: Exchange, me: int) -> Rows:
@@ -227,7 +230,7 @@ def _kept(exchange: Exchange, me: int) -> Rows:
 def _part(
     exchange: Exchange, me: int, block: torch.Tensor, number: int, rows: Extent
 ) -> torch.Tensor:
-    return block.narrow(exchange.dim, rows.offset - exchange.held[number][me].offset, rows.size)
+    return block.narrow(exchange.dim, rows.offset - exchange.owned[number][me].offset, rows.size)
 
 
 def _joined(exchange: Exchange, pieces: Sequence[_Piece], blocks: Blocks) -> list[torch.Tensor]:
@@ -248,7 +251,7 @@ def _start(piece: _Piece) -> int:
     return piece[1].offset
 
 
-def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, cause: Cause) -> Rows:
+def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, origin: Origin) -> Rows:
     """Make the communicating form of an exchange; all ranks of the axis take part in it."""
     assert result.coords is not None
     me = result.coords[exchange.axis]
@@ -257,7 +260,7 @@ def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, cause: Cause
     for number, counts in enumerate(exchange.sent_rows):
         if any(counts):
             alike.setdefault(inputs[exchange.argument(number)].dtype, set()).add(number)
-    posts = [_post(exchange, each, inputs, result, cause) for each in alike.values()]
+    posts = [_post(exchange, each, inputs, result, origin) for each in alike.values()]
 
     def rows(blocks: Blocks) -> list[torch.Tensor]:
         delivered = [post(blocks) for post in posts]
@@ -276,7 +279,7 @@ def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, cause: Cause
 
 
 def _post(
-    exchange: Exchange, numbers: set[int], inputs: Sequence[Spec], result: Spec, cause: Cause
+    exchange: Exchange, numbers: set[int], inputs: Sequence[Spec], result: Spec, origin: Origin
 ) -> Callable[[Blocks], tuple[list[_Piece], torch.Tensor]]:
     """Make the all-to-all of the tensors of one dtype, which returns pieces and raw data."""
     first = min(numbers)
@@ -299,38 +302,40 @@ def _post(
     carrier = CARRIERS.get(spec.dtype)
     width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
     unsent = numbers - {number for number, _, _ in leaving}
-    mark = hash((dim, exchange.held, exchange.wanted, first)) & 0x7FFFFFFF
+    mark = hash((dim, exchange.owned, exchange.wanted, first)) & 0x7FFFFFFF
     seconds = exchange.seconds(inputs)
 
     @cache
-    def sizes(*per_row: int) -> tuple[list[int], list[int], observe.Announcement]:
-        """Return the elements to send to and receive from each rank, and the announcement."""
+    def sizes(*per_row: int) -> tuple[list[int], list[int], observe.Reason]:
+        """Return the elements to send to and receive from each rank, and the reason."""
         to_send, to_receive = (
             [sum(at.size * per_row[number] for number, _, at in each) * width for each in way]
             for way in (outgoing, incoming)
         )
-        news = observe.Announcement(
-            operator=cause.operator,
-            argument=cause.argument,
+        reason = observe.Reason(
+            operator=origin.operator,
+            argument=origin.argument,
             source=spec.text,
             target=result.text,
             step="all_to_all",
             axis=axis_name(spec.mesh, exchange.axis),
             payload_bytes=sum(to_send) // width * spec.dtype.itemsize,
-            candidates=cause.candidates,
+            candidates=origin.candidates,
             seconds=seconds,
         )
-        return to_send, to_receive, news
+        return to_send, to_receive, reason
 
     def post(blocks: Blocks) -> tuple[list[_Piece], torch.Tensor]:
-        to_send, to_receive, news = sizes(*[int(_row_numel(block.shape, dim)) for block in blocks])
+        to_send, to_receive, reason = sizes(
+            *[int(_row_numel(block.shape, dim)) for block in blocks]
+        )
         sent = [_part(exchange, me, blocks[n], n, at).reshape(-1) for n, _, at in leaving]
         flat = torch.cat(sent) if sent else blocks[first].new_empty(0)
         flat = depending(flat, *(blocks[number] for number in unsent))
         flat = depending(flat, blocks[first], mark=mark)
         if carrier is not None:
             flat = carried(flat, carrier)
-        with observe.announced(news):
+        with observe.announced(reason):
             issued = collectives.all_to_all(flat, to_receive, to_send, joined.name)
             arrived = collectives.wait(issued)
         if carrier is not None:
@@ -348,10 +353,10 @@ def _post(
     return post
 
 
-def _move(exchange: Exchange, inputs: Sequence[Spec], cause: Cause) -> observe.Move:
+def _move(exchange: Exchange, inputs: Sequence[Spec], origin: Origin) -> observe.Move:
     """Build the move shown to a guard: the layout stays, but bytes are sent."""
     spec = inputs[exchange.argument(0)]
     most = max(_sent_bytes(exchange, inputs))
     same = spec.placements
     step = ExchangeStep("all_to_all", (exchange.axis,), same, same, True, most)
-    return observe.Move(cause.argument, spec, (step,), cause.candidates)
+    return observe.Move(origin.argument, spec, (step,), origin.candidates)

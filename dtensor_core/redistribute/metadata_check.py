@@ -15,7 +15,7 @@ from dtensor_core import collectives, observe
 from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.mesh import DeviceMesh, channel
 from dtensor_core.placement import Placement
-from dtensor_core.redistribute.distribute import announcement, broadcast
+from dtensor_core.redistribute.distribute import broadcast, reason_of_transfer
 from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.tensors import FakeTensor
 
@@ -36,7 +36,8 @@ def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
             four_parts(
                 asked=f"DTensor.from_local with shape={tuple(spec.shape)} as {spec.text}",
                 found=found,
-                why="the local tensors of all ranks make up one tensor, cut as torch.chunk does",
+                why="the local tensors of all ranks make up one tensor, "
+                "sharded as torch.chunk does",
                 hint="pass the shape that they make up; leave shape and stride out if all are "
                 "equal",
             )
@@ -120,7 +121,9 @@ def _said_by_all(text: str, mesh: DeviceMesh, operator: str) -> list[str]:
         if mesh.size(axis) > 1:
             line = channel(mesh, (axis,))
             ranks = mesh.size(axis)
-            with observe.announced(announcement(operator, "all_gather", mesh, axis, gathered)):
+            with observe.announced(
+                reason_of_transfer(operator, "all_gather", mesh, axis, gathered)
+            ):
                 arrived = collectives.wait(collectives.all_gather(gathered, ranks, line.name))
             numbers = sorted(range(ranks), key=line.coords.__getitem__)
             gathered = arrived.view(ranks, -1)[numbers].flatten()

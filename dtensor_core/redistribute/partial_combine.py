@@ -19,7 +19,7 @@ import torch
 from dtensor_core import collectives, layout, observe
 from dtensor_core.mesh import axis_name, channel
 from dtensor_core.redistribute.cost import message_seconds, topology_of
-from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.execute import Origin
 from dtensor_core.redistribute.halo_exchange import Exchange, ExchangeStep, exchanging
 from dtensor_core.redistribute.steps import CARRIERS, carried
 from dtensor_core.spec import Spec
@@ -65,7 +65,7 @@ def within(
     run: Callable[..., Any],
     inputs: Sequence[Spec],
     result: Spec,
-    causes: Sequence[Cause],
+    origins: Sequence[Origin],
 ) -> Callable[..., Any]:
     """Return the function this rank runs for `op` where ranks exchange data.
 
@@ -73,12 +73,12 @@ def within(
     """
     rows = [each for each in exchanges if isinstance(each, Exchange)]
     if rows:
-        return exchanging(rows, run, inputs, result, causes)
+        return exchanging(rows, run, inputs, result, origins)
     (first, *_) = merges = [each for each in exchanges if isinstance(each, Merge)]
     merge = replace(first, axes=tuple(each.axis for each in merges))
     if merge.run is None:
         return run
-    return merge.run(op, Line(merge, inputs[0], result, causes[0]))
+    return merge.run(op, Line(merge, inputs[0], result, origins[0]))
 
 
 class Line:
@@ -94,9 +94,9 @@ class Line:
         is_empty: True if this rank holds nothing, and so is none of them.
     """
 
-    def __init__(self, merge: Merge, spec: Spec, result: Spec, cause: Cause) -> None:
+    def __init__(self, merge: Merge, spec: Spec, result: Spec, origin: Origin) -> None:
         assert spec.coords is not None
-        self._merge, self._spec, self._cause, self._result = merge, spec, cause, result
+        self._merge, self._spec, self._cause, self._result = merge, spec, origin, result
         held: list[tuple[int, ...]] = []
         at = list(spec.coords)
         self._holders: list[int] = []
@@ -132,12 +132,12 @@ class Line:
 
         Axes in `but` are left out. For use in local operators.
         """
-        cut = [axis for axis, each in enumerate(spec.placements) if each.sharded_dim in dims]
-        axes = tuple(axis for axis in cut if spec.mesh_shape[axis] > 1 and axis not in but)
+        sharding = [axis for axis, each in enumerate(spec.placements) if each.sharded_dim in dims]
+        axes = tuple(axis for axis in sharding if spec.mesh_shape[axis] > 1 and axis not in but)
         if not axes or 0 in spec.shape:
             return None
         merge = Merge(axes, tuple(dims), bytes_each, None)
-        return cls(merge, spec, result, Cause(str(op), "input"))
+        return cls(merge, spec, result, Origin(str(op), "input"))
 
     @property
     def parts(self) -> list[float]:
@@ -152,8 +152,10 @@ class Line:
     def offset(self, dim: int, coords: Sequence[int] | None = None) -> int:
         """Return the global offset of the rows of this rank, or of the rank at `coords`."""
         spec = self._spec
-        cuts = layout.cuts_of(spec.placements, spec.mesh_shape, coords or spec.coords or (), dim)
-        pieces = layout.held_extents(spec.shape[dim], cuts)
+        shardings = layout.shardings_of(
+            spec.placements, spec.mesh_shape, coords or spec.coords or (), dim
+        )
+        pieces = layout.held_extents(spec.shape[dim], shardings)
         return pieces[0].offset if pieces else 0
 
     def filled(self, x: torch.Tensor) -> torch.Tensor:
@@ -182,7 +184,7 @@ class Line:
         """All-gather along an axis, in order of coordinates."""
         joined = channel(self._spec.mesh, (axis,))
         ranks = len(joined.coords)
-        with observe.announced(self._news(sent, axis, ranks)):
+        with observe.announced(self._reason(sent, axis, ranks)):
             issued = collectives.all_gather(sent, ranks, joined.name)
             arrived = collectives.wait(issued)
         order = sorted(range(ranks), key=joined.coords.__getitem__)
@@ -190,8 +192,8 @@ class Line:
             return arrived
         return torch.cat([arrived.chunk(ranks)[number] for number in order])
 
-    def _news(self, sent: torch.Tensor, axis: int, ranks: int) -> observe.Announcement:
-        return observe.Announcement(
+    def _reason(self, sent: torch.Tensor, axis: int, ranks: int) -> observe.Reason:
+        return observe.Reason(
             operator=self._cause.operator,
             argument=self._cause.argument,
             source=self._spec.text,

@@ -103,14 +103,14 @@ class _Search:
         self.source, self.target, self.mesh = source, target, mesh
         self.live = [axis for axis, ranks in enumerate(mesh.shape) if ranks > 1]
         self.changing = tuple([axis for axis in self.live if source[axis] is not target[axis]])
-        cuts = [placement.sharded_dim for placement in (*source, *target)]
-        self.dims = tuple(dict.fromkeys([dim for dim in cuts if dim is not None]))
+        sharded = [placement.sharded_dim for placement in (*source, *target)]
+        self.dims = tuple(dict.fromkeys([dim for dim in sharded if dim is not None]))
         self.plain = [each for each in (*source, *target) if isinstance(each, Shard)]
         half = len(source)
         self.nested = [
             dim
             for dim in self.dims
-            if mesh.joined or max(cuts[:half].count(dim), cuts[half:].count(dim)) > 1
+            if mesh.joined or max(sharded[:half].count(dim), sharded[half:].count(dim)) > 1
         ]
         blocks = [placement.num_blocks for placement in (*source, *target)]
         self.divisor = math.prod((*mesh.shape, *blocks))
@@ -268,10 +268,12 @@ class _Search:
             return
         seen = {ends}
         for picked in itertools.product(*choices):
-            cut = list(state)
+            resharded = list(state)
             for axis, (dim, inside) in reversed(list(zip(axes, picked, strict=True))):
-                cut[axis] = shard_in_blocks(dim, self._blocks(dim, axis, cut) if inside else 1)
-            chosen = tuple([cut[axis] for axis in axes])
+                resharded[axis] = shard_in_blocks(
+                    dim, self._blocks(dim, axis, resharded) if inside else 1
+                )
+            chosen = tuple([resharded[axis] for axis in axes])
             if chosen not in seen:
                 seen.add(chosen)
                 yield chosen

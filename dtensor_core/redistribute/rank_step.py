@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dtensor_core import layout
 from dtensor_core.mesh import channel
 from dtensor_core.placement import Partial, Placement, reduction
-from dtensor_core.redistribute.reduction_values import addends_of
+from dtensor_core.redistribute.reduction_values import encoding_of
 from dtensor_core.redistribute.shard_overlap import Part, Runs, common, part
 from dtensor_core.redistribute.steps import CARRIERS, RankStep
 from dtensor_core.redistribute.transitions import Step
@@ -61,7 +61,7 @@ def rank_step(step: Step, spec: Spec) -> RankStep:
         even=len(pieces) == 1,
         reduce_op=reduce_op,
         factor=factor,
-        addends=addends_of(reduce_op, factor, spec.dtype) if step.kind in _REDUCING else None,
+        encoding=encoding_of(reduce_op, factor, spec.dtype) if step.kind in _REDUCING else None,
         dtype=spec.dtype,
         carrier=carrier,
     )
@@ -142,17 +142,17 @@ def _touched(step: Step) -> list[int]:
 def _held(
     spec: Spec, placements: Sequence[Placement], coords: Sequence[int], dim: int
 ) -> tuple[layout.Extent, ...]:
-    cuts = layout.cuts_of(placements, spec.mesh_shape, coords, dim)
-    return layout.held_extents(spec.shape[dim], cuts)
+    shardings = layout.shardings_of(placements, spec.mesh_shape, coords, dim)
+    return layout.held_extents(spec.shape[dim], shardings)
 
 
 def _sliced_dim(parts: Sequence[Part]) -> int | None:
     """Return the dimension of which the parts are equal slices, in order; None if they are not."""
-    if not parts or len(parts[0].cuts) != 1 or len(parts[0].cuts[0][1]) != 1:
+    if not parts or len(parts[0].narrowed) != 1 or len(parts[0].narrowed[0][1]) != 1:
         return None
-    dim, ((_, size),) = parts[0].cuts[0]
+    dim, ((_, size),) = parts[0].narrowed[0]
     for number, each in enumerate(parts):
-        if each.cuts != ((dim, ((number * size, size),)),):
+        if each.narrowed != ((dim, ((number * size, size),)),):
             return None
     return dim
 

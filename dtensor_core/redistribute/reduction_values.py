@@ -28,7 +28,7 @@ _EXTREMES = ("max", "min")
 
 
 @dataclass(frozen=True, slots=True)
-class Addends(ABC):
+class WireEncoding(ABC):
     """Encoding of values before they are reduced by `reduce_op`, and decoding of the result."""
 
     reduce_op: str
@@ -43,7 +43,7 @@ class Addends(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class _Averaged(Addends):
+class _Averaged(WireEncoding):
     """Values of an average over `factor` ranks."""
 
     factor: int
@@ -61,7 +61,7 @@ class _Averaged(Addends):
 
 
 @dataclass(frozen=True, slots=True)
-class _Powers(Addends):
+class _Powers(WireEncoding):
     """Norms, sent as the sums of powers that they are made of."""
 
     exponent: float
@@ -74,7 +74,7 @@ class _Powers(Addends):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ordered(Addends):
+class _Ordered(WireEncoding):
     """Floating-point numbers, sent as integers in the same order; a nan wins."""
 
     def encoded(self, local: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ class _Ordered(Addends):
         return _reordered(arrived).view(wide).to(dtype)
 
 
-def addends_of(reduce_op: str, factor: int, dtype: torch.dtype) -> Addends | None:
+def encoding_of(reduce_op: str, factor: int, dtype: torch.dtype) -> WireEncoding | None:
     """Return the encoding of the values of a reduction, or None if they are sent unchanged."""
     exponent = norm_exponent(reduce_op)
     if exponent is not None:

@@ -22,7 +22,7 @@ def rotated(local: torch.Tensor, mesh: DeviceMesh, steps: int, operator: str) ->
     sent, received = (
         [local.numel() * (place == (each,)) for place in line.coords] for each in (target, source)
     )
-    news = observe.Announcement(
+    reason = observe.Reason(
         operator=operator,
         argument="key, value",
         source=f"of coordinate {coord}",
@@ -31,5 +31,5 @@ def rotated(local: torch.Tensor, mesh: DeviceMesh, steps: int, operator: str) ->
         axis=axis_name(mesh, 0),
         payload_bytes=local.numel() * local.element_size(),
     )
-    with observe.announced(news):
+    with observe.announced(reason):
         return collectives.wait(collectives.all_to_all(local, received, sent, line.name))

@@ -25,7 +25,7 @@ class Part:
     """A part of a local tensor: its shape, and the dimensions along which it is not all of it."""
 
     shape: tuple[int, ...]
-    cuts: tuple[tuple[int, Runs], ...]
+    narrowed: tuple[tuple[int, Runs], ...]
 
     @property
     def numel(self) -> int:
@@ -59,13 +59,13 @@ def part(shape: Sequence[int], runs: Sequence[tuple[int, Runs]]) -> Part:
     sizes = list(shape)
     for dim, here in runs:
         sizes[dim] = sum(size for _, size in here)
-    cuts = tuple((dim, here) for dim, here in runs if here != ((0, shape[dim]),))
-    return Part(tuple(sizes), cuts)
+    narrowed = tuple((dim, here) for dim, here in runs if here != ((0, shape[dim]),))
+    return Part(tuple(sizes), narrowed)
 
 
 def take(tensor: torch.Tensor, wanted: Part) -> torch.Tensor:
     """Return a part of a tensor; a view if it is contiguous along each dimension."""
-    for dim, runs in wanted.cuts:
+    for dim, runs in wanted.narrowed:
         pieces = [tensor.narrow(dim, start, size) for start, size in runs or ((0, 0),)]
         tensor = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
     return tensor
@@ -73,18 +73,18 @@ def take(tensor: torch.Tensor, wanted: Part) -> torch.Tensor:
 
 def join(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequence[int]):
     """Assemble a tensor of `shape` from blocks, which are its parts and together cover it."""
-    dims = {dim for each in parts for dim, _ in each.cuts}
+    dims = {dim for each in parts for dim, _ in each.narrowed}
     if len(dims) > 1:
         return _filled(blocks, parts, shape)
     located: list[tuple[int, torch.Tensor]] = []
     dim = dims.pop() if dims else 0
     for block, each in zip(blocks, parts, strict=True):
-        if not each.cuts and (each.numel or len(parts) == 1):
+        if not each.narrowed and (each.numel or len(parts) == 1):
             return block  # all of it
         start = 0
-        for place, size in each.cuts[0][1] if each.cuts else ():
-            whole = size == block.shape[dim]
-            located.append((place, block if whole else block.narrow(dim, start, size)))
+        for place, size in each.narrowed[0][1] if each.narrowed else ():
+            full = size == block.shape[dim]
+            located.append((place, block if full else block.narrow(dim, start, size)))
             start += size
     if not located:
         return blocks[0].new_empty(shape)
@@ -100,10 +100,10 @@ def _filled(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequen
     """Assemble blocks that differ in several dimensions by copying each to its place."""
     out = blocks[0].new_empty(shape)
     for block, each in zip(blocks, parts, strict=True):
-        runs = [here for _, here in each.cuts]
+        runs = [here for _, here in each.narrowed]
         for chosen in itertools.product(*runs):
             target, source = out, block
-            for (dim, here), run in zip(each.cuts, chosen, strict=True):
+            for (dim, here), run in zip(each.narrowed, chosen, strict=True):
                 start = sum(size for place, size in here if place < run[0])
                 target = target.narrow(dim, *run)
                 source = source.narrow(dim, start, run[1])

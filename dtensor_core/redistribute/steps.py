@@ -16,7 +16,7 @@ import torch
 
 from dtensor_core import collectives
 from dtensor_core.collectives import Issued
-from dtensor_core.redistribute.reduction_values import Addends, divided
+from dtensor_core.redistribute.reduction_values import WireEncoding, divided
 from dtensor_core.redistribute.shard_overlap import Part, join, pad, take
 from dtensor_core.tracing import depending
 
@@ -68,7 +68,7 @@ class RankStep:
         even: True if all pieces have the same shape.
         reduce_op: The reduction.
         factor: The divisor that turns a sum into an average.
-        addends: The encoding of values that are reduced, or None.
+        encoding: The encoding of values that are reduced, or None.
         dtype: The dtype of the tensor.
         carrier: The dtype that unreduced values travel as, if not `dtype`.
     """
@@ -89,7 +89,7 @@ class RankStep:
     even: bool
     reduce_op: str
     factor: int
-    addends: Addends | None
+    encoding: WireEncoding | None
     dtype: torch.dtype
     carrier: torch.dtype | None
 
@@ -174,15 +174,15 @@ def _reduce(local: torch.Tensor, step: RankStep) -> Issued:
 
 
 def _as_sent(local: torch.Tensor, step: RankStep) -> torch.Tensor:
-    return local if step.addends is None else step.addends.encoded(local)
+    return local if step.encoding is None else step.encoding.encoded(local)
 
 
 def _reduce_op(step: RankStep) -> str:
-    return step.reduce_op if step.addends is None else step.addends.reduce_op
+    return step.reduce_op if step.encoding is None else step.encoding.reduce_op
 
 
 def _reduced(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
-    return arrived if step.addends is None else step.addends.decoded(arrived, step.dtype)
+    return arrived if step.encoding is None else step.encoding.decoded(arrived, step.dtype)
 
 
 def _scatter(local: torch.Tensor, step: RankStep) -> Issued:
@@ -244,4 +244,4 @@ def arrives_finished(kind: str, step: RankStep) -> bool:
         return step.carrier is None and step.joined_dim == 0
     if kind not in ("all_reduce", "reduce_scatter"):
         return False
-    return step.addends is None and (kind == "all_reduce" or step.cut_dim == 0)
+    return step.encoding is None and (kind == "all_reduce" or step.cut_dim == 0)

@@ -34,7 +34,6 @@ from dtensor_core.placement import (
     Partial,
     Placement,
     Replicate,
-    _StridedShard,
 )
 from dtensor_core.redistribute.reduction_values import sent_itemsize
 
@@ -109,9 +108,9 @@ class Step:
             return 0
         if self.kind in ("all_reduce", "all_to_all"):
             return math.prod(layout.local_shape(shape, self.source, mesh_shape, coords)) * itemsize
-        cut = self.target if self.kind == "reduce_scatter" else self.source
+        sharded = self.target if self.kind == "reduce_scatter" else self.source
         ranks = math.prod(mesh_shape[axis] for axis in self.axes)
-        return self.longest(shape, cut, mesh_shape, coords) * ranks * itemsize
+        return self.longest(shape, sharded, mesh_shape, coords) * ranks * itemsize
 
     def sent_itemsize(self, dtype: torch.dtype) -> int:
         """Return the bytes per element of a dtype as this step sends it."""
@@ -131,7 +130,7 @@ class Step:
 
         Coordinate 0 holds it, unless a shard is strided.
         """
-        strided = any(isinstance(each, _StridedShard) for each in placements)
+        strided = any(each.num_blocks != 1 for each in placements)
         if not strided:
             first = [0 if axis in self.axes else coord for axis, coord in enumerate(coords)]
             return math.prod(layout.local_shape(shape, placements, mesh_shape, first))
@@ -140,7 +139,8 @@ class Step:
             cutting = [axis for axis in self.axes if placements[axis].sharded_dim == dim]
             numel *= max(
                 layout.held_size(
-                    size, layout.cuts_of(placements, mesh_shape, _at(coords, cutting, there), dim)
+                    size,
+                    layout.shardings_of(placements, mesh_shape, _at(coords, cutting, there), dim),
                 )
                 for there in itertools.product(*(range(mesh_shape[axis]) for axis in cutting))
             )
@@ -191,7 +191,7 @@ def commute(placements: Iterable[Placement]) -> bool:
 
 # A sharding of a dimension as `is_closed` sees it: ranks, blocks, and whether its axis takes the
 # step.
-_Cut = tuple[int, int, bool]
+_Sharding = tuple[int, int, bool]
 
 
 def closed(
@@ -216,7 +216,7 @@ def closed(
 
 def _cuts(
     placements: Sequence[Placement], dim: int, axes: Sequence[int], mesh_shape: Sequence[int]
-) -> tuple[_Cut, ...]:
+) -> tuple[_Sharding, ...]:
     return tuple(
         (mesh_shape[axis], placement.num_blocks, axis in axes)
         for axis, placement in enumerate(placements)
@@ -225,7 +225,7 @@ def _cuts(
 
 
 @lru_cache(maxsize=16384)
-def is_closed(size: int, before: tuple[_Cut, ...], after: tuple[_Cut, ...]) -> bool:
+def is_closed(size: int, before: tuple[_Sharding, ...], after: tuple[_Sharding, ...]) -> bool:
     """True if the axes outside of a step select the same part of a dimension before and after it.
 
     They do if they come first. If all sizes divide evenly, each axis owns digits of the index,
@@ -236,8 +236,8 @@ def is_closed(size: int, before: tuple[_Cut, ...], after: tuple[_Cut, ...]) -> b
     digits = _digits(size, before), _digits(size, after)
     if digits[0] is not None and digits[1] is not None:
         return digits[0] == digits[1]
-    outside = [cut[0] for cut in before if not cut[2]]
-    if math.prod(cut[0] for cut in before) + math.prod(cut[0] for cut in after) > _COMPARED:
+    outside = [each[0] for each in before if not each[2]]
+    if math.prod(each[0] for each in before) + math.prod(each[0] for each in after) > _COMPARED:
         return False
     return all(
         _held(size, before, there) == _held(size, after, there)
@@ -245,19 +245,19 @@ def is_closed(size: int, before: tuple[_Cut, ...], after: tuple[_Cut, ...]) -> b
     )
 
 
-def _outside_first(cuts: Sequence[_Cut]) -> bool:
-    inside = [cut[2] for cut in cuts]
+def _outside_first(shardings: Sequence[_Sharding]) -> bool:
+    inside = [each[2] for each in shardings]
     return inside == sorted(inside)
 
 
-def _digits(size: int, cuts: Sequence[_Cut]) -> list[tuple[int, int]] | None:
+def _digits(size: int, shardings: Sequence[_Sharding]) -> list[tuple[int, int]] | None:
     """Return the digits (place value, base) of the index that outside axes own; None if uneven.
 
     An index of a dimension of 24, sharded over 2 and then 3 ranks, has the digits 2, 3 and 4, of
     place values 12, 4 and 1; the axes own the first two.
     """
     free, owned = [(1, size)], []
-    for ranks, blocks, inside in cuts:
+    for ranks, blocks, inside in shardings:
         split = _split(free, blocks)
         rest = None if split is None else _split(split[1], ranks)
         if split is None or rest is None:
@@ -288,14 +288,14 @@ def _split(digits: Sequence[tuple[int, int]], count: int):
     return first, [digit for digit in rest if digit[1] != 1]
 
 
-def _held(size: int, cuts: Sequence[_Cut], outside: Sequence[int]) -> list[layout.Extent]:
+def _held(size: int, shardings: Sequence[_Sharding], outside: Sequence[int]) -> list[layout.Extent]:
     """Return the extents that a group holds of a dimension, at outside coordinates `outside`."""
     held: set[layout.Extent] = set()
-    for there in itertools.product(*(range(ranks) for ranks, _, within in cuts if within)):
+    for there in itertools.product(*(range(ranks) for ranks, _, within in shardings if within)):
         mine, theirs = iter(there), iter(outside)
         made = [
-            layout.Cut(ranks, next(mine if within else theirs), blocks)
-            for ranks, blocks, within in cuts
+            layout.AxisSharding(ranks, next(mine if within else theirs), blocks)
+            for ranks, blocks, within in shardings
         ]
         held.update(layout.held_extents(size, made))
     return layout.united(held)

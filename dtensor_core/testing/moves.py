@@ -78,8 +78,8 @@ def reduced(tensors: Tensors, reduce_op: Any) -> torch.Tensor:
     for tensor in tensors[1:]:
         total = combine(total, tensor)
     if reduce_op == ReduceOp.AVG:
-        whole = not (total.is_floating_point() or total.is_complex())
-        total.div_(len(tensors), rounding_mode="trunc" if whole else None)
+        full = not (total.is_floating_point() or total.is_complex())
+        total.div_(len(tensors), rounding_mode="trunc" if full else None)
     return total
 
 

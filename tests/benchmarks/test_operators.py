@@ -21,8 +21,8 @@ def _kept(*found: Pair) -> dict[str, bool]:
     return {bar.name: bar.kept for bar in bars(found) if bar.kept is not None}
 
 
-def _pair(ours: Outcome, torchs: Outcome, operator: str = "mm", cut: bool = True) -> Pair:
-    return Pair(operator, "here", cut, ours, torchs)
+def _pair(ours: Outcome, torchs: Outcome, operator: str = "mm", sharded: bool = True) -> Pair:
+    return Pair(operator, "here", sharded, ours, torchs)
 
 
 def test_sending_less_and_keeping_more_sharded_keeps_every_bar() -> None:
@@ -35,7 +35,7 @@ def test_sending_more_and_keeping_less_sharded_misses_the_bars() -> None:
     assert not any(kept.values())
 
 
-def test_what_only_one_gets_right_is_not_compared_but_what_we_lose_is_told() -> None:
+def test_what_only_one_gets_right_is_not_compared_but_what_we_lose_is_reported() -> None:
     kept = _kept(_pair(CHEAP, CHEAP), _pair(DEAR, FAILED), _pair(FAILED, CHEAP))
     assert [name for name, is_kept in kept.items() if not is_kept] == ["right combinations"]
 
@@ -51,8 +51,8 @@ def test_both_are_measured_on_the_same_layouts_by_what_they_send() -> None:
     with counter() as count:
         found = list(pairs(info, RUNS["forward"], count, samples=1, combinations=100))
     assert all(pair.ours.passes and pair.torchs.passes for pair in found)
-    whole = [pair for pair in found if not pair.cut]
-    assert [pair.ours.sent.collectives + pair.torchs.sent.collectives for pair in whole] == [0]
+    full = [pair for pair in found if not pair.sharded]
+    assert [pair.ours.sent.collectives + pair.torchs.sent.collectives for pair in full] == [0]
     assert any(pair.ours.sharded and pair.torchs.sharded for pair in found)
     moving = [pair for pair in found if pair.ours.sent.collectives]
     assert moving

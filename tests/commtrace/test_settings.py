@@ -13,7 +13,14 @@ import torch.distributed as dist
 import commtrace
 from commtrace.analyze.findings import RULES
 from commtrace.errors import SettingsError
-from commtrace.settings import DEFAULTS, FORMER_RULES, THRESHOLDS, Muted, settings_of
+from commtrace.settings import (
+    DEFAULTS,
+    FORMER_RULES,
+    FORMER_THRESHOLDS,
+    THRESHOLDS,
+    Muted,
+    settings_of,
+)
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import calls
 
@@ -31,7 +38,7 @@ def test_all_settings_are_read(tmp_path: Path) -> None:
     own_packages = ["d"]
     [tool.commtrace.thresholds]
     small_bytes = 100
-    late_share = 0.5
+    straggler_share = 0.5
     [[tool.commtrace.muted]]
     rule = "stall"
     reason = "a checkpoint"
@@ -43,9 +50,9 @@ def test_all_settings_are_read(tmp_path: Path) -> None:
     assert (found.detail, found.libraries, found.own_packages) == (
         "collective", ("a", "b.c"), ("d",),
     )  # fmt: skip
-    assert [found.threshold(name) for name in ("small_bytes", "late_share", "late_odds")] == [
-        100, 0.5, THRESHOLDS["late_odds"].default,
-    ]  # fmt: skip
+    names = ("small_bytes", "straggler_share", "straggler_ratio")
+    expected = [100, 0.5, THRESHOLDS["straggler_ratio"].default]
+    assert [found.threshold(name) for name in names] == expected
     assert found.muted == (Muted("stall", "a checkpoint", "m.*", "train.py:*"),)
 
 
@@ -79,10 +86,20 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
             "[tool.commtrace.thresholds]\nlate = 1",
             "no setting 'late' in [tool.commtrace.thresholds",
         ),
-        ("[tool.commtrace.thresholds]\nlate_odds = -1", "at: tool.commtrace.thresholds.late_odds"),
-        ("[tool.commtrace.thresholds]\nlate_odds = true", "it is a number from 0 to 1e+18"),
-        ("[tool.commtrace.thresholds]\nlate_odds = nan", "it is a number from 0 to 1e+18"),
-        (f"[tool.commtrace.thresholds]\nlate_odds = {'9' * 400}", "it is a number from 0 to 1e+18"),
+        (
+            "[tool.commtrace.thresholds]\nstall_factor = -1",
+            "at: tool.commtrace.thresholds.straggler_ratio",
+        ),
+        (
+            "[tool.commtrace.thresholds]\nlate_odds = 5\nstraggler_ratio = 5",
+            "why: it is a former name of straggler_ratio, which is set too",
+        ),
+        ("[tool.commtrace.thresholds]\nstraggler_ratio = true", "it is a number from 0 to 1e+18"),
+        ("[tool.commtrace.thresholds]\nstraggler_ratio = nan", "it is a number from 0 to 1e+18"),
+        (
+            f"[tool.commtrace.thresholds]\nstraggler_ratio = {'9' * 400}",
+            "it is a number from 0 to 1e+18",
+        ),
         (f"[tool.commtrace]\nlibraries = {'9' * 5000}", "cannot read the settings of"),
         (f"[tool.commtrace]\nlibraries = {'[' * 5000}", "found: RecursionError"),
         ("[tool.commtrace]\nmuted = 1", "why: it is a list of tables, [[tool."),
@@ -98,6 +115,12 @@ def test_a_mistake_is_reported_with_its_place(tmp_path: Path, text: str, message
     assert message in str(error.value)
     assert error.value.exit_code == 2
     assert str(tmp_path / "pyproject.toml") in str(error.value)
+
+
+@pytest.mark.parametrize(("former", "name"), FORMER_THRESHOLDS.items())
+def test_former_names_of_thresholds_are_accepted(tmp_path: Path, former: str, name: str) -> None:
+    settings = settings_of(written(tmp_path, f"[tool.commtrace.thresholds]\n{former} = 0.5"))
+    assert settings.threshold(name) == 0.5 != THRESHOLDS[name].default
 
 
 def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:

@@ -23,11 +23,11 @@ def test_every_analysis_every_column_and_every_rule_is_in_it() -> None:
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     assert sections.keys() >= CATALOG.keys() | {"diff"}
     for name, analysis in CATALOG.items():
-        told = sections[name]
-        if "#the-measures" in told:
-            told += sections["The"]
+        reported = sections[name]
+        if "#the-measures" in reported:
+            reported += sections["The"]
         if name != "calls":  # those of table `comm` are in the document of the trace format
-            assert all(f"| `{column.name}` |" in told for column in analysis.columns), name
+            assert all(f"| `{column.name}` |" in reported for column in analysis.columns), name
     assert all(f"- `{rule.name}`: " in sections["findings"] for rule in RULES)
 
 

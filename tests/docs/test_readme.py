@@ -60,7 +60,7 @@ def test_the_layouts_and_the_reason_are_those_of_the_comments() -> None:
     text = program("distribute_tensor")
     names: dict[str, object] = {}
     sentences: list[str] = []
-    with fake_world(4), observe.listening(lambda told: sentences.append(told.sentence)):
+    with fake_world(4), observe.listening(lambda reported: sentences.append(reported.sentence)):
         exec(text, names)
     layout, reason = re.findall(r"  # (.+)$", text, re.M)
     assert names["weight"]._spec.text == layout  # type: ignore[attr-defined]
@@ -74,10 +74,10 @@ def test_what_a_function_would_send_is_reported_and_what_sends_nothing_is_let_th
     with fake_world(4):
         exec(program("distribute_tensor"), names)
         exec(program("import ExplicitRedistributionContext, explain"), names)
-    told = capsys.readouterr().out
-    assert "aten._softmax.default  f32[8,16] tp:S(1)" in told
-    assert "considered: " in told
-    assert "placements=(Partial(sum),)" in told
+    reported = capsys.readouterr().out
+    assert "aten._softmax.default  f32[8,16] tp:S(1)" in reported
+    assert "considered: " in reported
+    assert "placements=(Partial(sum),)" in reported
 
 
 def test_the_test_with_a_mark_passes(project: Project) -> None:

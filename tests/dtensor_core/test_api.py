@@ -53,17 +53,17 @@ def mesh():
 def test_shards_are_those_of_torch_chunk(size: int, dim: int) -> None:
     shape = [3, 3]
     shape[dim] = size
-    whole = torch.randn(shape)
+    full = torch.randn(shape)
 
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
-        x = distribute_tensor(whole, mesh, [Shard(dim)])
-        pieces = [*whole.chunk(4, dim), *[whole.narrow(dim, 0, 0)] * 4]
+        x = distribute_tensor(full, mesh, [Shard(dim)])
+        pieces = [*full.chunk(4, dim), *[full.narrow(dim, 0, 0)] * 4]
         expected = pieces[mesh.get_local_rank()] if size else pieces[0]
         assert torch.equal(x.to_local(), expected)
-        assert x.shape == whole.shape
-        assert torch.equal(x.full_tensor(), whole)
+        assert x.shape == full.shape
+        assert torch.equal(x.full_tensor(), full)
 
     body()
 
@@ -87,8 +87,8 @@ def test_data_come_from_the_source_rank() -> None:
 
 
 def test_without_source_rank_nothing_is_sent(mesh) -> None:
-    def refuse(news: observe.Announcement) -> None:
-        raise AssertionError(news)
+    def refuse(reason: observe.Reason) -> None:
+        raise AssertionError(reason)
 
     with observe.listening(refuse):
         x = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)], src_data_rank=None)

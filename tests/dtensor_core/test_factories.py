@@ -37,8 +37,8 @@ def test_values_are_those_of_one_device(name: str, layout: tuple[Placement, ...]
     torch.manual_seed(5)
     expected = plain(5, 7, dtype=torch.float64)
 
-    def refuse(news: observe.Announcement) -> None:
-        raise AssertionError(news)
+    def refuse(reason: observe.Reason) -> None:
+        raise AssertionError(reason)
 
     @on_threads(4)
     def body() -> None:

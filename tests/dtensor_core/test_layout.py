@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dtensor_core import layout
 from dtensor_core.errors import LayoutError
-from dtensor_core.layout import Cut, Extent
+from dtensor_core.layout import AxisSharding, Extent
 from dtensor_core.placement import Partial, Replicate, Shard, _StridedShard
 
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 7, 8, 12, 13, 97])
@@ -20,11 +20,11 @@ RANKS = st.integers(1, 6)
 
 @given(SIZES, RANKS)
 def test_extents_are_those_of_torch_chunk(size: int, ranks: int) -> None:
-    whole = torch.arange(size)
-    pieces = [*whole.chunk(ranks), *[whole[size:]] * ranks][:ranks]
+    full = torch.arange(size)
+    pieces = [*full.chunk(ranks), *[full[size:]] * ranks][:ranks]
     for coord, piece in enumerate(pieces):
         extent = layout.local_extent(size, ranks, coord)
-        held = whole[extent.offset : extent.offset + extent.size]
+        held = full[extent.offset : extent.offset + extent.size]
         assert held.tolist() == piece.tolist()
 
 
@@ -44,27 +44,31 @@ def test_the_pieces_of_all_coordinates_are_the_whole_once(
 ) -> None:
     seen: list[int] = []
     for coords in itertools.product(*(range(ranks) for ranks, _ in axes)):
-        cuts = [Cut(n, coord, factor) for (n, factor), coord in zip(axes, coords, strict=True)]
-        for extent in layout.held_extents(size, cuts):
+        shardings = [
+            AxisSharding(n, coord, factor) for (n, factor), coord in zip(axes, coords, strict=True)
+        ]
+        for extent in layout.held_extents(size, shardings):
             seen.extend(range(extent.offset, extent.offset + extent.size))
-        assert layout.held_size(size, cuts) == sum(e.size for e in layout.held_extents(size, cuts))
+        assert layout.held_size(size, shardings) == sum(
+            e.size for e in layout.held_extents(size, shardings)
+        )
     assert sorted(seen) == list(range(size))
 
 
 def test_axes_that_cut_one_dimension_nest_from_the_first_to_the_last() -> None:
-    assert layout.held_extents(8, [Cut(2, 1), Cut(2, 0)]) == (Extent(4, 2),)
-    assert layout.held_extents(8, [Cut(2, 0), Cut(2, 1)]) == (Extent(2, 2),)
+    assert layout.held_extents(8, [AxisSharding(2, 1), AxisSharding(2, 0)]) == (Extent(4, 2),)
+    assert layout.held_extents(8, [AxisSharding(2, 0), AxisSharding(2, 1)]) == (Extent(2, 2),)
 
 
 def test_a_strided_cut_takes_its_share_of_every_block() -> None:
-    assert layout.held_extents(8, [Cut(2, 0, 2)]) == (Extent(0, 2), Extent(4, 2))
-    assert layout.held_extents(8, [Cut(2, 1, 2)]) == (Extent(2, 2), Extent(6, 2))
+    assert layout.held_extents(8, [AxisSharding(2, 0, 2)]) == (Extent(0, 2), Extent(4, 2))
+    assert layout.held_extents(8, [AxisSharding(2, 1, 2)]) == (Extent(2, 2), Extent(6, 2))
 
 
 def test_a_strided_cut_and_the_cut_that_it_leaves_room_for_are_a_plain_nesting() -> None:
     """Axis 1 is outermost: axis 0 holds parts of both blocks, which axis 1 separates."""
-    assert layout.held_extents(8, [Cut(2, 1, 2), Cut(2, 0)]) == (Extent(2, 2),)
-    assert layout.held_extents(8, [Cut(2, 1, 2), Cut(2, 1)]) == (Extent(6, 2),)
+    assert layout.held_extents(8, [AxisSharding(2, 1, 2), AxisSharding(2, 0)]) == (Extent(2, 2),)
+    assert layout.held_extents(8, [AxisSharding(2, 1, 2), AxisSharding(2, 1)]) == (Extent(6, 2),)
 
 
 def test_local_shapes_follow_the_placements() -> None:

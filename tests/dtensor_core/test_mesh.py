@@ -167,8 +167,8 @@ def test_training_on_a_sub_mesh_leaves_the_other_ranks_alone() -> None:
     mesh = DeviceMesh("cpu", [1, 3])
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    cut = {"0": ColwiseParallel(use_local_output=False), "1": RowwiseParallel()}
-    parallelize_module(model, mesh, cut)
+    styles = {"0": ColwiseParallel(use_local_output=False), "1": RowwiseParallel()}
+    parallelize_module(model, mesh, styles)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     for _ in range(2):
         model(WHOLE).square().sum().backward()

@@ -1,4 +1,4 @@
-"""Announcements are active in the body only, per thread, and listeners may refuse."""
+"""Reasons are in force in the body only, per thread, and listeners may refuse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from dtensor_core import observe
 from dtensor_core.testing import run_threads
 
-NEWS = observe.Announcement(
+REASON = observe.Reason(
     operator="aten.mm.default",
     argument="mat2",
     source="f32[8,16] tp:S(0)",
@@ -22,52 +22,52 @@ NEWS = observe.Announcement(
 )
 
 
-def test_an_announcement_is_current_within_its_body_only() -> None:
+def test_a_reason_is_current_within_its_body_only() -> None:
     assert observe.current() is None
-    with observe.announced(NEWS):
-        assert observe.current() is NEWS
+    with observe.announced(REASON):
+        assert observe.current() is REASON
     assert observe.current() is None
 
 
 def test_an_announcement_ends_with_an_exception() -> None:
-    with pytest.raises(KeyError), observe.announced(NEWS):
+    with pytest.raises(KeyError), observe.announced(REASON):
         raise KeyError
     assert observe.current() is None
 
 
 def test_other_threads_do_not_see_it() -> None:
     seen: list[object] = []
-    with observe.announced(NEWS):
+    with observe.announced(REASON):
         thread = threading.Thread(target=lambda: seen.append(observe.current()))
         thread.start()
         thread.join(timeout=10)
     assert seen == [None]
 
 
-def test_listeners_are_told_while_they_listen() -> None:
-    heard: list[observe.Announcement] = []
-    with observe.listening(heard.append), observe.announced(NEWS):
+def test_listeners_are_reported_while_they_listen() -> None:
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append), observe.announced(REASON):
         pass
-    with observe.announced(NEWS):
+    with observe.announced(REASON):
         pass
-    assert heard == [NEWS]
+    assert reasons == [REASON]
 
 
 def test_a_listener_that_raises_refuses_the_communication() -> None:
-    def refuse(news: observe.Announcement) -> None:
-        raise PermissionError(news.step)
+    def refuse(reason: observe.Reason) -> None:
+        raise PermissionError(reason.step)
 
     with (
         observe.listening(refuse),
         pytest.raises(PermissionError, match="all_gather"),
-        observe.announced(NEWS),
+        observe.announced(REASON),
     ):
         pytest.fail("the body must not run")
     assert observe.current() is None
 
 
 def test_the_reason_in_a_sentence() -> None:
-    assert NEWS.sentence == (
+    assert REASON.sentence == (
         "aten.mm.default needs mat2 f32[8,16] tp:S(0) -> f32[8,16] tp:R: all_gather on tp"
     )
 

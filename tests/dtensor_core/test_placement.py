@@ -104,17 +104,17 @@ def test_a_shard_tells_size_and_offset_of_each_chunk() -> None:
 
 
 def test_a_shard_splits_a_tensor_into_the_pieces_of_all_coordinates() -> None:
-    whole = torch.arange(10.0).view(5, 2)
-    pieces, short = Shard(0)._split_tensor(whole, 4, with_padding=False)
+    full = torch.arange(10.0).view(5, 2)
+    pieces, short = Shard(0)._split_tensor(full, 4, with_padding=False)
     assert [piece.tolist() for piece in pieces] == [
-        whole[:2].tolist(),
-        whole[2:4].tolist(),
-        whole[4:].tolist(),
+        full[:2].tolist(),
+        full[2:4].tolist(),
+        full[4:].tolist(),
         [],
     ]
     assert short == []
-    padded, short = Shard(0)._split_tensor(whole, 4)
+    padded, short = Shard(0)._split_tensor(full, 4)
     assert short == [0, 0, 1, 2]
     assert [piece.shape for piece in padded] == [(2, 2)] * 4
     assert padded[2].tolist() == [[8.0, 9.0], [0.0, 0.0]]
-    assert [piece.shape for piece in Shard(1)._split_tensor(whole, 4)[0]] == [(5, 1)] * 4
+    assert [piece.shape for piece in Shard(1)._split_tensor(full, 4)[0]] == [(5, 1)] * 4

@@ -38,11 +38,11 @@ def decided(fn, mesh, *arguments: tuple[tuple[int, ...], Layout]) -> tuple[Layou
         distribute_tensor(torch.ones(shape), mesh, layout, src_data_rank=None)
         for shape, layout in arguments
     ]
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         result = fn(*tensors)
     assert isinstance(result, DTensor)
-    steps = [f"{news.argument} {news.step} {news.axis}" for news in told]
+    steps = [f"{reason.argument} {reason.step} {reason.axis}" for reason in reasons]
     return result.placements, steps
 
 
@@ -81,12 +81,12 @@ def test_the_cheaper_argument_moves(mesh) -> None:
 
 
 def test_where_no_argument_is_cut_no_result_becomes_cut(mesh) -> None:
-    addends = ((64, 64), (Replicate(), Partial()))
-    assert decided(torch.relu, mesh, addends) == (
+    pending = ((64, 64), (Replicate(), Partial()))
+    assert decided(torch.relu, mesh, pending) == (
         (Replicate(), Replicate()),
         ["self all_reduce tp"],
     )
-    product, steps = decided(torch.mul, mesh, addends, addends)
+    product, steps = decided(torch.mul, mesh, pending, pending)
     assert product == (Replicate(), Replicate())
     assert steps == ["self all_reduce tp", "other all_reduce tp"]
 
@@ -149,22 +149,22 @@ def test_embedding_tables_cut_by_vocabulary_give_addends(mesh) -> None:
 
 
 def test_decisions_on_uneven_and_empty_shards_are_alike_on_every_rank() -> None:
-    def body() -> list[observe.Announcement]:
-        told: list[observe.Announcement] = []
+    def body() -> list[observe.Reason]:
+        reasons: list[observe.Reason] = []
         mesh, me = kept_mesh((4,)), threading.get_ident()
 
-        def listen(news: observe.Announcement) -> None:
+        def listen(reason: observe.Reason) -> None:
             if threading.get_ident() == me:  # the other ranks are threads of this process
-                told.append(news)
+                reasons.append(reason)
 
         x = distribute_tensor(torch.randn(5, 3, 2), mesh, [Shard(0)])
         y = distribute_tensor(torch.randn(5, 3, 2), mesh, [Shard(1)])
         with observe.listening(listen):
             z = x.softmax(0) + y
             z.amax(0).view(6).cumsum(0)
-        return told
+        return reasons
 
     every = run_threads(body, 4)
-    chosen = [[(n.operator, n.target, n.step, n.candidates) for n in told] for told in every]
+    chosen = [[(n.operator, n.target, n.step, n.candidates) for n in reasons] for reasons in every]
     assert chosen[0]
     assert all(each == chosen[0] for each in chosen)

@@ -342,9 +342,9 @@ def _masks_of_unseeded_ranks() -> tuple[list[float], list[float], list[float]]:
     x = distribute_tensor(torch.ones(8, 4), mesh, [S0])
     drawn = F.dropout(x, 0.5)
     replica = dtensor_core.randn(4, device_mesh=mesh, placements=[R]).to_local()
-    whole = F.dropout(distribute_tensor(torch.ones(8, 4), mesh, [S1]), 0.5).full_tensor()
+    full = F.dropout(distribute_tensor(torch.ones(8, 4), mesh, [S1]), 0.5).full_tensor()
     check_seeds(mesh)
-    return drawn.to_local().flatten().tolist(), replica.tolist(), whole.flatten().tolist()
+    return drawn.to_local().flatten().tolist(), replica.tolist(), full.flatten().tolist()
 
 
 def test_in_processes_shards_differ_and_replicas_agree():

@@ -67,14 +67,14 @@ def specs(draw: Callable[..., Any]) -> Spec:
 def test_blocks_give_what_one_draw_gives(name: str, spec: Spec, dtype: torch.dtype):
     sampler, sizes = IN_BLOCKS[name], []
 
-    def fill(whole: torch.Tensor) -> None:
-        sizes.append(whole.numel())
-        sampler.fill(whole, *sampler.first, *ARGUMENTS.get(name, ()))
+    def fill(full: torch.Tensor) -> None:
+        sizes.append(full.numel())
+        sampler.fill(full, *sampler.first, *ARGUMENTS.get(name, ()))
 
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        whole = torch.empty_strided(spec.shape, spec.stride, dtype=dtype)
-        fill(whole)
+        full = torch.empty_strided(spec.shape, spec.stride, dtype=dtype)
+        fill(full)
         state = torch.get_rng_state()
         sizes.clear()
         torch.manual_seed(3)
@@ -83,7 +83,7 @@ def test_blocks_give_what_one_draw_gives(name: str, spec: Spec, dtype: torch.dty
             patch.setattr(sharded_rng, "BLOCK", 32)
             sharded_rng.draw(fill, local, spec, sampler.grain)
         assert torch.equal(torch.get_rng_state(), state)
-    torch.testing.assert_close(local, spec.part_of(whole), rtol=0, atol=0)
+    torch.testing.assert_close(local, spec.part_of(full), rtol=0, atol=0)
     assert sum(sizes) == math.prod(spec.shape)
     if spec.local_shape != tuple(spec.shape):
         assert max(sizes) < 32 + 16
@@ -98,9 +98,9 @@ def test_samplers_are_tried_out_with_data_where_tensors_are_fake():
 @settings(max_examples=40)
 @given(spec=specs())
 def test_what_is_embedded_is_the_part(spec: Spec):
-    whole = torch.arange(math.prod(spec.shape)).view(spec.shape)
-    part = spec.part_of(whole)
-    embedded = sharded_rng.embed(part, spec, torch.full_like(whole, -1))
+    full = torch.arange(math.prod(spec.shape)).view(spec.shape)
+    part = spec.part_of(full)
+    embedded = sharded_rng.embed(part, spec, torch.full_like(full, -1))
     assert torch.equal(spec.part_of(embedded), part)
     assert (embedded != -1).sum() == part.numel()
 
@@ -122,15 +122,15 @@ class PhiloxModel:
     def set_offset(self, offset: int) -> None:
         self.offset = offset
 
-    def fill(self, whole: torch.Tensor) -> None:
-        count = whole.numel()
+    def fill(self, full: torch.Tensor) -> None:
+        count = full.numel()
         block = 2  # threads of a block of the grid
         grid = min(self.threads, -(-count // block) * block)
         flat = torch.arange(count)
         call, within = flat // (grid * self.per_call), flat % (grid * self.per_call)
         numbers = (self.offset + call * 4) * 1000 + within % grid * 10 + within // grid
-        order = sorted(range(whole.ndim), key=lambda dim: -whole.stride(dim))
-        ordered = whole.permute(order)
+        order = sorted(range(full.ndim), key=lambda dim: -full.stride(dim))
+        ordered = full.permute(order)
         ordered.copy_(numbers.view(ordered.shape))
         self.offset += ((count - 1) // (grid * self.per_call) + 1) * 4
         self.drawn += count
@@ -144,8 +144,8 @@ def test_a_block_is_drawn_alone_where_the_generator_counts(per_call: int, spec: 
     size = threads * 4 * 2
     assume(total > size)
     one = PhiloxModel(threads, per_call)
-    whole = torch.empty_strided(spec.shape, spec.stride, dtype=torch.int64)
-    one.fill(whole)
+    full = torch.empty_strided(spec.shape, spec.stride, dtype=torch.int64)
+    one.fill(full)
     mine: Any = PhiloxModel(threads, per_call)
     local = torch.empty(spec.local_shape, dtype=torch.int64)
     with pytest.MonkeyPatch.context() as patch:
@@ -153,7 +153,7 @@ def test_a_block_is_drawn_alone_where_the_generator_counts(per_call: int, spec: 
         stream = sharded_rng.Counted(mine.fill, local, total, size, mine)
         sharded_rng._keep_of(stream, local, spec)
         stream.end()
-    assert torch.equal(local, spec.part_of(whole))
+    assert torch.equal(local, spec.part_of(full))
     assert mine.offset == one.offset
 
 

@@ -80,7 +80,7 @@ def test_derived_counts(mesh: DeviceMesh) -> None:
 
 def test_what_a_strided_shard_holds(mesh: DeviceMesh) -> None:
     spec = Spec(mesh, (Replicate(), _StridedShard(0, split_factor=2)), meta(16))
-    assert [(piece.offset, piece.size) for piece in spec.held(0)] == [(0, 2), (8, 2)]
+    assert [(piece.offset, piece.size) for piece in spec.extents(0)] == [(0, 2), (8, 2)]
 
 
 def test_a_rank_outside_of_the_mesh_holds_nothing() -> None:

@@ -33,10 +33,10 @@ def mesh():
 
 def steps_of(body: Callable[[], object]) -> list[str]:
     """Steps announced while a body runs."""
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         body()
-    return [news.step for news in told]
+    return [reason.step for reason in reasons]
 
 
 def test_from_local_takes_all_shards_to_be_equal(mesh) -> None:
@@ -146,11 +146,11 @@ def test_redistribute_to_a_shard_copies() -> None:
 
 def test_redistribute_converts_around_the_communication(mesh) -> None:
     x = DTensor.from_local(torch.ones(4), mesh, [Shard(0)]).requires_grad_()
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         y = x.redistribute(mesh, [Replicate()], forward_dtype=torch.bfloat16)
     assert y.dtype is torch.bfloat16
-    assert told[0].payload_bytes == 16 * 2
+    assert reasons[0].payload_bytes == 16 * 2
     y.to_local().float().sum().backward()
     assert x.grad is not None
     assert x.grad.dtype is torch.float32
@@ -163,8 +163,8 @@ def test_a_user_may_not_make_addends(mesh) -> None:
     assert str(error.value) == (
         "Can not redistribute from S(0) to P(sum) on tp\n"
         "  Found: f32[16] tp:S(0)\n"
-        "  Why: redistributing to Partial is for internal use only: addends have no meaning of "
-        "their own\n"
+        "  Why: redistributing to Partial is for internal use only: partial sums have no "
+        "meaning of their own\n"
         "  Try: redistribute to Replicate() or Shard(dim)"
     )
 

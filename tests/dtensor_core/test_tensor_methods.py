@@ -30,14 +30,14 @@ COLLECTIVES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _cut() -> DTensor:
+def _sharded() -> DTensor:
     return distribute_tensor(torch.arange(6.0), kept_mesh((2,)), [Shard(0)])
 
 
 def test_numbers_are_those_of_the_whole() -> None:
     @on_threads(2)
     def body() -> None:
-        x = _cut()
+        x = _sharded()
         assert x.tolist() == [0, 1, 2, 3, 4, 5]
         assert f"{x.sum():.2f} {x.mean():>5}" == "15.00   2.5"
         assert f"{x.sum()}".startswith("DTensor(shape=()")
@@ -52,7 +52,7 @@ def test_memory_is_refused(read: str) -> None:
     @on_threads(2)
     def body() -> None:
         with pytest.raises(RuntimeError, match="no memory of its own"):
-            MEMORY[read](_cut())
+            MEMORY[read](_sharded())
 
     body()
 
@@ -62,6 +62,6 @@ def test_a_collective_is_refused_before_it_sends(collective: str) -> None:
     @on_threads(2)
     def body() -> None:
         with pytest.raises(MissingRuleError, match="a collective, which does not have a sharding"):
-            COLLECTIVES[collective](_cut())
+            COLLECTIVES[collective](_sharded())
 
     body()

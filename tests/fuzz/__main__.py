@@ -2,7 +2,7 @@
 
 Cases are dealt out to workers of their own processes, which have a memory limit and are replaced
 after some hundred cases, after a hang and after a crash. A table says how many commands ended how;
-a defect is told with the line that tries its case again, and its files are kept. Exits with 1 if
+a defect is reported with the line that repeats its case, and its files are kept. Exits with 1 if
 there is any.
 """
 
@@ -73,12 +73,12 @@ class Worker:
                 if num_done < len(self._numbers):
                     yield [self._lost(at, f"crash: the process ended with {code}")]
                 break
-            told = json.loads(line)
-            if "begins" in told:
-                at = told["begins"]
+            reported = json.loads(line)
+            if "begins" in reported:
+                at = reported["begins"]
             else:
                 num_done += 1
-                yield [Outcome(**row) for row in told["outcomes"]]
+                yield [Outcome(**row) for row in reported["outcomes"]]
         self._process.wait()
         for reader in readers:
             reader.join()
@@ -140,7 +140,7 @@ def keep(seed: int, outcome: Outcome, folder: Path) -> Path:
     Case(seed, outcome.number).write(kept)
     (kept / "defect.txt").write_text(
         f"{again(seed, outcome)}\ncommtrace {outcome.arguments}\n{outcome.defect}\n\n"
-        f"{outcome.told.encode('utf-8', 'replace').decode()}",
+        f"{outcome.reported.encode('utf-8', 'replace').decode()}",
         encoding="utf-8",
     )
     return kept
@@ -169,7 +169,7 @@ def summary(found: Sequence[Outcome]) -> list[str]:
     lines.append(
         "exit codes: " + ", ".join(f"{code}: {num:,}" for code, num in sorted(codes.items()))
     )
-    unforeseen = sum("at: the reader's " in each.told for each in found)
+    unforeseen = sum("at: the reader's " in each.reported for each in found)
     lines.append(
         f"refused by the boundary alone, where no reader foresaw the values: {unforeseen:,}"
     )

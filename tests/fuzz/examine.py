@@ -44,7 +44,7 @@ class Outcome:
     arguments: str
     code: int
     defect: str = ""
-    told: str = ""
+    reported: str = ""
     seconds: float = 0.0
 
     def row(self) -> dict[str, Any]:

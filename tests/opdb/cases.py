@@ -206,8 +206,8 @@ def _out(info: Any) -> Call | None:
         if not isinstance(target, DTensor) or turn % 3 == 0:
             return target
         axes = target.device_mesh.ndim
-        cut = Shard(turn % target.ndim) if turn % 3 == 2 and target.ndim else Replicate()
-        return target.redistribute(placements=[*[Replicate()] * (axes - 1), cut])
+        sharded = Shard(turn % target.ndim) if turn % 3 == 2 and target.ndim else Replicate()
+        return target.redistribute(placements=[*[Replicate()] * (axes - 1), sharded])
 
     def out(args: Any, kwargs: Any, turn: int) -> list[Any]:
         with torch.no_grad():

@@ -58,8 +58,8 @@ def laid_out(
 
     A kit has the names of `torch.distributed.tensor`.
     """
-    whole = [_placement_of(kit, None if p.is_partial() else p) for p in placements]
-    made = kit.distribute_tensor(tensor.detach().clone(), mesh, whole, src_data_rank=None)
+    full = [_placement_of(kit, None if p.is_partial() else p) for p in placements]
+    made = kit.distribute_tensor(tensor.detach().clone(), mesh, full, src_data_rank=None)
     local = made.to_local()
     for axis, placement in enumerate(placements):
         if isinstance(placement, Partial):

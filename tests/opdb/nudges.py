@@ -32,8 +32,8 @@ class Nudging(TorchDispatchMode):
         kinds = tensor.is_floating_point(), tensor.is_complex()
         if not any(kinds) or tensor.layout is not torch.strided:
             return tensor
-        whole = tensor.detach().resolve_conj().resolve_neg()
-        parts = torch.view_as_real(whole) if tensor.is_complex() else whole
+        full = tensor.detach().resolve_conj().resolve_neg()
+        parts = torch.view_as_real(full) if tensor.is_complex() else full
         signs = torch.randint(2, parts.shape, generator=self._chance) * 2.0 - 1.0
         moved = parts.nextafter((signs * math.inf).to(parts.dtype))
         moved = torch.where((parts == 0) | (parts.abs() == 1), parts, moved)

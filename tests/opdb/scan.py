@@ -108,13 +108,13 @@ def _outcome(case: Case, run: Run, layout: Layouts, turn: int, tally: Tally) -> 
             for leaf in case.leaves
         ]
         try:
-            return [_whole(leaf) for leaf in case.run(*case.arguments(leaves), turn)]
+            return [_full(leaf) for leaf in case.run(*case.arguments(leaves), turn)]
         except Exception as error:
             return error
 
-    def hear(news: observe.Announcement) -> None:
-        if news.note == NO_RULE:
-            tally.missing.add(news.operator)
+    def hear(reason: observe.Reason) -> None:
+        if reason.note == NO_RULE:
+            tally.missing.add(reason.operator)
 
     with warnings.catch_warnings(), observe.listening(hear):
         warnings.simplefilter("ignore")
@@ -125,7 +125,7 @@ def _outcome(case: Case, run: Run, layout: Layouts, turn: int, tally: Tally) -> 
     return judged(case, results, tally)
 
 
-def _whole(leaf: Any) -> Any:
+def _full(leaf: Any) -> Any:
     return leaf.full_tensor().detach() if isinstance(leaf, DTensor) else leaf
 
 

@@ -38,8 +38,8 @@ def main() -> int:
         for seed, text, script in tally.failures:
             print(f"---- seed {seed}: {text}\n\n{script}\n", flush=True)
         if number % 20 == 0:
-            told = f"{total.programs} programs, {len(total.failures)} failures"
-            print(f"{told}, {time.time() - start:.0f} s", file=sys.stderr, flush=True)
+            reported = f"{total.programs} programs, {len(total.failures)} failures"
+            print(f"{reported}, {time.time() - start:.0f} s", file=sys.stderr, flush=True)
     print("\n".join(summary(total)))
     print(f"{time.time() - start:.0f} s")
     return 1 if total.failures else 0
@@ -66,8 +66,8 @@ def summary(tally: Tally) -> Iterator[str]:
     )
     for count, name in rare if tally.programs >= 20 * len(used) // OWN else ():
         reasons = Counter({r: n for (each, r), n in tally.refused.items() if each == name})
-        told = "; ".join(f"{reason} ({n})" for reason, n in reasons.most_common(3))
-        yield f"  {name}: {count} times; {told}"
+        reported = "; ".join(f"{reason} ({n})" for reason, n in reasons.most_common(3))
+        yield f"  {name}: {count} times; {reported}"
 
 
 def _listed(counts: Counter[str]) -> str:

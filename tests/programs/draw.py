@@ -109,7 +109,7 @@ class Draw:
             wide = self.dtype is torch.float32 and self.chance(0.5)
             dtype = torch.float64 if wide else self.dtype
         memory = self.dice.choices(MEMORIES, (12, 2, 2, 1))[0]
-        placements = self.layout(len(shape), dtype, addends=high == 5)
+        placements = self.layout(len(shape), dtype, pending=high == 5)
         if memory == "expanded" and any(each.is_partial() for each in placements):
             memory = "dense"  # rounding of partial sums makes equal numbers unequal: no ties
         return self.add(
@@ -138,7 +138,7 @@ class Draw:
                 high=0,
                 seed=self.dice.randrange(1 << 30),
                 requires_grad=_differentiable(dtype) and self.chance(0.5) and shape != (0,),
-                placements=self.layout(len(shape), dtype, addends=_differentiable(dtype)),
+                placements=self.layout(len(shape), dtype, pending=_differentiable(dtype)),
                 sample=sample,
             )
         )
@@ -146,10 +146,10 @@ class Draw:
     def add(self, given: Given) -> str:
         """Add an input to the program."""
         self.given.append(given)
-        self.values[given.name] = given.whole().requires_grad_(given.requires_grad)
+        self.values[given.name] = given.full().requires_grad_(given.requires_grad)
         return given.name
 
-    def layout(self, ndim: int, dtype: torch.dtype, *, addends: bool) -> tuple[Placement, ...]:
+    def layout(self, ndim: int, dtype: torch.dtype, *, pending: bool) -> tuple[Placement, ...]:
         """Choose placements for a tensor; all partial ones have the same reduction."""
         strided = [
             _StridedShard(self.dice.randrange(ndim), split_factor=self.one_of((2, 2, 3)))
@@ -157,7 +157,7 @@ class Draw:
         ]
         choices: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(ndim)), *strided]
         weights = [2, *(3 for _ in range(ndim)), *(3 for _ in strided)]
-        if addends and dtype is not torch.bool and self.chance(0.35):
+        if pending and dtype is not torch.bool and self.chance(0.35):
             choices.append(Partial(self.one_of(_reductions(dtype))))
             weights.append(4)
         return tuple(self.dice.choices(choices, weights)[0] for _ in self.mesh_shape)

@@ -233,15 +233,15 @@ class _Making:
 
     def know_what_is_given(self) -> None:
         for given in self.draw.given[len([n for n in self.nudged if n[0] == "a"]) :]:
-            whole = given.whole(self.precision.nudge)
-            self.nudged[given.name] = whole.requires_grad_(given.requires_grad)
+            full = given.full(self.precision.nudge)
+            self.nudged[given.name] = full.requires_grad_(given.requires_grad)
 
     def replay(self) -> None:
         """Undo the writes of a statement that was rejected afterwards."""
         for values, nudge in ((self.draw.values, 0.0), (self.nudged, self.precision.nudge)):
             values.clear()
             for given in self.draw.given:
-                values[given.name] = given.whole(nudge).requires_grad_(given.requires_grad)
+                values[given.name] = given.full(nudge).requires_grad_(given.requires_grad)
             for statement in self.statements:
                 if statement.raises:
                     continue

@@ -53,7 +53,7 @@ class Given:
             f"{''.join(', ' + option for option in options)})"
         )
 
-    def whole(self, nudge: float = 0.0, turn: int = 0) -> torch.Tensor:
+    def full(self, nudge: float = 0.0, turn: int = 0) -> torch.Tensor:
         """Return the full tensor on one device; values that are not exact are off by about `nudge`.
 
         Each `turn` perturbs them in another way; a reduction determines neither the sign of a zero
@@ -66,7 +66,7 @@ class Given:
             dim = self.seed % len(self.shape)
             one = tuple(min(size, 1) if n == dim else size for n, size in enumerate(self.shape))
             narrow = replace(self, shape=one, memory="dense")
-            return narrow.whole(nudge, turn).expand(self.shape)
+            return narrow.full(nudge, turn).expand(self.shape)
         return self._placed(self._numbers(nudge, turn))
 
     def _numbers(self, nudge: float, turn: int) -> torch.Tensor:
@@ -79,50 +79,50 @@ class Given:
             parts = replace(self, shape=(*self.shape, 2), dtype=torch.float64, memory="dense")
             return torch.view_as_complex(parts._numbers(nudge, turn)).to(self.dtype)
         if self.values == "normal":
-            whole = torch.randn(self.shape, generator=dice, dtype=torch.float64)
+            full = torch.randn(self.shape, generator=dice, dtype=torch.float64)
             if nudge:
                 dice.manual_seed(self.seed + 1 + turn)
-                whole += torch.randn(self.shape, generator=dice, dtype=torch.float64) * nudge
-            return whole.to(self.dtype)
-        whole = torch.randint(-12, 13, self.shape, generator=dice).to(torch.float64) / 4
+                full += torch.randn(self.shape, generator=dice, dtype=torch.float64) * nudge
+            return full.to(self.dtype)
+        full = torch.randint(-12, 13, self.shape, generator=dice).to(torch.float64) / 4
         if self.values == "special":
             kinds = torch.tensor(_SPECIAL, dtype=torch.float64)
             chosen = kinds[torch.randint(len(_SPECIAL), self.shape, generator=dice)]
-            whole = torch.where(torch.rand(self.shape, generator=dice) < 0.15, chosen, whole)
-        whole = whole.to(self.dtype)
+            full = torch.where(torch.rand(self.shape, generator=dice) < 0.15, chosen, full)
+        full = full.to(self.dtype)
         if turn and any(placement.is_partial() for placement in self.placements):
             dice.manual_seed(self.seed + turn)
             drawn = torch.randn(self.shape, generator=dice, dtype=torch.float64)
-            whole = torch.where(whole == 0, whole.copysign(drawn), whole)
-            return with_other_bits(whole, drawn < 0)
-        return whole
+            full = torch.where(full == 0, full.copysign(drawn), full)
+            return with_other_bits(full, drawn < 0)
+        return full
 
-    def _placed(self, whole: torch.Tensor) -> torch.Tensor:
+    def _placed(self, full: torch.Tensor) -> torch.Tensor:
         """Copy the values into the memory layout `memory`."""
         if self.memory == "permuted":
-            order = list(range(whole.ndim))
+            order = list(range(full.ndim))
             random.Random(self.seed).shuffle(order)
-            back = sorted(range(whole.ndim), key=order.__getitem__)
-            return whole.permute(order).contiguous().permute(back)
-        if self.memory == "gapped" and whole.ndim:
-            size = [n * 2 + 1 if dim == whole.ndim - 1 else n for dim, n in enumerate(whole.shape)]
-            room = whole.new_zeros(size)[..., 1::2]
-            room.copy_(whole)
+            back = sorted(range(full.ndim), key=order.__getitem__)
+            return full.permute(order).contiguous().permute(back)
+        if self.memory == "gapped" and full.ndim:
+            size = [n * 2 + 1 if dim == full.ndim - 1 else n for dim, n in enumerate(full.shape)]
+            room = full.new_zeros(size)[..., 1::2]
+            room.copy_(full)
             return room
-        return whole
+        return full
 
 
-def _moved(whole: torch.Tensor, nudge: float, seed: int, *, summed: bool) -> torch.Tensor:
+def _moved(full: torch.Tensor, nudge: float, seed: int, *, summed: bool) -> torch.Tensor:
     """A tensor of the database, each number of it off in proportion; zeros stay.
 
     If it is `summed` small numbers are as far off as their addends.
     """
-    if not nudge or not (whole.is_floating_point() or whole.is_complex()):
-        return whole
+    if not nudge or not (full.is_floating_point() or full.is_complex()):
+        return full
     dice = torch.Generator().manual_seed(seed)
-    off = torch.randn(whole.shape, generator=dice, dtype=torch.float64) * nudge
-    scale = whole.abs().clamp(min=1) * whole.sgn() if summed else whole
-    return (whole + scale * off).to(whole.dtype)
+    off = torch.randn(full.shape, generator=dice, dtype=torch.float64) * nudge
+    scale = full.abs().clamp(min=1) * full.sgn() if summed else full
+    return (full + scale * off).to(full.dtype)
 
 
 def with_other_bits(tensor: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:

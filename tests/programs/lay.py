@@ -53,48 +53,46 @@ class Held:
 
 def lay(given: Given, mesh: Any) -> DTensor:
     """Create the DTensor of an input, a leaf; partial values differ from rank to rank."""
-    whole = given.whole()
-    local = whole
+    full = given.full()
+    local = full
     for axis, placement in enumerate(given.placements):
         local = _part(
             local, placement, mesh.size(axis), mesh.get_coordinate()[axis], given.seed + axis
         )
     if given.tight:
         local = local.contiguous()
-    laid = DTensor.from_local(
-        local, mesh, given.placements, shape=whole.shape, stride=whole.stride()
-    )
+    laid = DTensor.from_local(local, mesh, given.placements, shape=full.shape, stride=full.stride())
     return laid.requires_grad_(given.requires_grad)
 
 
 def _part(
-    whole: torch.Tensor, placement: Placement, ranks: int, coord: int, seed: int
+    full: torch.Tensor, placement: Placement, ranks: int, coord: int, seed: int
 ) -> torch.Tensor:
     """Local part of one coordinate on one axis."""
     if isinstance(placement, Shard):
-        pieces = whole.chunk(ranks, placement.dim)
-        return pieces[coord] if coord < len(pieces) else whole.narrow(placement.dim, 0, 0)
+        pieces = full.chunk(ranks, placement.dim)
+        return pieces[coord] if coord < len(pieces) else full.narrow(placement.dim, 0, 0)
     if isinstance(placement, _StridedShard):
-        held = _numbers(whole.shape[placement.dim], placement, ranks)[coord]
-        return whole.index_select(placement.dim, held)
+        held = _numbers(full.shape[placement.dim], placement, ranks)[coord]
+        return full.index_select(placement.dim, held)
     if isinstance(placement, Partial):
-        return _addend(whole, placement.reduce_op, ranks, coord, seed)
-    return whole
+        return _addend(full, placement.reduce_op, ranks, coord, seed)
+    return full
 
 
-def _addend(whole: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
+def _addend(full: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
     """Partial value of one coordinate: small numbers, and on the first coordinate the rest."""
     dice = torch.Generator().manual_seed(seed)
-    noise = [torch.randint(1, 4, whole.shape, generator=dice).to(whole.dtype) for _ in range(ranks)]
+    noise = [torch.randint(1, 4, full.shape, generator=dice).to(full.dtype) for _ in range(ranks)]
     if op in ("max", "min"):
-        return whole if coord == 0 else whole - noise[coord] * (1 if op == "max" else -1)
+        return full if coord == 0 else full - noise[coord] * (1 if op == "max" else -1)
     if op == "product":
-        return whole if coord == 0 else torch.ones_like(whole)
+        return full if coord == 0 else torch.ones_like(full)
     if norm_exponent(op) is not None:
-        return whole.abs() if coord == 0 else torch.zeros_like(whole)
-    wanted = whole * ranks if op == "avg" else whole
+        return full.abs() if coord == 0 else torch.zeros_like(full)
+    wanted = full * ranks if op == "avg" else full
     first = wanted - sum(noise[1:])
-    return torch.where(whole.isfinite(), noise[coord] if coord else first, whole)
+    return torch.where(full.isfinite(), noise[coord] if coord else first, full)
 
 
 def summed(tensor: torch.Tensor) -> torch.Tensor:
@@ -156,8 +154,8 @@ def _pieces(shape: tuple[int, ...], placement: Placement, ranks: int) -> list[tu
     if dim is None:
         return [shape] * ranks
     if isinstance(placement, Shard):
-        whole = torch.empty(shape, device="meta")
-        return [tuple(_part(whole, placement, ranks, coord, 0).shape) for coord in range(ranks)]
+        full = torch.empty(shape, device="meta")
+        return [tuple(_part(full, placement, ranks, coord, 0).shape) for coord in range(ranks)]
     held = [len(numbers) for numbers in _numbers(shape[dim], placement, ranks)]
     return [(*shape[:dim], size, *shape[dim + 1 :]) for size in held]
 
@@ -201,7 +199,7 @@ def _joined(
         raise Mismatch(f"{placement} holds pieces of {found}, not of {expected}")
     dim = placement.sharded_dim
     assert dim is not None
-    whole = parts[0].new_empty(shape)
+    full = parts[0].new_empty(shape)
     for part, numbers in zip(parts, _numbers(shape[dim], placement, len(parts)), strict=True):
-        whole.index_copy_(dim, numbers, part)
-    return whole
+        full.index_copy_(dim, numbers, part)
+    return full

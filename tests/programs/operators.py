@@ -271,12 +271,12 @@ def divided(d: Draw) -> str:
     x = d.tensor(has_elements)
     dim, parts = d.dim(x), d.dice.randint(1, 4)
     size = d.values[x].shape[dim]
-    cut = d.dice.randint(0, size)
+    first = d.dice.randint(0, size)
     return d.one_of(
         (
             f"{x}.chunk({parts}, {dim})",
             f"{x}.split({parts}, {dim})",
-            f"{x}.split({[cut, size - cut]}, {dim})",
+            f"{x}.split({[first, size - first]}, {dim})",
             f"{x}.unbind({dim})",
             f"torch.tensor_split({x}, {parts}, {dim})",
         )
@@ -465,7 +465,7 @@ def compared(d: Draw) -> str:
 
 def laid_out(d: Draw) -> str:
     x = d.one_of(list(d.tensors()))
-    placements = d.layout(d.values[x].ndim, torch.bool, addends=False)
+    placements = d.layout(d.values[x].ndim, torch.bool, pending=False)
     return f"redistribute({x}, '{text_of(placements)}')"
 
 

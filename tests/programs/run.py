@@ -109,7 +109,7 @@ def on_one_device(
     program: Program, nudge: float = 0.0, turn: int = 0, change: Change = unchanged
 ) -> list[Kept]:
     """All results as one device computes them, from values that are a little off if wanted."""
-    given = {g.name: g.whole(nudge, turn).requires_grad_(g.requires_grad) for g in program.given}
+    given = {g.name: g.full(nudge, turn).requires_grad_(g.requires_grad) for g in program.given}
     return [(text, _copied(value)) for text, value in results_of(program, given, change)]
 
 
@@ -256,14 +256,14 @@ def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> Non
     for rank in ranks:
         if [text for text, _ in rank] != texts:
             raise Mismatch(f"results {[text for text, _ in rank]}, expected {texts}")
-    for number, (text, whole) in enumerate(expected):
+    for number, (text, full) in enumerate(expected):
         held = [rank[number][1] for rank in ranks]
         name = text.partition(",")[0]
         try:
-            _compare(program, held, whole, summed=summed)
-            is_made = text.startswith(f"{name}, of") and isinstance(whole, torch.Tensor)
-            if is_made and not same_stride(held[0].stride, whole.stride(), whole.shape):
-                raise OtherStride(name, held[0].stride, whole.stride())
+            _compare(program, held, full, summed=summed)
+            is_made = text.startswith(f"{name}, of") and isinstance(full, torch.Tensor)
+            if is_made and not same_stride(held[0].stride, full.stride(), full.shape):
+                raise OtherStride(name, held[0].stride, full.stride())
         except AssertionError as error:
             layout = getattr(held[0], "placements", "")
             error.args = (f"{text}\n{layout}\n{error}",)
@@ -284,7 +284,7 @@ def is_meta_stride(program: Program, error: OtherStride) -> bool:
     They differ from the CPU kernels in places; no stride is guaranteed there.
     """
     values: dict[str, Any] = {
-        g.name: g.whole().requires_grad_(g.requires_grad) for g in program.given
+        g.name: g.full().requires_grad_(g.requires_grad) for g in program.given
     }
     for statement in program.statements:
         if statement.raises:
@@ -328,28 +328,28 @@ def is_rounding(error: Exception) -> bool:
     return isinstance(error, Inexact) and is_unstable(error.program)
 
 
-def _compare(program: Program, held: list[Any], whole: Any, *, summed: bool) -> None:
+def _compare(program: Program, held: list[Any], full: Any, *, summed: bool) -> None:
     """Raises Mismatch if a result is not the expected one; it may be `summed` of addends."""
-    if isinstance(whole, Refusal):
+    if isinstance(full, Refusal):
         if any(not isinstance(each, Refusal) for each in held):
-            raise Mismatch(f"one device raises {whole}")
+            raise Mismatch(f"one device raises {full}")
         if len(set(held)) > 1:
             raise Mismatch(f"ranks raise {set(held)}")
         return
-    if not isinstance(whole, torch.Tensor):
+    if not isinstance(full, torch.Tensor):
         for each in held:
-            if not _alike(each, whole, program.precision.tolerance):
-                raise Mismatch(f"{held} for {whole}")
+            if not _alike(each, full, program.precision.tolerance):
+                raise Mismatch(f"{held} for {full}")
         return
     found = put_together(held, program.mesh_shape)
-    if found.dtype != whole.dtype or found.shape != whole.shape:
-        raise Mismatch(f"{found.dtype} {found.shape} for {whole.dtype} {whole.shape}")
-    if held[0].requires_grad != whole.requires_grad:
+    if found.dtype != full.dtype or found.shape != full.shape:
+        raise Mismatch(f"{found.dtype} {found.shape} for {full.dtype} {full.shape}")
+    if held[0].requires_grad != full.requires_grad:
         raise Mismatch(f"requires_grad is {held[0].requires_grad}")
     if summed:
-        found, whole = _without_infinities(found, whole)
+        found, full = _without_infinities(found, full)
     try:
-        same(found, whole, program.precision.tolerance)
+        same(found, full, program.precision.tolerance)
     except AssertionError as error:
         raise Inexact(str(error), program) from None
 
@@ -424,14 +424,14 @@ def rounded(
     memory = value.untyped_storage().data_ptr()
     if 0 in value.stride() or any(v.untyped_storage().data_ptr() == memory for v in others):
         return value
-    whole = value.detach().double()
-    off = torch.randn(whole.shape, generator=dice, dtype=whole.dtype)
-    fits = whole.abs() * 64 * torch.finfo(value.dtype).eps < 1
-    is_exact = ((whole * 64).frac() == 0) & fits & ("mean" not in code)
-    moved = torch.where(is_exact, whole, whole * (1 + off * nudge))
+    full = value.detach().double()
+    off = torch.randn(full.shape, generator=dice, dtype=full.dtype)
+    fits = full.abs() * 64 * torch.finfo(value.dtype).eps < 1
+    is_exact = ((full * 64).frac() == 0) & fits & ("mean" not in code)
+    moved = torch.where(is_exact, full, full * (1 + off * nudge))
     read = [values[each] for each in names_in(code)]
     if all(bool(each.all()) for each in read if isinstance(each, torch.Tensor)):
-        moved = torch.where(whole == 0, whole.copysign(off), moved)
+        moved = torch.where(full == 0, full.copysign(off), moved)
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
     copy.data.copy_(moved)
     return with_other_bits(copy, off < 0)

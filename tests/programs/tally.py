@@ -92,8 +92,8 @@ def count(tally: Tally, program: Program) -> None:
         words = re.sub(r"\d+", "", text_of(given.placements)).split()
         kinds = [given.values, given.memory] if given.sample is None else ["sampled"]
         tally.layouts.update([*words, *kinds, str(given.dtype).removeprefix("torch.")])
-        cuts = [getattr(p, "dim", None) for p in given.placements]
-        tally.layouts["nested"] += len(cuts) - cuts.count(None) > len({*cuts} - {None})
+        dims = [getattr(p, "dim", None) for p in given.placements]
+        tally.layouts["nested"] += len(dims) - dims.count(None) > len({*dims} - {None})
         tally.layouts["empty"] += 0 in given.shape
     tally.layouts[f"mesh {'x'.join(map(str, program.mesh_shape))}"] += 1
     with _Families() as counted, warnings.catch_warnings():

@@ -149,7 +149,7 @@ def test_a_program_prints_as_a_script_that_runs():
 def test_what_is_laid_out_is_put_together_again(layout):
     given = Given("a0", (5, 3), torch.float64, 5, 0, False, placements_of(layout))
     held = run_threads(lambda: Held.of(lay(given, kept_mesh((2, 3)))), 6)
-    torch.testing.assert_close(put_together(held, (2, 3)), given.whole())
+    torch.testing.assert_close(put_together(held, (2, 3)), given.full())
 
 
 def test_replicas_that_differ_and_pieces_of_a_wrong_size_are_seen():

@@ -56,7 +56,7 @@ def test_views_are_aliases_and_copies_are_not() -> None:
     assert torch._C._is_alias_of is tensors.is_alias_of
 
 
-def test_a_zero_tensor_is_told_from_zeros() -> None:
+def test_a_zero_tensor_is_distinguished_from_zeros() -> None:
     assert torch._efficientzerotensor(2)._is_zerotensor()
     assert not torch.zeros(2)._is_zerotensor()
 
@@ -96,7 +96,7 @@ def test_nested_values_are_taken_apart_and_put_together() -> None:
     assert trees.tree_map_only(int, str, [1, (2.0,)]) == ["1", (2.0,)]
 
 
-def test_placements_of_torch_are_told_apart_by_their_classes() -> None:
+def test_placements_of_torch_are_distinguished_by_their_classes() -> None:
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.placement_types import _StridedShard
 

@@ -2,7 +2,7 @@
 
 The cost is the time in which all others waited (`delayed_calls` of `commtrace.analyze.stragglers`),
 multiplied by the number of ranks involved. If n ranks behave alike, each causes 1/n of all delays.
-A rank counts as late if its odds are `late_odds` times as high and its delays are spread over
+A rank counts as late if its odds are `straggler_ratio` times as high and its delays are spread over
 several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`).
 """
 
@@ -72,7 +72,7 @@ def load_imbalance(frames: Frames) -> list[Finding]:
     rest = events[~events["rank"].isin(_always_late(frames, events))]
     rest = rest[~rest.index.isin(_stalled(frames, events).index) & (rest["number"] > 0)]
     cost = float(rest["cost"].sum())
-    if rest["rank"].nunique() < 2 or cost < _least_cost(frames, "uneven_share"):
+    if rest["rank"].nunique() < 2 or cost < _least_cost(frames, "imbalance_share"):
         return []
     share = (rest.groupby("rank")["cost"].sum() / cost).sort_values(ascending=False)
     most = ", ".join(f"rank {rank} {part:.0%}" for rank, part in share.head(3).items())
@@ -107,8 +107,8 @@ def _delays(frames: Frames) -> pd.DataFrame:
 
 def _always_late(frames: Frames, events: pd.DataFrame) -> list[int]:
     total, num_ranks = events["cost"].sum(), frames.num_ranks
-    least = max(_least_cost(frames, "late_share"), 1)
-    odds, least_spread = map(frames.settings.threshold, ("late_odds", "late_spread"))
+    least = max(_least_cost(frames, "straggler_share"), 1)
+    odds, least_spread = map(frames.settings.threshold, ("straggler_ratio", "straggler_spread"))
     found = []
     for rank, cost in events.groupby("rank")["cost"]:
         spread = cost.sum() ** 2 / (cost**2).sum()
@@ -125,7 +125,7 @@ def _stalled(frames: Frames, events: pd.DataFrame) -> pd.DataFrame:
     return events[
         (events["number"] > 0)
         & (events["step"] != first)
-        & (events["cost"] >= _least_cost(frames, "late_share"))
+        & (events["cost"] >= _least_cost(frames, "straggler_share"))
         & (events["delay_ns"] >= frames.settings.threshold("stall_factor") * usual)
         & ~events["rank"].isin(_always_late(frames, events))
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from commtrace.analyze.story.peers import Peer
 from commtrace.analyze.story.pick import NAMED, find_call
 from commtrace.analyze.story.story import Group, Story, Suggestion, Time, Where, explain
-from commtrace.analyze.story.why import Candidate, Operator, Step, Why
+from commtrace.analyze.story.why import Candidate, Operator, Reason, Step
 
 __all__ = [
     "NAMED",
@@ -21,12 +21,12 @@ __all__ = [
     "Group",
     "Operator",
     "Peer",
+    "Reason",
     "Step",
     "Story",
     "Suggestion",
     "Time",
     "Where",
-    "Why",
     "explain",
     "find_call",
 ]

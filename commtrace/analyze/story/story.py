@@ -11,7 +11,7 @@ from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.findings import reported as reported_findings
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.story.peers import MatchedCalls, Peer, matched_calls, ranks_of
-from commtrace.analyze.story.why import Why, what_is_unknown, why
+from commtrace.analyze.story.why import Reason, what_is_unknown, why
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import NANOSECONDS_PER_SECOND
@@ -121,7 +121,7 @@ class Story:
     number: int
     num_alike: int
     where: Where
-    why: Why
+    why: Reason
     group: Group
     time: Time
     peers: tuple[Peer, ...]

@@ -74,7 +74,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Reason:
     """The reason of a call; text is empty if the trace has none.
 
     Attributes:
@@ -104,9 +104,9 @@ class Why:
     parameters: tuple[str, ...]
 
 
-def why(frames: Frames, call: pd.Series) -> Why:
+def why(frames: Frames, call: pd.Series) -> Reason:
     """Return the reason of a row of table `comm`."""
-    return Why(
+    return Reason(
         sentence=str(call["reason"]),
         note=note_in(str(call["reason"])),
         op=str(call["op"]),
@@ -123,8 +123,8 @@ def why(frames: Frames, call: pd.Series) -> Why:
     )
 
 
-class Reason(Protocol):
-    """The part of `Why` that decides which parts are unknown."""
+class RecordedReason(Protocol):
+    """The part of a `Reason` that decides which parts are unknown."""
 
     @property
     def op(self) -> str:
@@ -147,7 +147,7 @@ class Reason(Protocol):
         ...
 
 
-def what_is_unknown(frames: Frames, reason: Reason) -> dict[str, str]:
+def what_is_unknown(frames: Frames, reason: RecordedReason) -> dict[str, str]:
     """Return the parts of the reason that the trace lacks, each with an explanation."""
     if not reason.op:
         return {"operator": _why_no_operator(frames, reason)}
@@ -161,7 +161,7 @@ def what_is_unknown(frames: Frames, reason: Reason) -> dict[str, str]:
     return {"candidates": BY_NAME.get(reason.op, _CANDIDATES_UNKNOWN)}
 
 
-def _why_no_operator(frames: Frames, reason: Reason) -> str:
+def _why_no_operator(frames: Frames, reason: RecordedReason) -> str:
     if reason.carries == HARNESS:
         return "No operator needed it: a test harness synchronizes its ranks."
     if reason.carries:

@@ -188,7 +188,7 @@ class Call:
         """Return the call as a row of table `comm`, in the order of its columns."""
         request, location = self.request, self.location
         group, place, attribution = request.group, location.place, location.attribution
-        why = request.announcement
+        why = request.reason
         if why is None and attribution is not None and attribution.reason is not None:
             why = attribution.reason()
         number, seq, issue, duration, blocked, complete, step, module_call, op_id, sent_id = (

@@ -109,7 +109,7 @@ class Groups:
 
 
 def _meshes() -> list[DeviceMesh]:
-    """Return the meshes of the process, newest first as far as the garbage collector can tell.
+    """Return the meshes of the process, newest first where the garbage collector keeps order.
 
     Some may be leftovers from a time when another group had the same name.
     """

@@ -24,25 +24,25 @@ Shapes = tuple[torch.Size, ...]
 
 
 class Request:
-    """Argument values of a call; shared by all calls that one announcement object announces.
+    """Argument values of a call; shared by all calls that one `Reason` announces.
 
     `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
     ranks within the group, -1 if none.
     """
 
     __slots__ = (
-        "announcement", "device", "dtype", "group", "is_async", "is_computed", "is_shared",
-        "kept_bytes", "native_op", "payload", "peer", "received", "reduce_op", "root", "sent",
+        "device", "dtype", "group", "is_async", "is_computed", "is_shared", "kept_bytes",
+        "native_op", "payload", "peer", "reason", "received", "reduce_op", "root", "sent",
         "signature",
     )  # fmt: skip
 
     def __init__(
-        self, native_op: str, signature: Signature, group: Group, announcement: Any = None
+        self, native_op: str, signature: Signature, group: Group, reason: Any = None
     ) -> None:
         self.native_op = native_op
         self.signature = signature
         self.group = group
-        self.announcement = announcement
+        self.reason = reason
         self.sent: Shapes = ()
         self.received: Shapes = ()
         self.payload = 0
@@ -108,7 +108,7 @@ class Request:
             return id(self)
         return (
             self.native_op, self.group, self.reduce_op, self.root, self.peer, self.dtype, self.sent,
-            self.received, self.payload, self.kept_bytes, self.is_async, id(self.announcement),
+            self.received, self.payload, self.kept_bytes, self.is_async, id(self.reason),
         )  # fmt: skip
 
     def wire_bytes(self) -> int:

@@ -4,10 +4,10 @@
    Each part of the view is a field of one table (fields.js): its name, the section it belongs to ("" for none),
    `read` (its text now, "" for what the page opens with), `parse` (the value of a text; throws a
    RangeError with the reason where there is none) and `apply`. Nothing that an address says is
-   believed: what does not parse, or was made on the page of another run, is left out and told. */
+   believed: what does not parse, or was made on the page of another run, is left out and reported. */
 
 const LONGEST_ADDRESS = 8000;
-const LONGEST_TOLD = 60;
+const LONGEST_SHOWN = 60;
 const GESTURE_MS = 700; // changes of the same fields that follow this closely are one step back
 const SETTLED_MS = 150;
 
@@ -56,11 +56,11 @@ class Address {
   text() {
     const held = this.fields.map(({ name, read }) => [name, read()]).filter(([, text]) => text);
     const parts = [["at", this.at], ["page", held.length ? this.page : ""], ...held];
-    const told = parts.filter(([, text]) => text).map(([name, text]) => `${name}=${encodedValue(text)}`);
-    return told.length ? `#${told.join("&")}` : "";
+    const shown = parts.filter(([, text]) => text).map(([name, text]) => `${name}=${encodedValue(text)}`);
+    return shown.length ? `#${shown.join("&")}` : "";
   }
 
-  /** Told by each part of the page that its field has changed; what changes at once is one step. */
+  /** Called by each part of the page whose field has changed; simultaneous changes are one step of the history. */
   changed(name) {
     if (this.isFollowing) return;
     if (!this.touched.size) queueMicrotask(() => this.write());
@@ -156,13 +156,13 @@ class Address {
       return { values, refused: ["it was made on the page of another run"] };
     }
     for (const [name, text] of parts) {
-      const told = `${name}=${text}`.slice(0, LONGEST_TOLD);
+      const part = `${name}=${text}`.slice(0, LONGEST_SHOWN);
       try {
         if (!known.has(name)) throw new RangeError("there is no such part");
         values.set(name, known.get(name)(decodedValue(text)));
       } catch (error) {
         if (!(error instanceof RangeError)) throw error;
-        refused.push(`${told}: ${error.message}`);
+        refused.push(`${part}: ${error.message}`);
       }
     }
     return { values, refused };

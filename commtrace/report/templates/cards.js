@@ -7,8 +7,8 @@ class Cards {
   constructor(calls, timeline, onChange) {
     Object.assign(this, { calls, timeline, onChange, shown: "" });
     this.bar = document.getElementById("marked");
-    this.cut("finding-list", "more-findings", "findings");
-    this.cut("problem-list", "more-problems", "problems");
+    this.shorten("finding-list", "more-findings", "findings");
+    this.shorten("problem-list", "more-problems", "problems");
     for (const button of document.querySelectorAll("[data-evidence]")) {
       button.addEventListener("click", () => this.show(button.closest("li").id));
     }
@@ -18,7 +18,7 @@ class Cards {
   }
 
   /** Hides all but the first cards of a list behind a button. */
-  cut(listId, moreId, name) {
+  shorten(listId, moreId, name) {
     const list = document.getElementById(listId);
     if (!list) return;
     const rest = [...list.children].slice(CARDS_AT_ONCE);
@@ -27,10 +27,10 @@ class Cards {
     for (const card of rest) card.hidden = true;
     const button = more.firstElementChild;
     button.textContent = `Show ${rest.length} more ${name}`;
-    button.addEventListener("click", () => this.uncut(list));
+    button.addEventListener("click", () => this.showAll(list));
   }
 
-  uncut(list) {
+  showAll(list) {
     for (const card of list.children) card.hidden = false;
     list.nextElementSibling.hidden = true;
   }
@@ -38,7 +38,7 @@ class Cards {
   /** Scrolls to a finding, by its place. */
   reveal(place) {
     const card = document.getElementById(`finding-${place + 1}`);
-    if (card.hidden) this.uncut(card.parentElement);
+    if (card.hidden) this.showAll(card.parentElement);
     card.scrollIntoView();
   }
 
@@ -65,7 +65,7 @@ class Cards {
     document.getElementById("marked-title").textContent = button.dataset.title;
     this.bar.hidden = false;
     this.at = 0;
-    this.tell();
+    this.announce();
   }
 
   /** The calls that overlap in time, as one collective's do, in groups by time. */
@@ -81,7 +81,7 @@ class Cards {
     return groups;
   }
 
-  tell() {
+  announce() {
     const count = this.places.length;
     document.getElementById("marked-place").textContent = count ? `${this.at + 1} of ${count}` : "not in this part of the run";
     for (const id of ["marked-before", "marked-after"]) document.getElementById(id).hidden = count < 2;
@@ -89,7 +89,7 @@ class Cards {
 
   /** Brings the evidence into view. */
   go() {
-    this.tell();
+    this.announce();
     if (this.places.length) this.timeline.mark(this.places[this.at], this.all);
   }
 
@@ -121,7 +121,7 @@ class Cards {
     if (!wanted) return this.hide();
     this.choose(wanted.id);
     this.at = Math.min(Math.max(wanted.at, 0), Math.max(this.places.length - 1, 0));
-    this.tell();
+    this.announce();
     return this.timeline.setMarked(this.all);
   }
 }

@@ -1,8 +1,8 @@
 "use strict";
-/* The panel at the side in which one call tells its story. */
+/* The side panel that describes one call. */
 
 class Detail {
-  /** `timeline` is null where there is no call; `onChange` is told when another call is open. */
+  /** `timeline` is null where there is no call; `onChange` is called when another call is open. */
   constructor({ calls, facts, timeline, filter, showFinding, onChange }) {
     Object.assign(this, { calls, timeline, onChange, row: -1 });
     this.panel = document.getElementById("detail");

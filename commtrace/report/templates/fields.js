@@ -35,10 +35,10 @@ function viewFields({ themes, flame, timeline, tables, filter, cards, detail }) 
 class LinkNote {
   constructor() {
     this.note = document.getElementById("link-note");
-    document.getElementById("link-note-close").addEventListener("click", () => this.tell([]));
+    document.getElementById("link-note-close").addEventListener("click", () => this.show([]));
   }
 
-  tell(refused) {
+  show(refused) {
     this.note.hidden = !refused.length;
     document.getElementById("link-note-text").textContent =
       visible(`Not all of the link could be followed, and the rest is shown without it: ${refused.join("; ")}.`);

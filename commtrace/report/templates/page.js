@@ -19,7 +19,7 @@ function run(source) {
   document.head.append(script);
 }
 
-/** The page's parts, which tell `changed` the name of a field of the address that they changed. */
+/** The page's parts, which call `changed` with the name of the address field that they changed. */
 class Page {
   constructor(data) {
     this.data = data;
@@ -98,7 +98,7 @@ class Page {
       { keys: ["Escape"], does: "close what is open: a call, marks, a filter", act: () => this.closeOne() },
     ]);
     const note = new LinkNote();
-    this.address = new Address(this.data.fingerprint, viewFields(this), (refused) => note.tell(refused));
+    this.address = new Address(this.data.fingerprint, viewFields(this), (refused) => note.show(refused));
     this.address.follow(true);
   }
 

@@ -36,7 +36,7 @@ function callText(calls, row) {
   const reason = (value("reason") || "").match(/.{1,96}(\s|$)|.{1,96}/g) || [];
   const wait = value("wait_ns");
   let times = named("blocked ", "blocked_ns");
-  if (times && value("last_rank") === value("rank")) times += "; came last";
+  if (times && value("last_rank") === value("rank")) times += "; last to arrive";
   else if (times && wait !== null) {
     times += `: waited ${text("wait_ns")} (last came rank ${text("last_rank")}), transfer ${text("transfer_ns")}`;
   }

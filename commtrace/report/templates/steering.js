@@ -14,7 +14,7 @@ class Steering {
     this.place.setAttribute("role", "application");
     this.place.setAttribute("aria-label", "Timeline of the calls of each rank");
     this.place.setAttribute("aria-describedby", "timeline-status");
-    this.place.addEventListener("focus", () => this.tell());
+    this.place.addEventListener("focus", () => this.describe());
     this.place.addEventListener("blur", () => { this.status.textContent = ""; });
     this.place.addEventListener("wheel", (event) => this.turn(event), { passive: false });
     this.place.addEventListener("mousemove", (event) => { this.pointed = event.clientX; }, { passive: true });
@@ -57,7 +57,7 @@ class Steering {
   zoom(factor) {
     const isOver = this.place.matches(":hover");
     this.timeline.zoomBy(factor, isOver ? this.instant(this.pointed) : this.selectedInstant());
-    this.tell();
+    this.describe();
   }
 
   /** The middle of the selected call, where that is in view. */
@@ -72,12 +72,12 @@ class Steering {
 
   pan(part) {
     this.timeline.panBy(part);
-    this.tell();
+    this.describe();
   }
 
   fit() {
     this.timeline.fit();
-    this.tell();
+    this.describe();
   }
 
   /** The calls of a rank that are drawn, in order of time. */
@@ -125,7 +125,7 @@ class Steering {
     const at = timeline.ms(timeline.calls.own.issue_ns[row]);
     const [first, last] = timeline.range;
     if (at < first || at > last) timeline.panBy((at - (first + last) / 2) / (last - first));
-    this.tell();
+    this.describe();
   }
 
   open() {
@@ -134,7 +134,7 @@ class Steering {
   }
 
   /** Says what has the focus. */
-  tell() {
+  describe() {
     if (!this.place.contains(document.activeElement) && this.timeline.selected < 0) return;
     const { timeline } = this;
     const [from, to] = timeline.range.map((edge) => FORMATS.ns(Math.max(edge, 0) * MS));

@@ -6,7 +6,7 @@ const SHARE_OF_VIEW = 0.5; // what a step must take of the view to be the one th
 const WHOLE_RUN = -1;
 
 class StepBox {
-  /** `steps` are `{ number, start, end }`; `choose` is told the place of one, or WHOLE_RUN. */
+  /** `steps` are `{ number, start, end }`; `choose` is called with the place of one, or WHOLE_RUN. */
   constructor(steps, choose) {
     Object.assign(this, { steps, choose });
     this.select = document.getElementById("step");

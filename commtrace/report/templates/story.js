@@ -1,5 +1,5 @@
 "use strict";
-/* The chapters of one call's story, as `commtrace explain` tells it. */
+/* Sections that describe one call, as in `commtrace explain`. */
 
 const PEERS_AT_ONCE = 12;
 const MOST_NAMED = 8;
@@ -45,7 +45,7 @@ class Story {
   }
 
   chapters() {
-    const told = [
+    const chapters = [
       ["", this.reason()],
       ["Where", this.where()],
       ["Why", this.why()],
@@ -57,7 +57,7 @@ class Story {
       ["What could be better about it", this.findings()],
       ["Not known", this.unknown()],
     ];
-    return told.flatMap(([title, parts]) => {
+    return chapters.flatMap(([title, parts]) => {
       const lines = parts.filter(Boolean);
       if (!lines.length) return [];
       const isList = lines.some((line) => line.firstElementChild?.tagName === "DT");
@@ -184,7 +184,7 @@ class Story {
   sent() {
     const { group } = this.meeting;
     const shapes = [this.value("input_shapes") || "nothing", this.value("output_shapes") || "nothing"];
-    const toldShapes = this.has("input_shapes") || this.has("output_shapes");
+    const hasShapes = this.has("input_shapes") || this.has("output_shapes");
     const ranks = group && group.ranks.length ? `${group.ranks.length} ranks: ${listed(group.ranks)}` : "members not known";
     const isTransfer = TRANSFERS.includes(this.value("kind"));
     const number = this.calls.own.number[this.row];
@@ -193,8 +193,8 @@ class Story {
       storyLine("operator", this.value("native_op") || this.value("kind"), { code: true }),
       this.column("reduce_op"),
       this.value("is_async") && storyLine("asynchronous", "yes"),
-      (toldShapes || this.has("dtype")) && storyLine("tensors",
-        `${this.value("dtype") || ""} ${toldShapes ? shapes.join(" → ") : ""}`.trim(), { code: true }),
+      (hasShapes || this.has("dtype")) && storyLine("tensors",
+        `${this.value("dtype") || ""} ${hasShapes ? shapes.join(" → ") : ""}`.trim(), { code: true }),
       storyLine("payload", this.text("payload_bytes")),
       storyLine("sent", `${this.text("wire_bytes")}${this.has("wire_bytes") ? ` by this rank${isTransfer ? "" : ", in a ring"}` : ""}`),
       wasPlanned && storyLine("planned", this.text("planned_bytes")),
@@ -211,14 +211,14 @@ class Story {
     const isKnown = issued !== null && ((complete !== null && complete >= issued) || blocked !== null);
     const lasted = isKnown ? ended - issued : null;
     const hidden = lasted !== null && blocked !== null ? Math.max(lasted - blocked, 0) : 0;
-    const forWhom = this.value("last_rank") === this.value("rank") ? ": it came last" : ` for rank ${this.value("last_rank")}`;
+    const forWhom = this.value("last_rank") === this.value("rank") ? ": it was the last to arrive" : ` for rank ${this.value("last_rank")}`;
     const wait = this.value("wait_ns");
     return [
       issued !== null && storyLine("began", `${this.text("issue_ns")} after the start`),
       lasted !== null && storyLine("took", FORMATS.ns(lasted)),
       blocked !== null && storyLine("blocked", `${FORMATS.ns(blocked)}${hidden > 0 ? `, ${FORMATS.ns(hidden)} overlapped` : ""}`),
       wait !== null && storyLine("waited", `${FORMATS.ns(wait)}${this.has("last_rank") ? forWhom : ""}`),
-      this.has("transfer_ns") && storyLine("transfer", `${this.text("transfer_ns")}, with all there`),
+      this.has("transfer_ns") && storyLine("transfer", `${this.text("transfer_ns")}, after all had arrived`),
       this.bandwidth(lasted),
     ];
   }
@@ -244,7 +244,7 @@ class Story {
     if (differing.length) parts.push(element("p", "bad", `Rank ${listed(differing)} made another call`));
     if (peers.length < 2) return parts;
     if (last.isLast) {
-      parts.push(element("p", "", `Rank ${this.calls.own.rank[last.row]} came last, ${FORMATS.ns(last.after)} after the first`));
+      parts.push(element("p", "", `Rank ${this.calls.own.rank[last.row]} was the last to arrive, ${FORMATS.ns(last.after)} after the first`));
     } else if (last.after === 0) parts.push(element("p", "", "All came at once"));
     return [...parts, this.arrivals(peers)];
   }

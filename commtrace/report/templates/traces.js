@@ -30,7 +30,7 @@ class Traces {
     };
   }
 
-  /** The phases behind the calls, a trace for each, where they can be told apart. */
+  /** The phases behind the calls, a trace for each, if they can be distinguished. */
   phases(first, last) {
     const { rank, phase, start_ns: start, end_ns: end } = this.timeline.data.phases;
     const places = new Map(this.timeline.data.ranks.map((each, place) => [each, place]));

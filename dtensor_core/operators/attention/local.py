@@ -12,7 +12,7 @@ import torch
 
 from dtensor_core.operators.local_operator import Local, LocalMaker, by_name, called_with, zeros
 from dtensor_core.placement import Partial
-from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.execute import Origin, execute
 from dtensor_core.redistribute.partial_combine import Line
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.sharded_rng import apart
@@ -58,7 +58,7 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
         full, of_keys = outputs[0], [each.sharded_dim == 2 for each in keys.placements]
         merged = zip(of_keys, full.placements, strict=True)
         partial = full.with_placements([Partial() if is_of else p for is_of, p in merged])
-        cause = Cause(str(op), "output")
+        origin = Origin(str(op), "output")
 
         def part(*args: Any, **kwargs: Any) -> Any:
             mask = by_name(op, args, kwargs).get("attn_mask")
@@ -78,7 +78,7 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
             none = total == -torch.inf  # any other nan comes from the scores
             weight = (lse - total).exp().masked_fill(none, 0.0).flatten(2)[..., : out.shape[2]]
             out = (out * weight.unsqueeze(-1)).to(out.dtype)
-            out = execute(out, partial, plan_between(partial, full), cause)
+            out = execute(out, partial, plan_between(partial, full), origin)
             return out, total.masked_fill(none, 0.0), *rest
 
         return part
@@ -89,7 +89,7 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
 def _mask(like: torch.Tensor, queries: Spec, keys: Spec) -> torch.Tensor:
     """Return a mask with minus infinity where a local key comes after a query."""
     rows, columns = (
-        torch.cat([torch.arange(at.size, device=like.device) + at.offset for at in each.held(2)])
+        torch.cat([torch.arange(at.size, device=like.device) + at.offset for at in each.extents(2)])
         for each in (queries, keys)
     )
     mask = like.new_zeros(len(rows), len(columns))

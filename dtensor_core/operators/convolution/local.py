@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.layout import Cut, local_extent
+from dtensor_core.layout import AxisSharding, local_extent
 from dtensor_core.operators.local_operator import Local, argument_names
 from dtensor_core.operators.windows import Part, Windows, fitted, per_dim
 from dtensor_core.redistribute.halo_exchange import Rows
@@ -74,7 +74,7 @@ class Spatial:
     first: int
     transposed: bool
 
-    def part(self, dim: int, shard: Cut, *, of_x: bool) -> Part:
+    def part(self, dim: int, shard: AxisSharding, *, of_x: bool) -> Part:
         """Return a rank's work for its part of the result, or for its part of the gradient of x."""
         windows = self.windows[dim]
         of_windows = of_x is self.transposed
@@ -95,7 +95,7 @@ class Spatial:
         return changed
 
 
-def on_rows(spatial: Spatial, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+def on_rows(spatial: Spatial, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
     """Make the convolution of the rows that a rank's windows read."""
     parts = {dim: spatial.part(dim, shard, of_x=False) for dim, shard in shards.items()}
 
@@ -113,7 +113,11 @@ def on_rows(spatial: Spatial, op: Local, rows: Rows, shards: Mapping[int, Cut]) 
 
 
 def gradients_on_rows(
-    spatial: Spatial, mask: Sequence[bool], op: Local, rows: Rows, shards: Mapping[int, Cut]
+    spatial: Spatial,
+    mask: Sequence[bool],
+    op: Local,
+    rows: Rows,
+    shards: Mapping[int, AxisSharding],
 ) -> Local:
     """Make the requested gradients from the rows that a rank's windows read and are read by."""
     of_x = {dim: spatial.part(dim, shard, of_x=True) for dim, shard in shards.items()}

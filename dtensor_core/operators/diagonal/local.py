@@ -19,9 +19,9 @@ def _pieces(
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the local pieces of the diagonal, as views, each with its start in the diagonal."""
     row = 0
-    for rows in spec.held(dims[0]):
+    for rows in spec.extents(dims[0]):
         column = 0
-        for columns in spec.held(dims[1]):
+        for columns in spec.extents(dims[1]):
             block = x.narrow(dims[0], row, rows.size).narrow(dims[1], column, columns.size)
             here = offset + rows.offset - columns.offset
             piece = block.diagonal(here, *dims)
@@ -107,6 +107,6 @@ def triangular(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 def _positions(spec: Spec, dim: int, like: torch.Tensor) -> torch.Tensor:
     positions = [
         torch.arange(piece.offset, piece.offset + piece.size, device=like.device)
-        for piece in spec.held(dim)
+        for piece in spec.extents(dim)
     ]
     return torch.cat(positions)

@@ -44,7 +44,7 @@ class Share:
     ) -> None:
         self.op, self._others = op, others
         self._num_indices = indices.shape[0]
-        self._positions = indices.held(0)
+        self._positions = indices.extents(0)
         self._rows = None if weight is None else LocalPositions(op, weight, 0)
         self.is_part = indices.local_shape != tuple(indices.shape) or (
             weight is not None and weight.local_shape[0] != weight.shape[0]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.local_operator import Local, LocalMaker, zeros
 from dtensor_core.operators.windows import extent
 from dtensor_core.redistribute.halo_exchange import Rows
@@ -156,12 +156,12 @@ def resampled(
     backward: bool,
     op: Local,
     rows: Rows,
-    shards: Mapping[int, Cut],
+    shards: Mapping[int, AxisSharding],
 ) -> Local:
     """Make the operator of these dims, or its gradient, applied one dim after the other."""
     found = {dim: taps_of(dim) for dim in dims}
     sizes = {dim: each.size if backward else len(each.first) for dim, each in found.items()}
-    every = dict.fromkeys(dims, Cut(1, 0)) | dict(shards)
+    every = dict.fromkeys(dims, AxisSharding(1, 0)) | dict(shards)
     owns = {dim: local_extent(sizes[dim], c.num_shards, c.coord) for dim, c in every.items()}
 
     def local(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.batched import batched
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import exchanging_rows
@@ -48,7 +48,7 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
         first = call.specs[0].ndim - own
         taps_of = partial(_taps, call, own, reach, backward=backward)
 
-        def wanted(dim: int, shard: Cut) -> Extent:
+        def wanted(dim: int, shard: AxisSharding) -> Extent:
             """Return the extent that a rank needs for its rows of the result."""
             found, size = taps_of(dim=dim), call.outputs[0].shape[dim]
             rows = local_extent(size, shard.num_shards, shard.coord)

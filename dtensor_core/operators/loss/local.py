@@ -16,7 +16,7 @@ from dtensor_core.operators.local_operator import (
 )
 from dtensor_core.operators.local_positions import LocalPositions
 from dtensor_core.placement import Partial, Replicate
-from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.execute import Origin, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec
 
@@ -87,7 +87,7 @@ def nll(dim: int, reduction: int) -> LocalMaker:
         partial = total.with_placements(
             [Replicate() if each in (None, dim) else Partial() for each in dims]
         )
-        plan, cause = plan_between(partial, total), Cause(str(op), "total_weight")
+        plan, origin = plan_between(partial, total), Origin(str(op), "total_weight")
 
         def loss(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             given = by_name(op, args, kwargs)
@@ -98,7 +98,7 @@ def nll(dim: int, reduction: int) -> LocalMaker:
             counted = (given["target"] != given["ignore_index"]).to(width)
             if given["weight"] is not None:
                 counted *= given["weight"][given["target"].clamp(0, positions.size - 1)]
-            weight = execute(counted.sum(), partial, plan, cause)
+            weight = execute(counted.sum(), partial, plan, origin)
             return (found.sum(dtype=width) / weight).to(found.dtype), weight.to(found.dtype)
 
         return loss

@@ -166,7 +166,7 @@ class _Groups:
     def __init__(self, line: Line, x: torch.Tensor, number: int, moments: Spec) -> None:
         shape, self._line = line.shape, line
         self.each, self.number = shape[1] // number, moments.local_shape[1]
-        base = moments.held(1)[0].offset
+        base = moments.extents(1)[0].offset
         starts = [line.offset(1, coords) for coords in line.coords]
         channels_of_ranks = [
             range(at, at + each[1]) for at, each in zip(starts, line.shapes, strict=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.windows import extent, fitted, meeting
 from dtensor_core.redistribute.halo_exchange import Rows
@@ -80,7 +80,7 @@ def folding(
     pads: Sequence[int],
     op: Local,
     rows: Rows,
-    shards: Mapping[int, Cut],
+    shards: Mapping[int, AxisSharding],
 ) -> Local:
     """Make the gradient of padding with some sharded dims."""
     left = list(pads)

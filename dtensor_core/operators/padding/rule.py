@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.batched import batched
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import exchanging_rows
@@ -50,7 +50,7 @@ def _padding(call: Call, edges: _Edges, rest: tuple[Any, ...] = ()) -> RowChange
             taken = extent(-before, size + behind)
             lines[dim] = RowLine((below, RowCopy(0, Extent(0, size)), above), taken)
 
-    def without(shards: Mapping[int, Cut]) -> tuple[Any, ...]:
+    def without(shards: Mapping[int, AxisSharding]) -> tuple[Any, ...]:
         left = [0 if len(shape) - 1 - n // 2 in shards else pad for n, pad in enumerate(pads)]
         return left, *rest
 
@@ -91,7 +91,7 @@ def _unpadding(own: int, *, mirrors: bool) -> Row:
             for n in range(own)
         }
 
-        def wanted(dim: int, shard: Cut) -> Extent:
+        def wanted(dim: int, shard: AxisSharding) -> Extent:
             return dims[dim].needs(local_extent(shape[dim], shard.num_shards, shard.coord))
 
         for dim in dims:

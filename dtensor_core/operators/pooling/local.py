@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.windows import Part, fitted
 from dtensor_core.redistribute.halo_exchange import Rows
@@ -40,7 +40,7 @@ class Pool:
         return count - 1 if self.ceil and (count - 1) * windows.step >= behind else count
 
 
-def pooled(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+def pooled(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
     """Make the pool, on the rows that its windows read."""
     parts = {
         dim: Part.within(pool.windows[dim], own)
@@ -94,7 +94,7 @@ def _behind(starts: Mapping[int, int]) -> dict[int, _Move]:
     return {dim: partial(torch.add, other=start) for dim, start in starts.items() if start}
 
 
-def adapted(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+def adapted(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
     """Make the adaptive pool: one call per window size, on windows laid out one after the other."""
     owns = _owns(pool, shards, "count")
     groups = {dim: pool.windows[dim].alike(own) for dim, own in owns.items()}
@@ -129,7 +129,7 @@ def adapted(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Loc
     return local
 
 
-def shared_out(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+def shared_out(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
     """Make the gradient of an adaptive average pool, with one call per window size."""
     owns = _owns(pool, shards)
     seeing = {dim: pool.windows[dim].seeing(own) for dim, own in owns.items()}
@@ -158,7 +158,7 @@ def shared_out(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> 
     return local
 
 
-def spread(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+def spread(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
     """Make the gradient of an average pool."""
     owns = _owns(pool, shards)
     seeing = {dim: pool.windows[dim].seeing(own) for dim, own in owns.items()}
@@ -181,7 +181,7 @@ def spread(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Loca
     return local
 
 
-def scattered(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+def scattered(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
     """Make the gradient of a max pool: each element is added at its index."""
     owns = _owns(pool, shards)
     blocks = {
@@ -208,7 +208,7 @@ def scattered(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> L
     return local
 
 
-def _owns(pool: Pool, shards: Mapping[int, Cut], what: str = "size") -> dict[int, Extent]:
+def _owns(pool: Pool, shards: Mapping[int, AxisSharding], what: str = "size") -> dict[int, Extent]:
     """Return this rank's rows, or its windows, of each sharded dim."""
     return {
         dim: local_extent(getattr(pool.windows[dim], what), shard.num_shards, shard.coord)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.batched import batched
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import exchanging_rows
@@ -71,7 +71,7 @@ def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) 
         pool = windows_of(call, own)
         run = partial(adapted if windows_of is _adaptive else pooled, pool)
 
-        def wanted(dim: int, shard: Cut) -> Extent:
+        def wanted(dim: int, shard: AxisSharding) -> Extent:
             windows = pool.windows[dim]
             return windows.seen(local_extent(windows.count, shard.num_shards, shard.coord))
 
@@ -95,12 +95,12 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
         of_average = shared_out if windows_of is _adaptive else spread
         run = partial(of_average if len(call.specs) == 2 else scattered, pool)
 
-        def wanted(dim: int, shard: Cut) -> Extent:
+        def wanted(dim: int, shard: AxisSharding) -> Extent:
             windows = pool.windows[dim]
             return windows.seeing(local_extent(windows.size, shard.num_shards, shard.coord))
 
         for dim in pool.windows:
-            wants: dict[int, Callable[[Cut], Extent]] = dict.fromkeys(
+            wants: dict[int, Callable[[AxisSharding], Extent]] = dict.fromkeys(
                 range(len(call.specs)), partial(wanted, dim)
             )
             wants[1] = lambda shard: Extent(0, 0)  # only the shape of the pooled tensor is read

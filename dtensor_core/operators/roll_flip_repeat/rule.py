@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dtensor_core.layout import Cut, Extent
+from dtensor_core.layout import AxisSharding, Extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
@@ -34,7 +34,7 @@ def _roll(call: Call) -> RowChange:
             (RowCopy(-rows.size, rows), RowCopy(0, rows)), Extent(start, rows.size)
         )
 
-    def without(shards: Mapping[int, Cut]) -> tuple[Any, ...]:
+    def without(shards: Mapping[int, AxisSharding]) -> tuple[Any, ...]:
         dims = [dim for dim in shifts if dim not in shards]
         return [shifts[dim] for dim in dims], dims
 
@@ -61,7 +61,7 @@ def _repeat(call: Call) -> RowChange:
             copies = tuple(RowCopy(size * n, Extent(0, size)) for n in range(number))
             lines[dim] = RowLine(copies or (RowCopy(0, Extent(0, 0)),), Extent(0, size * number))
 
-    def without(shards: Mapping[int, Cut]) -> tuple[Any, ...]:
+    def without(shards: Mapping[int, AxisSharding]) -> tuple[Any, ...]:
         return ([1 if n - added in shards else each for n, each in enumerate(times)],)
 
     return RowChange(lines, without, added)

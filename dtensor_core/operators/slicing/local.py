@@ -23,7 +23,7 @@ def selecting(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
         if inputs[0].local_shape[dim] == size:
             return op(x, dim, index)
         index, start = index % size, 0
-        for piece in inputs[0].held(dim):
+        for piece in inputs[0].extents(dim):
             if piece.offset <= index < piece.offset + piece.size:
                 return op(x, dim, start + index - piece.offset).clone()
             start += piece.size

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.layout import Cut, Extent
+from dtensor_core.layout import AxisSharding, Extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import chunks, sharding_axis
 from dtensor_core.operators.local_operator import Local, with_local_size
@@ -27,7 +27,7 @@ from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Rows
 from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
-Shards = Mapping[int, Cut]
+Shards = Mapping[int, AxisSharding]
 
 
 def _replicated_dim(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.windows import Part, Windows, extent, fitted
 from dtensor_core.redistribute.halo_exchange import Rows
@@ -29,24 +29,24 @@ class Columns:
     width: int
     dim: int
 
-    def patches(self, shard: Cut) -> tuple[Extent, Extent]:
+    def patches(self, shard: AxisSharding) -> tuple[Extent, Extent]:
         """Return the columns of a rank, and the rows of patches that contain them."""
         count = self.windows.count * self.width
         own = local_extent(count, shard.num_shards, shard.coord)
         end = -(-(own.offset + own.size) // self.width)
         return own, extent(own.offset // self.width, end) if own.size else Extent(0, 0)
 
-    def seen(self, shard: Cut) -> Extent:
+    def seen(self, shard: AxisSharding) -> Extent:
         """Return the rows that the columns of a rank are made from."""
         return self.windows.seen(self.patches(shard)[1])
 
-    def seeing(self, shard: Cut) -> Extent:
+    def seeing(self, shard: AxisSharding) -> Extent:
         """Return the columns that the rows of a rank contribute to."""
         own = local_extent(self.windows.size, shard.num_shards, shard.coord)
         found = self.windows.seeing(own)
         return Extent(found.offset * self.width, found.size * self.width)
 
-    def to_columns(self, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+    def to_columns(self, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
         """Make the operator from rows to columns."""
         own, patches = self.patches(shards[self.dim])
         part = Part.of_windows(self.windows, patches)
@@ -65,7 +65,7 @@ class Columns:
 
         return local
 
-    def to_image(self, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+    def to_image(self, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
         """Make the operator that sums columns into rows."""
         dim, shard = self.dim, shards[self.dim]
         own = local_extent(self.windows.size, shard.num_shards, shard.coord)

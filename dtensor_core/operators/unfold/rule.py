@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dtensor_core.errors import RuleError, four_parts
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.local_operator import Local
@@ -108,10 +108,10 @@ def _windowed(call: Call, dim: int, windows: Windows) -> ShardingRule:
 
         return local
 
-    def wanted(shard: Cut) -> Extent:
+    def wanted(shard: AxisSharding) -> Extent:
         return windows.seen(local_extent(windows.count, shard.num_shards, shard.coord))
 
-    def run(op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+    def run(op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
         take = unfolded(local_extent(windows.count, shards[dim].num_shards, shards[dim].coord).size)
         return lambda x, *_, **__: take(rows([x])[0])
 
@@ -132,10 +132,10 @@ def _unfold_backward(call: Call) -> ShardingRule:
     rule = structural_rule((given,), (out,), sizes, local=with_local_sizes)
     windows = Windows(shape[dim], call.specs[0].shape[dim], call.args[4], call.args[3])
 
-    def owned(shard: Cut) -> Extent:
+    def owned(shard: AxisSharding) -> Extent:
         return local_extent(windows.size, shard.num_shards, shard.coord)
 
-    def run(op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+    def run(op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
         own = owned(shards[dim])
         block = windows.seen(windows.seeing(own))
 

@@ -100,7 +100,7 @@ _LAYOUTS = tuple(
 )
 
 
-def _what_is_told(chance: random.Random) -> dict[str, Any]:
+def _what_is_reported(chance: random.Random) -> dict[str, Any]:
     """Random values of fields that are known for some calls only: layouts, parameters, lines."""
     reported: dict[str, Any] = {"dtype": chance.choice(("", "float32", "float32", "bfloat16"))}
     reported["thread"] = chance.choice((7, 7, 8))
@@ -139,7 +139,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
             "module": chance.choice(_MODULES),
             "op": chance.choice(("", "aten.mm.default", "aten.add.Tensor")),
             "step": chance.choice((-1, 0, 1)),
-            **_what_is_told(chance),
+            **_what_is_reported(chance),
         }
         for rank in members:
             clocks[rank] += chance.randrange(1, 900)

@@ -196,7 +196,7 @@ def test_the_text_of_a_call_tells_its_story() -> None:
         "blocked 5 µs: waited 3 µs (last came rank 1), transfer 2 µs",
         "train.py:42 in forward",
     ]
-    assert "blocked 2 µs; came last" in second
+    assert "blocked 2 µs; last to arrive" in second
 
 
 def test_what_is_not_known_is_not_said() -> None:

@@ -357,9 +357,9 @@ def test_it(early, comms):
         assert "a rank has only its own calls" in refusal(comms.check)
 
     run_threads(body, 2)
-    told = refusal(comms.counts)
-    assert "found: rank 0: {'all_reduce': 1}; rank 1: {'all_reduce': 2}" in told
-    assert "try: comms.counts(rank=0)" in told
+    reported = refusal(comms.counts)
+    assert "found: rank 0: {'all_reduce': 1}; rank 1: {'all_reduce': 2}" in reported
+    assert "try: comms.counts(rank=0)" in reported
     assert "found: recordings of ranks 0-1" in refusal(comms.total, rank=5)
     assert "it counts by kind" in refusal(comms.counts, "colour")
     assert "there is no table 'by_colour'" in refusal(comms.table, "by_colour")

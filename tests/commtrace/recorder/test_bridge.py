@@ -1,4 +1,4 @@
-"""The reason for a call is taken from dtensor_core's announcement and never requested."""
+"""The reason for a call is taken from what dtensor_core announces and never requested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world() -> Iterator[None]:
         yield
 
 
-ANNOUNCED = observe.Announcement(
+ANNOUNCED = observe.Reason(
     operator="aten.relu.default",
     argument="self",
     source="f32[8] tp:P(sum)",
@@ -43,14 +43,14 @@ def test_a_call_says_what_was_announced(world: None) -> None:
         with observe.announced(ANNOUNCED):
             dist.all_reduce(torch.ones(8))
         dist.all_reduce(torch.ones(8))
-    told, silent = calls(recording)
-    assert (told.op, told.argument) == ("aten.relu.default", "self")
-    assert (told.source_spec, told.target_spec) == ("f32[8] tp:P(sum)", "f32[8] tp:R")
-    assert told.reason == (
+    reported, silent = calls(recording)
+    assert (reported.op, reported.argument) == ("aten.relu.default", "self")
+    assert (reported.source_spec, reported.target_spec) == ("f32[8] tp:P(sum)", "f32[8] tp:R")
+    assert reported.reason == (
         "aten.relu.default needs self f32[8] tp:P(sum) -> f32[8] tp:R: all_reduce(sum) on tp"
     )
-    assert json.loads(told.candidates) == [["f32[8] tp:R", 1e-5], ["f32[8] tp:S(0)", 2e-5]]
-    assert told.planned_bytes == told.payload_bytes == 32
+    assert json.loads(reported.candidates) == [["f32[8] tp:R", 1e-5], ["f32[8] tp:S(0)", 2e-5]]
+    assert reported.planned_bytes == reported.payload_bytes == 32
     assert (silent.reason, silent.candidates, silent.planned_bytes) == ("", "", -1)
 
 

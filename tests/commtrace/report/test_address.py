@@ -203,7 +203,7 @@ HOSTILE = [
 ]
 
 
-def test_what_an_address_cannot_mean_is_left_out_and_told(page: Page) -> None:
+def test_what_an_address_cannot_mean_is_left_out_and_reported(page: Page) -> None:
     wanted = state(page)
     for hash in HOSTILE:
         page.evaluate("hash => { location.hash = hash }", hash)

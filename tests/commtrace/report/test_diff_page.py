@@ -46,7 +46,7 @@ def rows_of(page: Any, table: str) -> list[list[str]]:
     return [lines.nth(n).locator("td").all_inner_texts() for n in range(lines.count())]
 
 
-def test_runs_are_named_so_that_they_can_be_told_apart() -> None:
+def test_runs_are_named_so_that_they_can_be_distinguished() -> None:
     assert labels_of([Path("x/a.json"), Path("y/b.json")]) == ["a.json", "b.json"]
     assert labels_of([Path("x/a.json"), Path("y/a.json")]) == ["x/a.json", "y/a.json"]
     assert labels_of([Path("a.json"), Path("a.json"), None]) == ["a.json", "a.json (2)", "a run"]

@@ -457,7 +457,7 @@ def test_a_finding_leads_to_its_calls_in_the_timeline(open_page: Open) -> None:
     assert opened.errors == []
 
 
-def test_a_fault_is_told_first_and_leads_to_its_calls(open_page: Open) -> None:
+def test_a_fault_is_reported_first_and_leads_to_its_calls(open_page: Open) -> None:
     shared = {"seq": 0, "blocked_ns": 100, "until": 2000}
     frames = run_of([call(rank=0, at=0, **shared), call(rank=1, at=5, kind="barrier", **shared)])
     opened = open_page(frames)

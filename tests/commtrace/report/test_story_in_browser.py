@@ -24,7 +24,7 @@ LINES = "def forward(x):\n    y = norm(x)\n    y = y @ w\n    return y\n\n\n# en
 
 def story_run() -> Frames:
     """Two redistributions of two steps, a collective that rank 2 misses, a transfer."""
-    told = {
+    reported = {
         "source_file": "train.py", "source_line": 42, "source_function": "forward",
         "module": "layers.0.mlp", "module_class": "MLP", "module_call": 3, "phase": "forward",
         "op": "aten.mm.default", "op_id": 1, "argument": "self", "step": 0, "dtype": "float32",
@@ -45,7 +45,7 @@ def story_run() -> Frames:
             comm.append(
                 call(rank=rank, id=number, seq=0, kind="all_gather", at=at,
                      until=2_000_000 * number + 1_000_000, call_ns=1_000_000 - late,
-                     blocked_ns=1_000_000 - late, **(told | {"group": name}))
+                     blocked_ns=1_000_000 - late, **(reported | {"group": name}))
             )  # fmt: skip
     transfer = {"kind": "send", "group": "g", "at": 5_000_000, "until": 5_100_000, "seq": 1}
     comm.append(call(rank=0, id=2, peer=2, blocked_ns=100, **transfer))
@@ -146,7 +146,7 @@ def test_the_peers_stand_by_arrival_and_each_leads_to_its_call(panel: Any) -> No
         "2:0 +0 ns 1 ms 300 µs 700 µs",
         "1:0 last +300 µs 700 µs 0 ns 700 µs",
     ]
-    assert "Rank 1 came last, 300 µs after the first" in page.inner_text("#detail")
+    assert "Rank 1 was the last to arrive, 300 µs after the first" in page.inner_text("#detail")
     page.locator("#detail .arrivals .link", has_text="1:0").click()
     assert page.inner_text("#detail-title") == "all_gather on rank 1, call 0"
     page.go_back()

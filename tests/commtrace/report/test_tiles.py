@@ -37,7 +37,7 @@ def test_the_tiles_of_a_small_run() -> None:
         "Exposed": ("30.0%", "of a step its ranks are blocked"),
         "Worst rank": ("rank 1", "others waited 200 µs for it in all, 100% of all waiting"),
         "Findings": ("0", "nothing that the rules know of"),
-        "Ranks fit together": ("yes", "kinds, sizes, order of all ranks agree"),
+        "Ranks consistent": ("yes", "kinds, sizes, order of all ranks agree"),
     }
     assert extent(Answers(frames)) == ["2 ranks on 1 host", "2 steps, median 500 µs"]
 
@@ -76,7 +76,7 @@ def test_only_a_share_has_a_meter() -> None:
 def test_ranks_that_disagree_are_a_fault() -> None:
     shared = {"seq": 0, "blocked_ns": 1}
     frames = run_of([call(rank=0, at=0, **shared), call(rank=1, at=5, kind="barrier", **shared)])
-    assert texts(frames)["Ranks fit together"][0] == "1 fault"
+    assert texts(frames)["Ranks consistent"][0] == "1 fault"
 
 
 def test_steps_whose_duration_is_not_known_have_no_median() -> None:

@@ -120,7 +120,7 @@ def test_findings_show_sentences_and_what_was_not_judged(run: Run) -> None:
     for shown in (text_of(findings._repr_html_()), " ".join(repr(findings).split())):
         for text in (*findings["title"], *findings["advice"]):
             assert " ".join(text.split()) in shown.replace("&#39;", "'").replace("&#34;", '"')
-    assert "Not judged: " in repr(load(run_of([call()])).findings())
+    assert "Not evaluated: " in repr(load(run_of([call()])).findings())
 
 
 def test_a_call_is_explained(run: Run) -> None:

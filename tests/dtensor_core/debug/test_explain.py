@@ -29,7 +29,7 @@ def locals_of(model: nn.Module) -> list[torch.Tensor]:
     return [each.to_local() if isinstance(each, DTensor) else each for each in model.parameters()]
 
 
-def test_an_operator_is_told_with_its_collective_and_what_was_considered(mesh) -> None:
+def test_an_operator_is_reported_with_its_collective_and_what_was_considered(mesh) -> None:
     a, b = rows(mesh, 8, 128), rows(mesh, 128, 128)
     (row,) = explain(torch.matmul, a, b)
     assert (row.operator, row.phase) == ("aten.mm.default", "forward")
@@ -105,7 +105,7 @@ def test_nothing_is_written(mesh) -> None:
     assert kept.tolist() == [5.0] * 3
 
 
-def test_collectives_of_the_function_itself_are_told_and_not_issued(mesh) -> None:
+def test_collectives_of_the_function_itself_are_reported_and_not_issued(mesh) -> None:
     def talk() -> torch.Tensor:
         t = torch.ones(4)
         dist.all_reduce(t)
@@ -146,7 +146,7 @@ def test_one_rank_may_explain_alone_for_nothing_is_sent() -> None:
 
 
 @on_threads(4)
-def test_every_rank_is_told_the_same() -> None:
+def test_every_rank_is_reported_the_same() -> None:
     mesh = kept_mesh((2, 2))
     x = DTensor.from_local(torch.ones(3, 5), mesh, [Shard(0), Partial()])
     explanation = explain(lambda: x.relu().redistribute(placements=[Replicate(), Shard(1)]))

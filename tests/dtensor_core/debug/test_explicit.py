@@ -62,12 +62,12 @@ def test_what_an_operator_needs_raises_before_anything_is_sent(mesh) -> None:
 
 def test_strictly_also_what_sends_nothing_raises(mesh) -> None:
     x = distribute_tensor(torch.ones(8, 16), mesh, [Shard(0)])
-    whole = distribute_tensor(torch.ones(8, 16), mesh, [Replicate()])
+    full = distribute_tensor(torch.ones(8, 16), mesh, [Replicate()])
     with ExplicitRedistributionContext():
-        x + whole
+        x + full
         with ExplicitRedistributionContext(strict=True), pytest.raises(ImplicitRedistributionError):
-            x + whole
-        x + whole
+            x + full
+        x + full
 
 
 def test_bringing_back_what_was_written_is_not_asked_for_either(mesh, caplog) -> None:

@@ -63,7 +63,7 @@ def test_a_vector_is_one_line_and_idle_ranks_are_named(capsys) -> None:
 
 def test_a_scalar_has_no_table(capsys) -> None:
     assert drawn(capsys, (), [Partial()], (2,)) == (
-        "f32[] dp:P(sum) on cpu, the ranks of a cell hold addends of it\ncpu:0,1\n"
+        "f32[] dp:P(sum) on cpu, the ranks of a cell hold partial sums of it\ncpu:0,1\n"
     )
 
 

@@ -14,8 +14,8 @@ from dtensor_core.testing import kept_mesh, on_threads
 
 def leaf(*shape: int) -> DTensor:
     torch.manual_seed(0)
-    whole = torch.rand(shape, dtype=torch.float64)
-    return distribute_tensor(whole, kept_mesh((2,)), [Replicate()]).requires_grad_()
+    full = torch.rand(shape, dtype=torch.float64)
+    return distribute_tensor(full, kept_mesh((2,)), [Replicate()]).requires_grad_()
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def test_each_kind_of_addends_goes_by_itself() -> None:
     with CommDebugMode() as counter:
         found = torch._foreach_exp(flat)
     assert counter.get_total_counts() <= 3
-    for got, addends in zip(found, flat, strict=True):
-        assert got.shape == addends.shape
-        assert_close(got, addends.full_tensor().exp())
+    for got, pending in zip(found, flat, strict=True):
+        assert got.shape == pending.shape
+        assert_close(got, pending.full_tensor().exp())
 
 
 @on_threads(RANKS)

@@ -35,7 +35,7 @@ WITH_OUT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-def _cut(value: Any, placement: Placement) -> Any:
+def _sharded(value: Any, placement: Placement) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     whole = isinstance(placement, Shard) and placement.dim >= value.ndim
@@ -56,9 +56,9 @@ def test_out_gets_the_result_and_keeps_its_layout(
 ) -> None:
     function, args = WITH_OUT[name]
     expected = _tensors(function(*args))
-    outs = tuple(_cut(torch.full_like(each, 9), to) for each in expected)
+    outs = tuple(_sharded(torch.full_like(each, 9), to) for each in expected)
     layouts = [out.placements for out in outs]
-    function(*(_cut(arg, placement) for arg in args), out=outs if len(outs) > 1 else outs[0])
+    function(*(_sharded(arg, placement) for arg in args), out=outs if len(outs) > 1 else outs[0])
     assert [out.placements for out in outs] == layouts
     for out, each in zip(outs, expected, strict=True):
         torch.testing.assert_close(out.full_tensor(), each, equal_nan=True)
@@ -66,17 +66,17 @@ def test_out_gets_the_result_and_keeps_its_layout(
 
 @on_threads(4)
 def test_an_out_of_another_shape_is_refused_and_not_written() -> None:
-    out = _cut(torch.full((3, 5, 5), 9.0), Shard(0))
+    out = _sharded(torch.full((3, 5, 5), 9.0), Shard(0))
     with pytest.raises(RuleError, match=r"a result of shape \(2, 5, 5\)"):
-        torch.matmul(_cut(A, Shard(0)), _cut(B, Shard(1)), out=out)
+        torch.matmul(_sharded(A, Shard(0)), _sharded(B, Shard(1)), out=out)
     assert bool((out._local_tensor == 9).all())
 
 
 @on_threads(4)
 def test_an_out_that_autograd_would_have_to_follow_is_refused_as_torch_does() -> None:
-    a, out = _cut(A, Shard(0)).requires_grad_(), _cut(torch.empty_like(A), Shard(0))
+    a, out = _sharded(A, Shard(0)).requires_grad_(), _sharded(torch.empty_like(A), Shard(0))
     with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
-        torch.matmul(a, _cut(B, Shard(1)), out=out)
+        torch.matmul(a, _sharded(B, Shard(1)), out=out)
 
 
 @pytest.mark.parametrize("with_replacement", [False, True])
@@ -86,29 +86,29 @@ def test_combinations_are_those_of_the_whole_and_have_a_gradient(
     r: int, with_replacement: bool
 ) -> None:
     whole = torch.arange(5.0).requires_grad_()
-    cut = _cut(whole.detach(), Shard(0)).requires_grad_()
+    sharded = _sharded(whole.detach(), Shard(0)).requires_grad_()
     expected = torch.combinations(whole, r, with_replacement)
-    result = torch.combinations(cut, r, with_replacement)
+    result = torch.combinations(sharded, r, with_replacement)
     assert isinstance(result, DTensor)
     torch.testing.assert_close(result.full_tensor(), expected)
     if r:
         torch.autograd.backward(
             [expected, result], [expected.detach().cos(), result.detach().cos()]
         )
-        torch.testing.assert_close(cut.grad.full_tensor(), whole.grad)
+        torch.testing.assert_close(sharded.grad.full_tensor(), whole.grad)
 
 
 @pytest.mark.parametrize("where", [torch.tensor(3), torch.tensor([1, 4, 4])], ids=["one", "many"])
 @on_threads(4)
 def test_a_tensor_says_where_to_split(where: torch.Tensor) -> None:
-    for given in (where, _cut(where, Replicate())):
-        parts = torch.tensor_split(_cut(A, Shard(1)), given, dim=1)
+    for given in (where, _sharded(where, Replicate())):
+        parts = torch.tensor_split(_sharded(A, Shard(1)), given, dim=1)
         for part, expected in zip(parts, torch.tensor_split(A, where, dim=1), strict=True):
             torch.testing.assert_close(part.full_tensor(), expected)  # pyright: ignore
 
 
 @on_threads(4)
 def test_a_batch_without_a_meta_kernel_is_not_taken_apart() -> None:
-    result = torch.geqrf(_cut(A, Shard(0)))
+    result = torch.geqrf(_sharded(A, Shard(0)))
     for part, expected in zip(result, torch.geqrf(A), strict=True):
         torch.testing.assert_close(part.full_tensor(), expected)  # pyright: ignore

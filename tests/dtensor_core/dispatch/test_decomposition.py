@@ -29,23 +29,23 @@ shift: Any = torch.ops.underived.shift.default
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(fallback, "_told", set())
+    monkeypatch.setattr(fallback, "_warned", set())
     with missing_rule("replicate"):
         yield
     dispatcher.forget(shift)
 
 
-def _cut(dim: int) -> DTensor:
+def _sharded(dim: int) -> DTensor:
     whole = torch.arange(64.0).reshape(8, 8)
     return distribute_tensor(whole, kept_mesh((4,)), [Shard(dim)], src_data_rank=None)
 
 
-def _heard(run: Callable[[], Any]) -> tuple[Any, list[observe.Announcement]]:
-    """Run on four ranks; returns the first rank's result and the announcements of all."""
-    heard: list[observe.Announcement] = []
-    with observe.listening(heard.append):
+def _heard(run: Callable[[], Any]) -> tuple[Any, list[observe.Reason]]:
+    """Run on four ranks; returns the first rank's result and the announced reasons of all."""
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         results = run_threads(run, 4)
-    return results[0], heard
+    return results[0], reasons
 
 
 DERIVED: dict[str, Callable[[Any], Any]] = {
@@ -59,10 +59,10 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", DERIVED)
 def test_what_needs_no_communication_when_taken_apart_has_none(name: str) -> None:
-    results, heard = _heard(lambda: [DERIVED[name](_cut(0)) for _ in range(2)])
-    assert not heard
+    results, reasons = _heard(lambda: [DERIVED[name](_sharded(0)) for _ in range(2)])
+    assert not reasons
     assert all(result.placements != (Replicate(),) for result in results)
-    value = run_threads(lambda: DERIVED[name](_cut(0)).full_tensor(), 4)[0]
+    value = run_threads(lambda: DERIVED[name](_sharded(0)).full_tensor(), 4)[0]
     torch.testing.assert_close(value, DERIVED[name](torch.arange(64.0).reshape(8, 8)))
 
 
@@ -78,12 +78,14 @@ def _reasons(dims: tuple[int, int] = (0, 0), by: float = 1.0) -> list[tuple[str,
     """
 
     def run() -> torch.Tensor:
-        return shift(_cut(dims[0]), _cut(dims[1]), by).full_tensor()
+        return shift(_sharded(dims[0]), _sharded(dims[1]), by).full_tensor()
 
-    value, heard = _heard(run)
+    value, reasons = _heard(run)
     whole = torch.arange(64.0).reshape(8, 8)
     assert torch.equal(value, whole + whole * by)
-    return sorted({(news.operator, news.note) for news in heard if news.operator != "redistribute"})
+    return sorted(
+        {(reason.operator, reason.note) for reason in reasons if reason.operator != "redistribute"}
+    )
 
 
 GATHERED = [("underived.shift.default", NO_RULE)]
@@ -157,7 +159,7 @@ def test_the_function_of_a_custom_operator_is_not_run_on_anything_else() -> None
         return x * 2
 
     custom.register_fake(torch.empty_like)
-    value = run_threads(lambda: custom(_cut(0)).full_tensor(), 4)[0]
+    value = run_threads(lambda: custom(_sharded(0)).full_tensor(), 4)[0]
     assert torch.equal(value, 2 * torch.arange(64.0).reshape(8, 8))
     assert seen == [torch.Tensor] * 4
 
@@ -167,14 +169,14 @@ def test_what_is_derived_can_be_compiled() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.view_copy(x, [8, 2, 4]).relu()
 
-    found = torch.compile(function, backend="aot_eager", fullgraph=True)(_cut(0))
+    found = torch.compile(function, backend="aot_eager", fullgraph=True)(_sharded(0))
     assert found.placements == (Shard(0),)  # pyright: ignore
     assert torch.equal(found.full_tensor(), function(torch.arange(64.0).reshape(8, 8)))  # pyright: ignore
 
 
 def test_what_is_derived_has_gradients() -> None:
     def run() -> torch.Tensor:
-        x = _cut(0).requires_grad_()
+        x = _sharded(0).requires_grad_()
         torch.view_copy(x, [8, 2, 4]).pow(2).sum().backward()
         assert isinstance(x.grad, DTensor)
         assert x.grad.placements == (Shard(0),)
@@ -185,7 +187,7 @@ def test_what_is_derived_has_gradients() -> None:
 
 @on_threads(4)
 def test_with_out_it_is_written_where_it_belongs() -> None:
-    x = _cut(0)
+    x = _sharded(0)
     out = torch.zeros_like(x).redistribute(placements=[Shard(1)])
     torch.view_copy(x, [8, 8], out=out)
     assert out.placements == (Shard(1),)

@@ -92,8 +92,8 @@ CASES: dict[str, Case] = {
     "where": (lambda c, x, y: torch.where(c > 0, x, y), (_t(4, 8), _t(4, 8) * 2, _t(8))),
     "expand": (lambda x: x.unsqueeze(1).expand(4, 3, 8), (_t(4, 8),)),
     "squeeze": (lambda x: x.squeeze(), (_t(4, 1, 5),)),
-    "zeros like addends": (lambda x: torch.zeros_like(x) + x, (_t(4, 8),)),
-    "filled like addends": (lambda x: torch.empty_like(x).fill_(2.0) * x, (_t(4, 8),)),
+    "zeros like partial sums": (lambda x: torch.zeros_like(x) + x, (_t(4, 8),)),
+    "filled like partial sums": (lambda x: torch.empty_like(x).fill_(2.0) * x, (_t(4, 8),)),
     "norm": (lambda x: x.norm(), (_t(4, 8),)),
     "variance": (lambda x: x.var(0), (_t(4, 8),)),
     "cross entropy": (F.cross_entropy, (_t(8, 5), _ids(5, 8))),
@@ -169,12 +169,12 @@ def test_in_place_operators_write_the_tensor_itself() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
-        whole = _t(8, 4)
-        x = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
-        y = distribute_tensor(whole, mesh, [Replicate()], src_data_rank=None)
+        full = _t(8, 4)
+        x = distribute_tensor(full, mesh, [Shard(0)], src_data_rank=None)
+        y = distribute_tensor(full, mesh, [Replicate()], src_data_rank=None)
         assert x.add_(y).mul_(2) is x
         assert x.placements == (Shard(0),)
-        torch.testing.assert_close(x.full_tensor(), whole * 4)
+        torch.testing.assert_close(x.full_tensor(), full * 4)
 
     body()
 
@@ -189,13 +189,13 @@ def mesh():
 def test_an_in_place_operator_that_needs_another_layout_brings_its_result_back(name: str) -> None:
     @on_threads(4)
     def body() -> None:
-        whole = _t(5, 3)
-        x = distribute_tensor(whole, kept_mesh((4,)), [Shard(0)], src_data_rank=None)
+        full = _t(5, 3)
+        x = distribute_tensor(full, kept_mesh((4,)), [Shard(0)], src_data_rank=None)
         local = x.to_local()
         assert getattr(x, name)(0) is x
         assert x.placements == (Shard(0),)
         assert x.to_local() is local
-        torch.testing.assert_close(x.full_tensor(), getattr(whole.clone(), name)(0))
+        torch.testing.assert_close(x.full_tensor(), getattr(full.clone(), name)(0))
 
     body()
 
@@ -207,9 +207,9 @@ def test_addends_that_the_user_gave_are_not_reduced_by_writing_in_place(mesh) ->
         x.exp_()
     assert str(error.value) == (
         "aten.exp_.default to write its result in place to f32[2,4] tp:P(sum)\n"
-        "  Found: addends that were given to DTensor.from_local\n"
+        "  Found: partial sums that were passed to DTensor.from_local\n"
         "  Why: in-place operations that require placement changes are not supported: the "
-        "operator needs the reduced value, and these addends would be gone\n"
+        "operator needs the reduced value, and the partial sums would be lost\n"
         "  Try: redistribute to Replicate() or Shard(dim) first, or use the operator's "
         "out-of-place form"
     )
@@ -240,7 +240,7 @@ def test_a_shape_that_changes_in_place_takes_the_placement_along(mesh, name, arg
 
 @pytest.mark.parametrize("layout", [Shard(0), Shard(1), Replicate()])
 def test_writing_to_a_view_that_is_a_copy_reaches_its_tensor(layout) -> None:
-    whole = torch.arange(20.0).reshape(5, 4)
+    full = torch.arange(20.0).reshape(5, 4)
 
     def write(x: Any, y: Any) -> None:
         x[0] = 1.0
@@ -255,14 +255,14 @@ def test_writing_to_a_view_that_is_a_copy_reaches_its_tensor(layout) -> None:
         x.split([2, 3])[1][:1] = -3
         x.view(20)[18:] = 9
 
-    wanted = whole.clone()
-    write(wanted, whole[:2] * 3)
+    wanted = full.clone()
+    write(wanted, full[:2] * 3)
 
     @on_threads(3)
     def body() -> None:
         mesh = kept_mesh((3,))
-        x = distribute_tensor(whole.clone(), mesh, [layout], src_data_rank=None)
-        write(x, distribute_tensor(whole[:2] * 3, mesh, [Shard(0)], src_data_rank=None))
+        x = distribute_tensor(full.clone(), mesh, [layout], src_data_rank=None)
+        write(x, distribute_tensor(full[:2] * 3, mesh, [Shard(0)], src_data_rank=None))
         assert x.placements == (layout,)
         assert x.full_tensor().tolist() == wanted.tolist()
 
@@ -290,10 +290,10 @@ def test_writing_to_a_view_reaches_its_tensor(mesh) -> None:
 def test_a_plain_tensor_may_be_copied_into_a_dtensor() -> None:
     @on_threads(2)
     def body() -> None:
-        whole = torch.arange(6.0).reshape(3, 2)
+        full = torch.arange(6.0).reshape(3, 2)
         x = distribute_tensor(torch.zeros(3, 2), kept_mesh((2,)), [Shard(0)])
-        x.copy_(whole)
-        assert torch.equal(x.full_tensor(), whole)
+        x.copy_(full)
+        assert torch.equal(x.full_tensor(), full)
 
     body()
 
@@ -382,7 +382,7 @@ def test_steps_of_an_optimizer_do_not_grow_the_cache(mesh, how: dict[str, bool])
     assert sizes[2:] == [sizes[2]] * 4
 
 
-def test_a_number_that_the_result_rests_on_is_told_apart(mesh) -> None:
+def test_a_number_that_the_result_rests_on_is_distinguished(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     kinds = [
         torch.linalg.vector_norm(x, order).placements for order in (2, 3, 0, 2.0, math.inf, 3.0, 0)
@@ -392,7 +392,7 @@ def test_a_number_that_the_result_rests_on_is_told_apart(mesh) -> None:
     ]
 
 
-def test_static_arguments_are_told_apart(mesh) -> None:
+def test_static_arguments_are_distinguished(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 6), mesh, [Shard(0)])
     assert x.sum(0).shape == (6,)
     assert x.sum(1).shape == (4,)
@@ -428,24 +428,24 @@ def test_sizes_are_compared_with_plain_tensors_too(mesh) -> None:
 
 def test_a_tensor_that_is_given_twice_moves_once(mesh) -> None:
     x = DTensor.from_local(torch.ones(4), mesh, [Partial()])
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         x * x
-    assert [(news.step, news.argument) for news in told] == [("all_reduce", "self")]
+    assert [(reason.step, reason.argument) for reason in reasons] == [("all_reduce", "self")]
 
 
-def test_what_was_considered_is_told_with_its_cost(mesh) -> None:
+def test_what_was_considered_is_reported_with_its_cost(mesh) -> None:
     x = distribute_tensor(torch.ones(64, 64), mesh, [Shard(1)])
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         x.sort(-1)
-    (news,) = told
-    assert news.operator == "aten.sort.default"
-    assert news.source == "f32[64,64] tp:S(1)"
-    assert news.target == "f32[64,64] tp:S(0)"
-    assert news.step == "all_to_all"
-    assert [text for text, _ in news.candidates] == ["S(0) -> S(0), S(0)", "R -> R, R"]
-    costs = [seconds for _, seconds in news.candidates]
+    (reason,) = reasons
+    assert reason.operator == "aten.sort.default"
+    assert reason.source == "f32[64,64] tp:S(1)"
+    assert reason.target == "f32[64,64] tp:S(0)"
+    assert reason.step == "all_to_all"
+    assert [text for text, _ in reason.candidates] == ["S(0) -> S(0), S(0)", "R -> R, R"]
+    costs = [seconds for _, seconds in reason.candidates]
     assert 0 < costs[0] < costs[1]
 
 

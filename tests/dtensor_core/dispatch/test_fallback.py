@@ -37,11 +37,11 @@ mix_into: Any = torch.ops.unruled.mix_into.default
 
 
 @pytest.fixture(autouse=True)
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+def reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """Yield the set of reported operators, initially empty; the policy is restored afterwards."""
-    monkeypatch.setattr(fallback, "_told", set())
+    monkeypatch.setattr(fallback, "_warned", set())
     with missing_rule("warn"):
-        yield fallback._told
+        yield fallback._warned
 
 
 @pytest.fixture
@@ -50,26 +50,26 @@ def mesh() -> Iterator[Any]:
         yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
 
 
-def _cut(mesh: Any) -> DTensor:
+def _sharded(mesh: Any) -> DTensor:
     return distribute_tensor(torch.arange(8.0), mesh, [Shard(0)], src_data_rank=None)
 
 
 def test_the_warning_says_what_was_gathered_and_what_to_do_at_the_callers_line(mesh) -> None:
-    x = _cut(mesh)
+    x = _sharded(mesh)
     with pytest.warns(MissingRuleWarning) as caught:
         mix(x, x * 2)
     assert str(caught[0].message) == (
         "unruled.mix.default has no sharding rule: 64 bytes of its arguments are gathered "
-        "(self f32[8] tp:S(0), other f32[8] tp:S(0)), and it runs on whole tensors. "
+        "(self f32[8] tp:S(0), other f32[8] tp:S(0)), and it runs on full tensors. "
         "dtensor_core.experimental.register_sharding gives it a rule; "
         "dtensor_core.missing_rule('replicate') hides this, missing_rule('error') refuses it. "
-        "Not told again for this operator."
+        "Not repeated for this operator."
     )
     assert caught[0].filename == __file__
 
 
 def test_it_warns_once_an_operator_whatever_its_arguments(mesh) -> None:
-    x = _cut(mesh)
+    x = _sharded(mesh)
     with pytest.warns(MissingRuleWarning):
         mix(x, x)
     mix(x, x.redistribute(placements=[Replicate()]))  # a second warning would be an error
@@ -77,7 +77,7 @@ def test_it_warns_once_an_operator_whatever_its_arguments(mesh) -> None:
 
 def test_it_warns_once_for_all_ranks_of_a_process() -> None:
     def body() -> torch.Tensor:
-        x = _cut(kept_mesh((4,)))
+        x = _sharded(kept_mesh((4,)))
         return mix(x, x).full_tensor()
 
     with pytest.warns(MissingRuleWarning) as caught:
@@ -88,7 +88,7 @@ def test_it_warns_once_for_all_ranks_of_a_process() -> None:
 
 def test_a_warning_made_an_error_is_one_on_every_rank() -> None:
     def body() -> bool:
-        x = _cut(kept_mesh((4,)))
+        x = _sharded(kept_mesh((4,)))
         with pytest.raises(MissingRuleWarning):
             mix(x, x)
         return True
@@ -100,28 +100,28 @@ def test_a_warning_made_an_error_is_one_on_every_rank() -> None:
 
 def test_replicate_says_nothing(mesh) -> None:
     with missing_rule("replicate"):
-        assert mix(_cut(mesh), _cut(mesh)).placements == (Replicate(),)
+        assert mix(_sharded(mesh), _sharded(mesh)).placements == (Replicate(),)
 
 
 def test_what_is_whole_needs_no_rule(mesh) -> None:
-    x = _cut(mesh).redistribute(placements=[Replicate()])
+    x = _sharded(mesh).redistribute(placements=[Replicate()])
     with missing_rule("error"):
         assert mix(x, x).placements == (Replicate(),)
 
 
 def test_the_error_has_four_parts_and_nothing_was_sent(mesh) -> None:
-    x, heard = _cut(mesh), []
-    whole = x.redistribute(placements=[Replicate()])
+    x, heard = _sharded(mesh), []
+    full = x.redistribute(placements=[Replicate()])
     with (
         missing_rule("error"),
         observe.listening(heard.append),
         pytest.raises(MissingRuleError) as caught,
     ):
-        mix(x, whole)
+        mix(x, full)
     assert str(caught.value) == (
         "unruled.mix.default, under missing_rule('error')\n"
         "  Found: self f32[8] tp:S(0)\n"
-        "  Why: it has no sharding rule: it would run on whole tensors, for which 32 bytes would "
+        "  Why: it has no sharding rule: it would run on full tensors, for which 32 bytes would "
         "be gathered\n"
         "  Try: register a rule by dtensor_core.experimental.register_sharding, redistribute these "
         "arguments to Replicate() yourself, or missing_rule('warn')"
@@ -132,7 +132,7 @@ def test_the_error_has_four_parts_and_nothing_was_sent(mesh) -> None:
 
 @on_threads(4)
 def test_every_rank_is_refused_and_goes_on() -> None:
-    x = _cut(kept_mesh((4,)))
+    x = _sharded(kept_mesh((4,)))
     with missing_rule("error"), pytest.raises(MissingRuleError):
         mix_into(x)
     assert x.full_tensor().tolist() == list(range(8))
@@ -142,7 +142,7 @@ def test_every_rank_is_refused_and_goes_on() -> None:
 
 
 def test_the_choice_holds_for_calls_that_were_decided_before_it(mesh) -> None:
-    x = _cut(mesh)
+    x = _sharded(mesh)
     with missing_rule("replicate"):
         mix(x, x)
     with missing_rule("error"), pytest.raises(MissingRuleError):
@@ -150,24 +150,27 @@ def test_the_choice_holds_for_calls_that_were_decided_before_it(mesh) -> None:
 
 
 def test_the_reason_of_what_is_gathered_says_that_there_is_no_rule(mesh) -> None:
-    x, heard = _cut(mesh), []
+    x, heard = _sharded(mesh), []
     with missing_rule("replicate"), observe.listening(heard.append):
         mix(x, x + 1)
-    assert [(news.argument, news.payload_bytes) for news in heard] == [("self", 32), ("other", 32)]
+    assert [(reason.argument, reason.payload_bytes) for reason in heard] == [
+        ("self", 32),
+        ("other", 32),
+    ]
     assert heard[0].sentence == (
         "unruled.mix.default needs self f32[8] tp:S(0) -> f32[8] tp:R: all_gather on tp (no rule)"
     )
 
 
 def test_an_explanation_says_so_too(mesh) -> None:
-    x = _cut(mesh)
+    x = _sharded(mesh)
     with missing_rule("replicate"):
         lines = str(explain(lambda: mix(x, x))).splitlines()
     assert sum(line.endswith(" (no rule)") for line in lines) == 1
 
 
 def test_a_call_sets_it_for_good_and_a_body_for_its_time(mesh) -> None:
-    x = _cut(mesh)
+    x = _sharded(mesh)
     missing_rule("error")
     with missing_rule("replicate"):
         mix(x, x)

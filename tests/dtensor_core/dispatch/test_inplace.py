@@ -188,11 +188,11 @@ def test_a_tensor_of_inference_mode_is_written_there_only(mesh: DeviceMesh) -> N
 
 
 def test_addends_are_scaled_and_added_one_by_one(mesh: DeviceMesh) -> None:
-    addends = DTensor.from_local(torch.ones(2), mesh, [Partial("avg")])
+    pending = DTensor.from_local(torch.ones(2), mesh, [Partial("avg")])
     for _ in range(2):
-        addends.mul_(3)
-        addends.add_(addends)
-    assert torch.equal(addends.to_local(), torch.full((2,), 36.0))
+        pending.mul_(3)
+        pending.add_(pending)
+    assert torch.equal(pending.to_local(), torch.full((2,), 36.0))
 
 
 def test_options_go_along(mesh: DeviceMesh) -> None:

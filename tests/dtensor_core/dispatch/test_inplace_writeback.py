@@ -20,12 +20,12 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_a_pending_reduction_is_finished_by_writing_in_place(name: str) -> None:
-    whole = torch.randn(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    wanted = REDUCTIONS[name](whole).clamp_(min=0.1).square_().div_(2)
+    full = torch.randn(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    wanted = REDUCTIONS[name](full).clamp_(min=0.1).square_().div_(2)
 
     @on_threads(3)
     def body() -> None:
-        pending = REDUCTIONS[name](distribute_tensor(whole, kept_mesh((3,)), [Shard(0)]))
+        pending = REDUCTIONS[name](distribute_tensor(full, kept_mesh((3,)), [Shard(0)]))
         assert isinstance(pending, DTensor)
         (before,) = pending.placements
         assert isinstance(before, Partial)

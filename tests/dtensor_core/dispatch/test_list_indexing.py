@@ -27,7 +27,7 @@ SUBSCRIPTS: dict[str, Any] = {
 }
 
 
-def _cut(dim: int) -> Any:
+def _sharded(dim: int) -> Any:
     return distribute_tensor(X.clone(), kept_mesh((4,)), [Shard(dim)], src_data_rank=None)
 
 
@@ -35,7 +35,7 @@ def _cut(dim: int) -> Any:
 @pytest.mark.parametrize("name", SUBSCRIPTS)
 @on_threads(4)
 def test_a_subscript_reads_what_it_reads_of_the_whole(name: str, dim: int) -> None:
-    result = _cut(dim)[SUBSCRIPTS[name]]
+    result = _sharded(dim)[SUBSCRIPTS[name]]
     assert isinstance(result, DTensor)
     torch.testing.assert_close(result.full_tensor(), X[SUBSCRIPTS[name]])
 
@@ -44,14 +44,14 @@ def test_a_subscript_reads_what_it_reads_of_the_whole(name: str, dim: int) -> No
 @pytest.mark.parametrize("name", SUBSCRIPTS)
 @on_threads(4)
 def test_a_subscript_writes_what_it_writes_of_the_whole(name: str, dim: int) -> None:
-    cut, whole = _cut(dim), X.clone()
-    cut[SUBSCRIPTS[name]] = -1.0
-    whole[SUBSCRIPTS[name]] = -1.0
-    assert cut.placements == (Shard(dim),)
-    torch.testing.assert_close(cut.full_tensor(), whole)
+    sharded, full = _sharded(dim), X.clone()
+    sharded[SUBSCRIPTS[name]] = -1.0
+    full[SUBSCRIPTS[name]] = -1.0
+    assert sharded.placements == (Shard(dim),)
+    torch.testing.assert_close(sharded.full_tensor(), full)
 
 
 @on_threads(4)
 def test_a_plain_tensor_may_differ_between_ranks_and_is_refused() -> None:
     with pytest.raises(MixedTensorError, match=r"indices\[0\]"):
-        _cut(0)[torch.tensor([0, 1])]
+        _sharded(0)[torch.tensor([0, 1])]

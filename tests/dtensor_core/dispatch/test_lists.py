@@ -106,8 +106,8 @@ def test_a_list_that_is_written_keeps_its_layouts() -> None:
         assert (x.placements, y.placements) == ((Shard(0),), (Partial(),))
         for each in (x, y, view):
             assert isinstance(each, DTensor)
-            whole = each.full_tensor()
-            torch.testing.assert_close(whole, torch.ones(whole.shape).exp())
+            full = each.full_tensor()
+            torch.testing.assert_close(full, torch.ones(full.shape).exp())
 
     body()
 
@@ -118,10 +118,10 @@ def test_gradients_are_clipped_by_one_reduction_of_one_number(mesh) -> None:
     ]
     for parameter in parameters:
         parameter.grad = distribute_tensor(torch.ones(parameter.shape), mesh, [Shard(0)])
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         nn.utils.clip_grad_norm_(parameters, 1.0)
-    assert [(news.step, news.payload_bytes) for news in told] == [("all_reduce", 4)]
+    assert [(reason.step, reason.payload_bytes) for reason in reasons] == [("all_reduce", 4)]
 
 
 def test_clipped_gradients_are_those_of_one_device() -> None:

@@ -37,12 +37,12 @@ READ_ONLY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _whole() -> torch.Tensor:
+def _full() -> torch.Tensor:
     return torch.arange(48.0, dtype=torch.float64).view(8, 6)
 
 
-def _cut(placement: Any = None) -> DTensor:
-    return distribute_tensor(_whole(), kept_mesh((RANKS,)), [placement or Shard(0)])
+def _sharded(placement: Any = None) -> DTensor:
+    return distribute_tensor(_full(), kept_mesh((RANKS,)), [placement or Shard(0)])
 
 
 def _sent(run: Callable[[], Any]) -> int:
@@ -63,7 +63,7 @@ def test_what_is_written_to_the_tensor_is_seen_by_its_views(view: str) -> None:
     @on_threads(RANKS)
     def body() -> None:
         for placement in (Shard(0), Shard(1), Replicate()):
-            x, y = _cut(placement), _whole()
+            x, y = _sharded(placement), _full()
             seen, wanted = take(x), take(y)
             for each in (x, y):
                 each.mul_(3)
@@ -79,7 +79,7 @@ def test_what_is_written_to_the_tensor_is_seen_by_its_views(view: str) -> None:
 def test_writing_by_turns_keeps_tensor_and_view_alike(view: str) -> None:
     @on_threads(RANKS)
     def body() -> None:
-        x, y = _cut(), _whole()
+        x, y = _sharded(), _full()
         pairs = [(x, y), (VIEWS[view](x), VIEWS[view](y)), (x[1:6], y[1:6])]
         for step in range(2):
             for pair in pairs:
@@ -94,7 +94,7 @@ def test_writing_by_turns_keeps_tensor_and_view_alike(view: str) -> None:
 def test_a_copy_is_fetched_only_after_its_tensor_was_written() -> None:
     @on_threads(RANKS)
     def body() -> None:
-        x = _cut()
+        x = _sharded()
         view: Any = x[2:4]
         assert _sent(lambda: view.sum()) == 0
         assert _sent(lambda: view.mul_(2)) == 1
@@ -109,7 +109,7 @@ def test_a_copy_is_fetched_only_after_its_tensor_was_written() -> None:
 def test_the_local_part_of_a_view_whose_tensor_was_written_is_refused() -> None:
     @on_threads(RANKS)
     def body() -> None:
-        x = _cut()
+        x = _sharded()
         view: Any = x[2:4]
         x.zero_()
         assert "written since" in repr(view)
@@ -137,13 +137,13 @@ def test_gradients_pass_a_copy_whose_tensor_is_written_after() -> None:
         y.mul_(2)
         out.backward()
 
-    wanted = gradient(_whole().requires_grad_())
+    wanted = gradient(_full().requires_grad_())
 
     @on_threads(RANKS)
     def body() -> None:
-        _same(gradient(_cut().requires_grad_()), wanted)
+        _same(gradient(_sharded().requires_grad_()), wanted)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            saved_before(_cut().requires_grad_())
+            saved_before(_sharded().requires_grad_())
 
     body()
 
@@ -151,7 +151,7 @@ def test_gradients_pass_a_copy_whose_tensor_is_written_after() -> None:
 def test_a_copy_is_stored_and_copied_without_its_tensor() -> None:
     @on_threads(RANKS)
     def body() -> None:
-        x = _cut()
+        x = _sharded()
         file = io.BytesIO()
         torch.save(x[2:4], file)
         assert file.tell() < 10_000
@@ -160,7 +160,7 @@ def test_a_copy_is_stored_and_copied_without_its_tensor() -> None:
         for other in (loaded, pickle.loads(pickle.dumps(x[2:4])), copy.deepcopy(x[2:4])):
             assert type(other) is DTensor
             other.zero_()
-            _same(x, _whole())
+            _same(x, _full())
 
     body()
 
@@ -168,7 +168,7 @@ def test_a_copy_is_stored_and_copied_without_its_tensor() -> None:
 def test_in_inference_mode_parameters_have_views() -> None:
     @on_threads(RANKS)
     def body() -> None:
-        x, y = _cut().requires_grad_(), _whole()
+        x, y = _sharded().requires_grad_(), _full()
         with torch.inference_mode():
             for take in VIEWS.values():
                 _same(take(x), take(y))
@@ -184,7 +184,7 @@ def test_in_inference_mode_parameters_have_views() -> None:
 def test_the_class_of_copies_is_equal_to_that_of_dtensors() -> None:
     @on_threads(RANKS)
     def body() -> None:
-        view = _cut()[2:4]
+        view = _sharded()[2:4]
         assert type(view) == DTensor  # noqa: E721
         assert repr(type(view)) == repr(DTensor)
 

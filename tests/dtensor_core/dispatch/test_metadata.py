@@ -164,7 +164,7 @@ def _refusing(x: torch.Tensor) -> torch.Tensor:
     raise RuntimeError("the metadata of x don't fit")
 
 
-def test_an_error_is_told_from_want_of_data() -> None:
+def test_an_error_is_distinguished_from_want_of_data() -> None:
     library, ops = _library()
     with fake_world(2):
         args, kwargs = _specs((_t(4, 6),), {})
@@ -228,9 +228,9 @@ def test_the_moments_of_batch_norms_are_those_that_kernels_keep(
         mesh = init_device_mesh("cpu", (4,))
         given = (x, *each, training, 0.1, 1e-5)
         args, _ = converted(torch.Tensor, lambda tensor: spec_on(mesh, tensor), given, {})
-        told = output_metadata(op, args, {})
-    assert told is not None
-    assert [(meta.shape, meta.dtype) for meta in told] == [(t.shape, t.dtype) for t in kept]
+        reported = output_metadata(op, args, {})
+    assert reported is not None
+    assert [(meta.shape, meta.dtype) for meta in reported] == [(t.shape, t.dtype) for t in kept]
 
 
 @pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
@@ -241,6 +241,6 @@ def test_the_moments_of_layer_norm_are_those_that_kernels_keep(parameters: torch
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,))
         args, _ = converted(torch.Tensor, lambda tensor: spec_on(mesh, tensor), given, {})
-        told = output_metadata(op, (*args, 1e-5), {})
-    assert told is not None
-    assert [(meta.shape, meta.dtype) for meta in told] == [(t.shape, t.dtype) for t in kept]
+        reported = output_metadata(op, (*args, 1e-5), {})
+    assert reported is not None
+    assert [(meta.shape, meta.dtype) for meta in reported] == [(t.shape, t.dtype) for t in kept]

@@ -83,7 +83,7 @@ SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 
 
 def layout(
-    dice: random.Random, mesh: DeviceMesh, letters: str, cut: Sequence[str]
+    dice: random.Random, mesh: DeviceMesh, letters: str, sharded: Sequence[str]
 ) -> Callable[[Any], DTensor]:
     """Return a tensor constructor for sizes given later, mostly sharded along the letters of `cut`.
 
@@ -98,7 +98,7 @@ def layout(
         else Shard(names.index(letter))
         if letter in names
         else Replicate()
-        for letter in cut
+        for letter in sharded
     )
     how = dice.random()
 
@@ -119,12 +119,12 @@ def at_many_sizes(
     dice: random.Random, mesh: DeviceMesh, given: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield arguments in one layout, at sizes that do not always match."""
-    cut = [dice.choice("abc-") for _ in range(mesh.ndim)]
+    sharded = [dice.choice("abc-") for _ in range(mesh.ndim)]
 
     def made(value: Any) -> Any:
         if isinstance(value, list):
             return [made(each) for each in value]
-        return layout(dice, mesh, value, cut) if isinstance(value, str) else value
+        return layout(dice, mesh, value, sharded) if isinstance(value, str) else value
 
     makers = [made(value) for value in given]
     for _ in range(10):

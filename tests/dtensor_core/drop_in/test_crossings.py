@@ -158,15 +158,15 @@ def test_each_redistribution_is_one_collective_with_its_gradient(size: int, dim:
         )
         chunk = whole.chunk(RANKS, dim)[rank]
 
-        cut = distribute_tensor(whole.clone().requires_grad_(), mesh, [Shard(dim)])
+        sharded = distribute_tensor(whole.clone().requires_grad_(), mesh, [Shard(dim)])
         with CommDebugMode() as counter:
-            gathered = cut.redistribute(mesh, [Replicate()])
+            gathered = sharded.redistribute(mesh, [Replicate()])
             assert counter.comm_counts == {gather: 1}
             gathered.backward(torch.ones_like(gathered))
         assert counter.comm_counts == {gather: 1}
         assert torch.equal(gathered.to_local(), whole)
-        assert isinstance(cut.grad, DTensor)
-        assert cut.grad.placements == (Shard(dim),)
+        assert isinstance(sharded.grad, DTensor)
+        assert sharded.grad.placements == (Shard(dim),)
 
         replica = distribute_tensor(whole.clone().requires_grad_(), mesh, [Replicate()])
         with CommDebugMode() as counter:
@@ -178,12 +178,12 @@ def test_each_redistribution_is_one_collective_with_its_gradient(size: int, dim:
         assert isinstance(replica.grad, DTensor)
         assert replica.grad.placements == (Replicate(),)
 
-        addends = DTensor.from_local(whole, mesh, [Partial()])
+        pending = DTensor.from_local(whole, mesh, [Partial()])
         with CommDebugMode() as counter:
-            assert torch.equal(addends.redistribute(mesh, [Replicate()]).to_local(), whole * RANKS)
+            assert torch.equal(pending.redistribute(mesh, [Replicate()]).to_local(), whole * RANKS)
         assert counter.comm_counts == {reduce: 1}
         with CommDebugMode() as counter:
-            assert torch.equal(addends.redistribute(mesh, [Shard(dim)]).to_local(), chunk * RANKS)
+            assert torch.equal(pending.redistribute(mesh, [Shard(dim)]).to_local(), chunk * RANKS)
         assert counter.comm_counts == {scatter: 1}
 
     body()
@@ -194,8 +194,8 @@ def test_what_arrives_is_dense_also_where_pieces_have_one_element() -> None:
     mesh = kept_mesh((RANKS,))
     whole = torch.arange(2.0 * 4 * 8 * 4).view(2, 4, 8, 4)
     for source, target in ((3, 1), (1, 3), (1, 2), (3, 2)):
-        cut = distribute_tensor(whole, mesh, [Shard(source)])
+        sharded = distribute_tensor(whole, mesh, [Shard(source)])
         for placement in (Shard(target), Replicate()):
-            moved = cut.redistribute(placements=[placement])
+            moved = sharded.redistribute(placements=[placement])
             assert moved.to_local().is_contiguous()
             assert torch.equal(moved.full_tensor(), whole)

@@ -42,8 +42,8 @@ def line() -> DeviceMesh:
 @pytest.mark.parametrize("requires_grad", [True, False])
 @on_threads(RANKS)
 def test_a_distributed_tensor_is_a_leaf_of_global_shape(requires_grad: bool) -> None:
-    whole = torch.randn(3 * RANKS, 3, requires_grad=requires_grad)
-    x = distribute_tensor(whole, line(), [Shard(0)])
+    full = torch.randn(3 * RANKS, 3, requires_grad=requires_grad)
+    x = distribute_tensor(full, line(), [Shard(0)])
     assert x.size() == torch.Size([3 * RANKS, 3])
     assert x.to_local().size() == torch.Size([3, 3])
     assert x.requires_grad is requires_grad
@@ -60,12 +60,12 @@ def test_negative_dims_count_from_the_last() -> None:
 @on_threads(RANKS)
 def test_what_cannot_be_distributed_is_refused() -> None:
     square = DeviceMesh("cpu", torch.arange(RANKS).reshape(2, 2))
-    whole = torch.randn(3 * RANKS, 3 * RANKS)
+    full = torch.randn(3 * RANKS, 3 * RANKS)
     with pytest.raises(ValueError, match="must have the same length"):
-        distribute_tensor(whole, square, [Shard(0)])
+        distribute_tensor(full, square, [Shard(0)])
     with pytest.raises(RuntimeError, match="distribute leaf tensor"):
-        distribute_tensor(whole.clone().requires_grad_() + 2, square, [Shard(0)])
-    x = distribute_tensor(whole, square, [Shard(0), Shard(1)])
+        distribute_tensor(full.clone().requires_grad_() + 2, square, [Shard(0)])
+    x = distribute_tensor(full, square, [Shard(0), Shard(1)])
     with pytest.raises(ValueError, match="to a different device mesh"):
         distribute_tensor(x, line(), [Shard(0)])
     with pytest.raises(ValueError, match="to a different placements"):
@@ -77,14 +77,14 @@ def test_what_cannot_be_distributed_is_refused() -> None:
 def test_uneven_pieces_are_those_of_chunk(extra: int, dim: int) -> None:
     shape = [3, 3, 3]
     shape[dim] = RANKS * 3 + extra
-    whole = torch.randn(shape)
+    full = torch.randn(shape)
 
     @on_threads(RANKS)
     def body() -> None:
         mesh = line()
-        x = distribute_tensor(whole, mesh, [Shard(dim)])
+        x = distribute_tensor(full, mesh, [Shard(dim)])
         assert x.size() == torch.Size(shape)
-        assert torch.equal(x.to_local(), whole.chunk(RANKS, dim)[mesh.get_rank()])
+        assert torch.equal(x.to_local(), full.chunk(RANKS, dim)[mesh.get_rank()])
 
     body()
 
@@ -101,10 +101,10 @@ def test_a_module_is_cut_by_a_function_and_the_rest_replicated() -> None:
                     key, nn.Parameter(distribute_tensor(parameter, mesh, shards))
                 )
 
-    cut = distribute_module(Stack(20, 20), mesh, partition)
-    assert all(parameter.placements == (Shard(0),) for parameter in cut.parameters())
-    whole = distribute_module(Stack(20, 20), mesh)
-    assert all(parameter.placements == (Replicate(),) for parameter in whole.parameters())
+    sharded = distribute_module(Stack(20, 20), mesh, partition)
+    assert all(parameter.placements == (Shard(0),) for parameter in sharded.parameters())
+    full = distribute_module(Stack(20, 20), mesh)
+    assert all(parameter.placements == (Replicate(),) for parameter in full.parameters())
 
     def only_first(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
         if name == "seq.0":

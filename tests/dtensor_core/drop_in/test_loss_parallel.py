@@ -79,9 +79,9 @@ def _count_where_groups_are_asked_directly() -> None:
     with loss_parallel(), CommDebugMode() as counter:
         F.cross_entropy(x, target)
     assert counter.get_comm_counts() == {functional.all_reduce: 3}
-    whole = distribute_tensor(logits, mesh, [Replicate()])
+    full = distribute_tensor(logits, mesh, [Replicate()])
     with CommDebugMode() as counter:
-        torch.add(x, x, out=whole)
+        torch.add(x, x, out=full)
     assert counter.get_comm_counts() == {functional.all_gather_into_tensor: 1}
 
 

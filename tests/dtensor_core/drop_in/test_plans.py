@@ -44,7 +44,7 @@ def data(*shape: int) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(0))
 
 
-def whole(tensor: Any) -> Any:
+def full(tensor: Any) -> Any:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -67,18 +67,18 @@ def test_a_plan_changes_no_value_over_steps_of_training(make: Any, plan: Any) ->
         optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
         for wanted in expected:
             optimizer.zero_grad()
-            out = whole(model(inputs))
+            out = full(model(inputs))
             torch.testing.assert_close(out, wanted)
             out.sum().backward()
             optimizer.step()
         for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(whole(mine), theirs)
+            torch.testing.assert_close(full(mine), theirs)
 
     body()
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_an_mlp_sends_once_before_and_once_behind(cut: bool) -> None:
+@pytest.mark.parametrize("sharded", [False, True])
+def test_an_mlp_sends_once_before_and_once_behind(sharded: bool) -> None:
     plain, inputs = MLPModule("cpu"), data(8, 10)
     expected = plain(inputs)
     expected.sum().backward()
@@ -86,7 +86,7 @@ def test_an_mlp_sends_once_before_and_once_behind(cut: bool) -> None:
     @on_threads(RANKS)
     def body() -> None:
         mesh = kept_mesh((RANKS,))
-        layout = Shard(0) if cut else Replicate()
+        layout = Shard(0) if sharded else Replicate()
         plan = {
             "net1": ColwiseParallel(input_layouts=layout),
             "net2": RowwiseParallel(output_layouts=layout),
@@ -94,12 +94,12 @@ def test_an_mlp_sends_once_before_and_once_behind(cut: bool) -> None:
         model = parallelize_module(MLPModule("cpu"), mesh, plan)
         rank = mesh.get_local_rank()
         with CommDebugMode() as counter:
-            out = model(inputs.chunk(RANKS)[rank] if cut else inputs)
+            out = model(inputs.chunk(RANKS)[rank] if sharded else inputs)
         gather, scatter = functional.all_gather_into_tensor, functional.reduce_scatter_tensor
         assert counter.get_comm_counts() == (
-            {gather: 1, scatter: 1} if cut else {functional.all_reduce: 1}
+            {gather: 1, scatter: 1} if sharded else {functional.all_reduce: 1}
         )
-        torch.testing.assert_close(out, expected.chunk(RANKS)[rank] if cut else expected)
+        torch.testing.assert_close(out, expected.chunk(RANKS)[rank] if sharded else expected)
         out.sum().backward()
         for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
             assert isinstance(mine.grad, DTensor)
@@ -123,7 +123,7 @@ def test_a_transformer_equals_one_device_and_books_its_collectives(sequence: boo
         model.zero_grad()
         with CommDebugMode() as counter:
             out = model(tokens)
-        torch.testing.assert_close(whole(out), expected)
+        torch.testing.assert_close(full(out), expected)
         counts = counter.get_comm_counts()
         if sequence:
             gather, scatter = functional.all_gather_into_tensor, functional.reduce_scatter_tensor
@@ -146,7 +146,7 @@ def test_a_transformer_equals_one_device_and_books_its_collectives(sequence: boo
             assert output == {functional.all_gather_into_tensor: 1}
         out.sum().backward()
         for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(whole(mine.grad), theirs.grad)
+            torch.testing.assert_close(full(mine.grad), theirs.grad)
 
     body()
 

@@ -20,8 +20,8 @@ def data(*shape: int, seed: int) -> torch.Tensor:
 @on_threads(RANKS)
 def test_a_slice_and_its_gradient() -> None:
     mesh = DeviceMesh("cpu", list(range(RANKS)))
-    for whole, grad in zip(data(64, 10, seed=0), data(64, 5, seed=1) * 1e-3, strict=True):
-        plain = whole.clone().requires_grad_()
+    for full, grad in zip(data(64, 10, seed=0), data(64, 5, seed=1) * 1e-3, strict=True):
+        plain = full.clone().requires_grad_()
         x = distribute_tensor(plain, mesh, [Replicate()])
         out = x[:, :5]
         out.backward(distribute_tensor(grad, mesh, [Replicate()]))
@@ -34,8 +34,8 @@ def test_a_slice_and_its_gradient() -> None:
 @on_threads(RANKS)
 def test_bernoulli_draws_alike_on_every_rank() -> None:
     mesh, other = DeviceMesh("cpu", list(range(RANKS))), 1 - dist.get_rank()
-    for whole, grad in zip(data(64, 10, seed=0), data(64, 10, seed=1) * 1e-3, strict=True):
-        x = distribute_tensor(whole.clone().requires_grad_(), mesh, [Replicate()])
+    for full, grad in zip(data(64, 10, seed=0), data(64, 10, seed=1) * 1e-3, strict=True):
+        x = distribute_tensor(full.clone().requires_grad_(), mesh, [Replicate()])
         out = torch.bernoulli(x)
         out.backward(distribute_tensor(grad, mesh, [Replicate()]))
         assert x.grad is not None

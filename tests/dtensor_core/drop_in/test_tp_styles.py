@@ -25,7 +25,7 @@ from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.drop_in.counted import RANKS, functional, with_each_counter
 
 
-def cut(module: nn.Module, style: Any) -> nn.Module:
+def sharded(module: nn.Module, style: Any) -> nn.Module:
     """Parallelize a copy of a module with a style, on all ranks."""
     return parallelize_module(deepcopy(module), init_device_mesh("cpu", (RANKS,)), style)
 
@@ -43,7 +43,7 @@ def test_a_colwise_linear_reduces_the_gradient_of_its_input(run) -> None:
         counter = mode()
         x = torch.rand(8, 16, requires_grad=True)
         layer = nn.Linear(16, 16)
-        plain = cut(layer, ColwiseParallel())
+        plain = sharded(layer, ColwiseParallel())
         with counter:
             out = plain(x)
             assert out.shape == (8, 16 // RANKS)
@@ -51,7 +51,7 @@ def test_a_colwise_linear_reduces_the_gradient_of_its_input(run) -> None:
             out.sum().backward()
             expect(counter, all_reduce=1)
         assert x.grad is not None
-        gathering = cut(layer, ColwiseParallel(input_layouts=Shard(0)))
+        gathering = sharded(layer, ColwiseParallel(input_layouts=Shard(0)))
         with counter:
             out = gathering(x)
             assert out.shape == (8 * RANKS, 16 // RANKS)
@@ -78,7 +78,7 @@ def test_a_colwise_linear_cuts_the_gradient_of_the_output_that_it_hands_on() -> 
 def test_a_colwise_embedding_sends_nothing(run) -> None:
     def body(mode: Any) -> None:
         tokens = torch.arange(8).reshape(4, 2)
-        table = cut(nn.Embedding(16, 16), ColwiseParallel())
+        table = sharded(nn.Embedding(16, 16), ColwiseParallel())
         counter = mode()
         with counter:
             out = table(tokens)
@@ -96,14 +96,14 @@ def test_a_rowwise_linear_reduces_its_output(run) -> None:
         counter = mode()
         x = torch.rand(8, 16 // RANKS, requires_grad=True)
         layer = nn.Linear(16, 16)
-        reducing = cut(layer, RowwiseParallel())
+        reducing = sharded(layer, RowwiseParallel())
         with counter:
             out = reducing(x)
             assert out.shape == (8, 16)
             expect(counter, all_reduce=1)
             out.sum().backward()
             expect(counter, all_reduce=1)
-        scattering = cut(layer, RowwiseParallel(output_layouts=Shard(0)))
+        scattering = sharded(layer, RowwiseParallel(output_layouts=Shard(0)))
         with counter:
             out = scattering(x)
             assert out.shape == (8 // RANKS, 16)
@@ -119,14 +119,16 @@ def test_a_rowwise_embedding_reduces_its_output(run) -> None:
     def body(mode: Any) -> None:
         counter = mode()
         table = nn.Embedding(16, 16)
-        reducing = cut(table, RowwiseParallel(input_layouts=Replicate()))
+        reducing = sharded(table, RowwiseParallel(input_layouts=Replicate()))
         with counter:
             out = reducing(torch.arange(8).reshape(4, 2))
             assert out.shape == (4, 2, 16)
             expect(counter, all_reduce=1)
             out.sum().backward()
             expect(counter, all_reduce=1)
-        scattering = cut(table, RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)))
+        scattering = sharded(
+            table, RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+        )
         with counter:
             out = scattering(torch.arange(8))
             assert out.shape == (8, 16 // RANKS)
@@ -161,17 +163,17 @@ class AddingAllNamed(Adding):
 @on_threads(RANKS)
 def test_inputs_are_gathered_and_outputs_cut() -> None:
     gather = PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate())
-    whole = cut(nn.Identity(), gather)(torch.ones(2, 16)).full_tensor()
+    whole = sharded(nn.Identity(), gather)(torch.ones(2, 16)).full_tensor()
     assert torch.equal(whole, torch.ones(2 * RANKS, 16))
     chop = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0))
-    assert torch.equal(cut(nn.Identity(), chop)(torch.ones(8, 16)), torch.ones(8 // RANKS, 16))
+    assert torch.equal(sharded(nn.Identity(), chop)(torch.ones(8, 16)), torch.ones(8 // RANKS, 16))
     both = PrepareModuleInputOutput(
         input_layouts=Shard(0),
         desired_input_layouts=Replicate(),
         output_layouts=Replicate(),
         desired_output_layouts=Shard(1),
     )
-    out = cut(nn.Identity(), both)(torch.ones(2, 16))
+    out = sharded(nn.Identity(), both)(torch.ones(2, 16))
     assert torch.equal(out, torch.ones(2 * RANKS, 16 // RANKS))
 
 
@@ -254,7 +256,7 @@ def test_sequence_parallel_sends_nothing_and_leaves_addends_of_gradients(
     def body(mode: Any) -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
         x = distribute_tensor(whole.clone().requires_grad_(), mesh, [Shard(1)])
-        norm = cut(module, SequenceParallel())
+        norm = sharded(module, SequenceParallel())
         counter = mode()
         with counter:
             out = norm(x)
@@ -275,7 +277,7 @@ def test_sequence_parallel_moves_an_input_that_is_cut_elsewhere(run) -> None:
     def body(mode: Any) -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
         x = distribute_tensor(torch.rand(20, 8, 12, requires_grad=True), mesh, [Shard(0)])
-        norm = cut(RMSNormPython(12), SequenceParallel())
+        norm = sharded(RMSNormPython(12), SequenceParallel())
         counter = mode()
         with counter:
             out = norm(x)

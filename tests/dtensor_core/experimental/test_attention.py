@@ -227,7 +227,7 @@ def test_what_cannot_be_is_refused_and_leaves_the_buffers() -> None:
 
 @on_threads(4)
 def test_a_sequence_is_cut_along_one_axis() -> None:
-    with pytest.raises(ValueError, match="a sequence is cut along one axis"):
+    with pytest.raises(ValueError, match="a sequence is sharded along one axis"):
         context_parallel(kept_mesh((2, 2))).__enter__()
 
 

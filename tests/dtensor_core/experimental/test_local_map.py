@@ -115,9 +115,9 @@ def test_gradients_lie_as_said(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 2), mesh, WHOLE).requires_grad_()
 
     run = local_map(torch.square, out_placements=WHOLE, in_grad_placements=([Partial()],))
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         run(x).to_local().sum().backward()
-    assert told == []
+    assert reasons == []
     assert isinstance(x.grad, DTensor)
     assert x.grad.placements == (Partial(),)

@@ -103,13 +103,13 @@ def test_one_process_reads_what_four_wrote(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(3,), (0, 3), (), (1, 5)])
 def test_empty_shards_are_written_and_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
     whole = torch.randn(shape)
-    cut: Placement = Shard(len(shape) - 1) if shape else Replicate()
+    sharded: Placement = Shard(len(shape) - 1) if shape else Replicate()
 
     @on_threads(4)
     def body() -> None:
         with _quiet():
-            dcp.save({"x": _laid_out((LINE, (cut,)), whole)}, checkpoint_id=tmp_path)
-            state = {"x": _empty((SQUARE, (Replicate(), cut)), shape)}
+            dcp.save({"x": _laid_out((LINE, (sharded,)), whole)}, checkpoint_id=tmp_path)
+            state = {"x": _empty((SQUARE, (Replicate(), sharded)), shape)}
             dcp.load(state, checkpoint_id=tmp_path)
         assert state["x"].full_tensor().equal(whole)
 
@@ -306,8 +306,8 @@ def test_the_helpers_still_serve_torchs_dtensors() -> None:
             model = _model(1)
         for layer in (model[0], model[2]):  # pyright: ignore[reportIndexIssue]
             for name, parameter in list(layer.named_parameters()):
-                cut = theirs.distribute_tensor(parameter, mesh, [theirs.Shard(0)])
-                layer.register_parameter(name, nn.Parameter(cut))
+                sharded = theirs.distribute_tensor(parameter, mesh, [theirs.Shard(0)])
+                layer.register_parameter(name, nn.Parameter(sharded))
         how = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         with _quiet():
             given = dict(whole) if dist.get_rank() == 0 else {}

@@ -113,11 +113,11 @@ def test_a_norm_that_is_no_number_raises_on_every_rank(kind: str) -> None:
     body()
 
 
-def _told_of_clipping(mine: list[nn.Parameter]) -> list[tuple[str, int]]:
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+def _reported_of_clipping(mine: list[nn.Parameter]) -> list[tuple[str, int]]:
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         nn.utils.clip_grad_norm_(mine, 1.0)
-    return [(news.step, news.payload_bytes) for news in told]
+    return [(reason.step, reason.payload_bytes) for reason in reasons]
 
 
 def test_each_axis_reduces_one_number_however_many_gradients_there_are() -> None:
@@ -125,7 +125,7 @@ def test_each_axis_reduces_one_number_however_many_gradients_there_are() -> None
         mesh = init_device_mesh("cpu", (2, 2))
         layouts = [(Shard(0), Shard(0)), (Shard(0), Replicate()), (Replicate(), Replicate())] * 2
         mine = _with_gradients([distribute_tensor(torch.ones(8), mesh, p) for p in layouts])
-        assert _told_of_clipping(mine) == [("all_reduce", 4)] * 2
+        assert _reported_of_clipping(mine) == [("all_reduce", 4)] * 2
 
 
 def test_pending_sums_are_made_once_for_the_norm_and_the_optimizer() -> None:
@@ -155,4 +155,4 @@ def test_each_mesh_reduces_one_number() -> None:
             layout = [Shard(0), Replicate()][: mesh.ndim]
             gradients.append(distribute_tensor(torch.ones(8), mesh, layout))
         mine = _with_gradients(gradients)
-        assert _told_of_clipping(mine) == [("all_reduce", 4)] * 2
+        assert _reported_of_clipping(mine) == [("all_reduce", 4)] * 2

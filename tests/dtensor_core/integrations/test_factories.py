@@ -38,15 +38,15 @@ FUNCTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 @on_threads(4)
 def test_result_and_gradient_are_those_of_the_whole(name: str, dim: int) -> None:
-    whole = X.clone().requires_grad_()
-    cut: Any = distribute_tensor(X.clone(), kept_mesh((4,)), [Shard(dim)], src_data_rank=None)
-    cut.requires_grad_()
-    expected, result = FUNCTIONS[name](whole), FUNCTIONS[name](cut)
+    full = X.clone().requires_grad_()
+    sharded: Any = distribute_tensor(X.clone(), kept_mesh((4,)), [Shard(dim)], src_data_rank=None)
+    sharded.requires_grad_()
+    expected, result = FUNCTIONS[name](full), FUNCTIONS[name](sharded)
     assert isinstance(result, DTensor)
     torch.testing.assert_close(result.full_tensor(), expected)
     expected.cos().sum().backward()
     result.cos().sum().backward()
-    torch.testing.assert_close(cut.grad.full_tensor(), whole.grad, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(sharded.grad.full_tensor(), full.grad, atol=1e-4, rtol=1e-4)
 
 
 def test_a_plain_tensor_is_given_plain_ones() -> None:

@@ -104,12 +104,12 @@ def _gradient(number: int, step: int) -> torch.Tensor:
     return _t(PARAMETERS[number][0], seed=step + 1)
 
 
-def _pending(whole: torch.Tensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
+def _pending(full: torch.Tensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
     """A gradient as backward returns it: sharded like the parameter, else equal partial sums."""
-    addends = [Partial() if each.is_replicate() else each for each in placements]
-    ranks = math.prod(n for n, each in zip(mesh.shape, addends, strict=True) if each.is_partial())
-    part = distribute_tensor(whole / ranks, mesh, placements).to_local()
-    return DTensor.from_local(part, mesh, addends, shape=whole.shape, stride=whole.stride())
+    pending = [Partial() if each.is_replicate() else each for each in placements]
+    ranks = math.prod(n for n, each in zip(mesh.shape, pending, strict=True) if each.is_partial())
+    part = distribute_tensor(full / ranks, mesh, placements).to_local()
+    return DTensor.from_local(part, mesh, pending, shape=full.shape, stride=full.stride())
 
 
 def _equal(found: list[nn.Parameter], wanted: list[nn.Parameter], **tolerance: Any) -> None:
@@ -135,8 +135,8 @@ def test_an_optimizer_trains_shards_as_it_trains_the_whole(name: str, how: str) 
             for number, (parameter, (_, mesh, placements)) in enumerate(
                 zip(mine, PARAMETERS, strict=True)
             ):
-                whole = _gradient(number, step)
-                parameter.grad = _pending(whole, kept_mesh(mesh), placements)
+                full = _gradient(number, step)
+                parameter.grad = _pending(full, kept_mesh(mesh), placements)
             optimizer.step()
             optimizer.zero_grad(set_to_none=step == 0)
         _equal(mine, plain, **TOLERANCES.get(name, {}))
@@ -173,14 +173,14 @@ def test_lbfgs_searches_shards_as_it_searches_the_whole(search: str | None) -> N
     body()
 
 
-def _told(name: str, how: str, mesh: DeviceMesh) -> list[tuple[str, str]]:
+def _reported(name: str, how: str, mesh: DeviceMesh) -> list[tuple[str, str]]:
     parameter = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]))
     parameter.grad = DTensor.from_local(torch.ones(4, 4), mesh, [Partial()])
-    told: list[observe.Announcement] = []
+    reasons: list[observe.Reason] = []
     optimizer = _make(name, how, [parameter])
-    with observe.listening(told.append):
+    with observe.listening(reasons.append):
         optimizer.step()
-    return [(news.operator, news.step) for news in told]
+    return [(reason.operator, reason.step) for reason in reasons]
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def mesh() -> Iterator[DeviceMesh]:
 
 @pytest.mark.parametrize("how", ["for-loop", "foreach", "fused"])
 def test_a_step_reduces_each_pending_gradient_once(mesh: DeviceMesh, how: str) -> None:
-    assert _told("AdamW", how, mesh) == [("optimizer.step", "all_reduce")]
+    assert _reported("AdamW", how, mesh) == [("optimizer.step", "all_reduce")]
 
 
 def test_state_that_is_made_like_the_gradient_lies_like_the_parameter(mesh: DeviceMesh) -> None:
@@ -217,15 +217,15 @@ def test_a_differentiable_step_has_the_gradients_of_one_process() -> None:
         optim.Adam([weight], lr=lr, differentiable=True, capturable=False).step()
         return (weight**2).sum()
 
-    whole = _t((5, 4)).requires_grad_(), _t((5, 4), 1).requires_grad_()
+    full = _t((5, 4)).requires_grad_(), _t((5, 4), 1).requires_grad_()
     lr = torch.tensor(0.01, dtype=torch.float64)
-    derived(*whole, lr).backward()
+    derived(*full, lr).backward()
 
     @on_threads(2)
     def body() -> None:
-        mine = [distribute_tensor(each, kept_mesh((2,)), [Shard(0)]) for each in whole]
+        mine = [distribute_tensor(each, kept_mesh((2,)), [Shard(0)]) for each in full]
         derived(mine[0], mine[1], lr).backward()
-        for got, want in zip(mine, whole, strict=True):
+        for got, want in zip(mine, full, strict=True):
             assert isinstance(got.grad, DTensor)
             torch.testing.assert_close(got.grad.full_tensor(), want.grad)
 
@@ -244,15 +244,15 @@ def test_a_stored_state_continues_the_run(mesh: DeviceMesh) -> None:
         )
         return parameter, optim.AdamW([parameter])
 
-    whole, first = fresh(), fresh()
-    trained(*whole, range(4))
+    full, first = fresh(), fresh()
+    trained(*full, range(4))
     trained(*first, range(2))
     second = nn.Parameter(first[0].detach().clone()), fresh()[1]
     second[1].param_groups[0]["params"] = [second[0]]
     second[1].load_state_dict(copy.deepcopy(first[1].state_dict()))
     assert second[1].state[second[0]]["exp_avg"].placements == (Shard(0),)
     trained(*second, range(2, 4))
-    got, wanted = second[0].detach(), whole[0].detach()
+    got, wanted = second[0].detach(), full[0].detach()
     assert isinstance(got, DTensor)
     assert isinstance(wanted, DTensor)
     torch.testing.assert_close(got.to_local(), wanted.to_local())

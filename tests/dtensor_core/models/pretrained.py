@@ -172,7 +172,7 @@ class Step:
     gradients: Mapping[str, torch.Tensor]
 
 
-def whole(value: Any) -> torch.Tensor:
+def full(value: Any) -> torch.Tensor:
     value = value.detach()
     return (value.full_tensor() if hasattr(value, "full_tensor") else value).clone()
 
@@ -193,8 +193,8 @@ def train(model: nn.Module, batch: Inputs, steps: int = 3) -> list[Step]:
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        gradients = {n: whole(p.grad) for n, p in model.named_parameters() if p.grad is not None}
-        taken.append(Step(whole(loss), whole(logits), whole(norm), gradients))
+        gradients = {n: full(p.grad) for n, p in model.named_parameters() if p.grad is not None}
+        taken.append(Step(full(loss), full(logits), full(norm), gradients))
         optimizer.step()
     return taken
 

@@ -113,9 +113,9 @@ WHOLE = {"*": Replicate()}
 LAYOUTS = {
     "tensor": ((2,), [TENSOR_PARALLEL], (Replicate(),)),
     "data": ((2,), [WHOLE], (Shard(0),)),
-    "data, rows of weights cut": ((3,), [ROWS], (Shard(0),)),
+    "data, rows of weights sharded": ((3,), [ROWS], (Shard(0),)),
     "data × tensor": ((2, 2), [WHOLE, TENSOR_PARALLEL], (Shard(0), Replicate())),
-    "data × tensor, weights cut on both": (
+    "data × tensor, weights sharded on both": (
         (2, 2),
         [ROWS, TENSOR_PARALLEL],
         (Shard(0), Replicate()),
@@ -124,7 +124,7 @@ LAYOUTS = {
 }
 
 
-TEN_STEPS = ("data × tensor, weights cut on both", "tensor")
+TEN_STEPS = ("data × tensor, weights sharded on both", "tensor")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

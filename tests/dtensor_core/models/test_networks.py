@@ -33,12 +33,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A network, its inputs, of which the first `cut` have a batch dim, and the loss."""
+    """A network, its inputs, of which the first `sharded` have a batch dim, and the loss."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[], Sequence[torch.Tensor]]
     loss: Callable[..., torch.Tensor]
-    cut: int = 1
+    sharded: int = 1
     silent: bool = True
 
 
@@ -81,13 +81,13 @@ CASES = {
         lambda: nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False),
         lambda: [torch.randn(4, 6, 16), padding(), causal(6)],
         lambda m, x, pad, mask: squared(m, x, mask=mask, src_key_padding_mask=pad, is_causal=False),
-        cut=2,
+        sharded=2,
     ),
     "encoder and decoder": Case(
         lambda: nn.Transformer(16, 4, 1, 2, 32, dropout=0.0, batch_first=True),
         lambda: [torch.randn(4, 6, 16), torch.randn(4, 5, 16), causal(5)],
         lambda m, x, y, mask: squared(m, x, y, tgt_mask=mask, tgt_is_causal=False),
-        cut=2,
+        sharded=2,
     ),
     "diffusion, group norm": Case(
         lambda: Diffusion(nn.GroupNorm(2, 8)), images, denoised, 3, silent=False
@@ -103,14 +103,14 @@ CASES = {
         Gpt,
         lambda: [torch.randint(33, (4, 7)), torch.randint(33, (4, 7))],
         lambda m, x, y: F.cross_entropy(m(x).view(-1, 33), y.view(-1), ignore_index=0),
-        cut=2,
+        sharded=2,
         silent=False,
     ),
     "vision transformer": Case(
         VisionTransformer,
         lambda: [torch.randn(4, 3, 8, 8), torch.randint(10, (4,))],
         lambda m, x, y: F.cross_entropy(m(x), y, label_smoothing=0.1),
-        cut=2,
+        sharded=2,
         silent=False,
     ),
 }
@@ -150,7 +150,7 @@ def batch_cut(case: Case, mesh: Any) -> tuple[nn.Module, list[torch.Tensor]]:
     model, inputs = in_double(case)
     rest: list[Placement] = [Replicate()] * (mesh.ndim - 1)
     return distribute_module(model, mesh), [
-        distribute_tensor(each, mesh, [Shard(0) if number < case.cut else Replicate(), *rest])
+        distribute_tensor(each, mesh, [Shard(0) if number < case.sharded else Replicate(), *rest])
         for number, each in enumerate(inputs)
     ]
 
@@ -214,7 +214,7 @@ def test_a_network_whose_matrices_are_cut_trains_as_on_one_device(name, shape):
         layout = [*([Shard(0)] * (mesh.ndim - 1)), Replicate()]
         given = [
             distribute_tensor(
-                each, mesh, layout if number < case.cut else [Replicate()] * mesh.ndim
+                each, mesh, layout if number < case.sharded else [Replicate()] * mesh.ndim
             )
             for number, each in enumerate(inputs)
         ]

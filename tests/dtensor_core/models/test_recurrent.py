@@ -121,7 +121,7 @@ def test_weights_that_are_cut_are_gathered_once_for_all_steps() -> None:
     wanted = module(given)[0]
     wanted.square().sum().backward()
 
-    def cut(name: str, each: nn.Module, mesh: Any) -> None:
+    def sharded(name: str, each: nn.Module, mesh: Any) -> None:
         for key, weight in list(each.named_parameters(recurse=False)):
             setattr(each, key, nn.Parameter(distribute_tensor(weight.data, mesh, layout)))
 
@@ -130,7 +130,7 @@ def test_weights_that_are_cut_are_gathered_once_for_all_steps() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((2, 2))
-        mine = distribute_module(copy.deepcopy(module), mesh, cut)
+        mine = distribute_module(copy.deepcopy(module), mesh, sharded)
         x: Any = distribute_tensor(given.detach(), mesh, [Shard(0), Shard(0)], src_data_rank=None)
         x.requires_grad_()
         with Collectives() as issued:

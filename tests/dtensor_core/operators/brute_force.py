@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from dtensor_core.layout import Cut, held_extents
+from dtensor_core.layout import AxisSharding, held_extents
 from dtensor_core.operators.call import Call, tensors
 from dtensor_core.operators.local_operator import local_operator
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule, candidates
@@ -32,7 +32,7 @@ from dtensor_core.placement import (
     norm_exponent,
 )
 from dtensor_core.redistribute.distribute import split
-from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.execute import Origin
 from dtensor_core.redistribute.partial_combine import within
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing import kept_mesh, run_threads
@@ -284,7 +284,7 @@ def joined(parts: Sequence[torch.Tensor], placement: Placement, shape: torch.Siz
     assert dim is not None
     full = parts[0].new_empty(shape)
     for coord, piece in enumerate(parts):
-        shard = Cut(len(parts), coord, placement.num_blocks)
+        shard = AxisSharding(len(parts), coord, placement.num_blocks)
         start = 0
         for extent in held_extents(shape[dim], (shard,)):
             source = piece.narrow(dim, start, extent.size)
@@ -363,7 +363,7 @@ def _local(
     exchange = offer.candidate.exchange
     if exchange is None:
         return run
-    return within([exchange], op, run, inputs, outputs[0], [Cause(str(op), "argument")])
+    return within([exchange], op, run, inputs, outputs[0], [Origin(str(op), "argument")])
 
 
 def _with_positive_norms(sample: Sample, candidate: Candidate) -> Sample:

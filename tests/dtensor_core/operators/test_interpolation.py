@@ -137,11 +137,11 @@ def test_rows_that_are_read_with_weight_zero_make_nan_as_on_one_device(
     mode: str, size: int, corners: bool | None
 ) -> None:
     dims = 1 if mode == "linear" else 2
-    whole = _t(2, 3, 8, *[5] * (dims - 1)).detach()
-    whole[0, 0, 3], whole[1, 1, 4] = float("nan"), float("nan")
+    full = _t(2, 3, 8, *[5] * (dims - 1)).detach()
+    full[0, 0, 3], full[1, 1, 4] = float("nan"), float("nan")
     sizes = [size, *[5] * (dims - 1)]
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return F.interpolate(x, sizes, mode=mode, align_corners=corners)
 
-    assert_agrees(program, [whole.requires_grad_()], [[Shard(2)]])
+    assert_agrees(program, [full.requires_grad_()], [[Shard(2)]])

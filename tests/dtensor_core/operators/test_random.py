@@ -279,8 +279,8 @@ def test_out_of_a_pending_reduction_is_refused_on_all_ranks():
 
     assert set(run_threads(body, 2)) == {
         "aten.randperm.out to write to f32[4] axis0:P(sum)\n"
-        "  Found: addends that are not yet added up\n"
-        "  Why: what is written would be added up again\n"
+        "  Found: partial sums that are not reduced yet\n"
+        "  Why: the written values would be summed over the ranks\n"
         "  Try: write to a tensor that is Replicate or Shard"
     }
 

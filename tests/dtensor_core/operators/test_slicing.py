@@ -182,7 +182,7 @@ def test_a_replica_that_is_joined_is_not_sent() -> None:
 
 
 def test_what_is_announced_is_what_is_sent() -> None:
-    announced: list[observe.Announcement] = []
+    announced: list[observe.Reason] = []
 
     def body() -> int:
         mesh = kept_mesh((RANKS,))

@@ -171,18 +171,18 @@ def test_a_scan_in_place_stays_where_it_is() -> None:
 
 
 def test_what_is_announced_is_what_is_sent() -> None:
-    announced: list[observe.Announcement] = []
+    announced: list[observe.Reason] = []
     with fake_world(RANKS), observe.listening(announced.append):
         x = laid_out(_t(256), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
         x.argmax()
-    (news,) = announced
-    assert (news.operator, news.argument, news.step) == (
+    (reason,) = announced
+    assert (reason.operator, reason.argument, reason.step) == (
         "aten.argmax.default",
         "self",
         "all_gather",
     )
-    assert news.payload_bytes == RANKS * (VALUE + PLACE)
-    assert news.candidates[0][0] == "S(0) -> R"
+    assert reason.payload_bytes == RANKS * (VALUE + PLACE)
+    assert reason.candidates[0][0] == "S(0) -> R"
 
 
 def test_a_merge_is_refused_where_nobody_asked_for_it() -> None:

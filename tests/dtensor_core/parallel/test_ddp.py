@@ -40,8 +40,8 @@ def _train() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mine = batch.chunk(2)[mesh.get_local_rank("dp")]
-    whole = Model()
-    _steps(whole, batch)
+    full = Model()
+    _steps(full, batch)
     for options in OPTIONS:
         for recompute in (False, True):
             model = Model(recompute)
@@ -52,7 +52,7 @@ def _train() -> None:
             for name in ("0", "2"):
                 for part in ("weight", "bias"):
                     got = getattr(model.net.get_submodule(name), part)
-                    wanted = getattr(whole.net.get_submodule(name), part)
+                    wanted = getattr(full.net.get_submodule(name), part)
                     assert isinstance(got, DTensor)
                     torch.testing.assert_close(got.full_tensor(), wanted)
 

@@ -77,7 +77,7 @@ class Mixture(nn.Module):
         return self.experts(tokens, weights=best, chosen=chosen)
 
 
-def whole(value: Any) -> torch.Tensor:
+def full(value: Any) -> torch.Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
@@ -117,7 +117,7 @@ def test_tokens_sorted_by_expert_travel_to_them_and_back(name: str) -> None:
         for key, each in module.named_parameters():
             assert each.placements == (Shard(0),)
             assert isinstance(each, nn.Parameter)
-            torch.testing.assert_close(whole(each.grad), alone.get_parameter(key).grad)
+            torch.testing.assert_close(full(each.grad), alone.get_parameter(key).grad)
 
     run_threads(body, ranks)
 
@@ -143,7 +143,7 @@ def test_tokens_that_all_ranks_have_are_shared_out(ranks: int, experts: int, row
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(mine, gradient)
         for key, each in module.named_parameters():
-            torch.testing.assert_close(whole(each.grad), alone.get_parameter(key).grad)
+            torch.testing.assert_close(full(each.grad), alone.get_parameter(key).grad)
 
     run_threads(body, ranks)
 
@@ -165,7 +165,7 @@ def test_tokens_of_each_rank_get_their_experts_and_their_router_its_gradient(
         torch.testing.assert_close(mine, wanted[me][1])
         for key in ("experts.w1", "experts.w2"):
             given = module.get_parameter(key).grad
-            torch.testing.assert_close(whole(given), alone.get_parameter(key).grad)
+            torch.testing.assert_close(full(given), alone.get_parameter(key).grad)
         return module.get_parameter("gate.weight").grad
 
     # The router is data parallel here: each rank has the gradient of its own tokens.
@@ -192,7 +192,7 @@ def test_slices_of_experts_give_router_and_tokens_the_gradients_of_one_device(ra
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(mine, gradient)
         for key, each in module.named_parameters():
-            torch.testing.assert_close(whole(each.grad), alone.get_parameter(key).grad)
+            torch.testing.assert_close(full(each.grad), alone.get_parameter(key).grad)
 
     run_threads(body, ranks)
 

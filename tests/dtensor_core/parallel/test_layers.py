@@ -57,11 +57,11 @@ def layouts(module) -> dict[str, object]:
 )
 def test_parameters_are_cut_and_keep_their_values(module, style, expected):
     def body():
-        cut = parallelized(module, style)
-        for name, parameter in cut.named_parameters():
+        sharded = parallelized(module, style)
+        for name, parameter in sharded.named_parameters():
             assert isinstance(parameter, nn.Parameter)
             torch.testing.assert_close(parameter.full_tensor(), module.get_parameter(name))
-        return layouts(cut)
+        return layouts(sharded)
 
     assert run_threads(body, RANKS) == [expected] * RANKS
 
@@ -73,8 +73,8 @@ def test_frozen_parameters_stay_frozen():
         (linear(), RowwiseParallel()),
         (nn.LayerNorm(16), SequenceParallel()),
     ):
-        cut = parallelized(module.requires_grad_(False), style)
-        assert not any(parameter.requires_grad for parameter in cut.parameters())
+        sharded = parallelized(module.requires_grad_(False), style)
+        assert not any(parameter.requires_grad for parameter in sharded.parameters())
 
 
 FORWARD_BACKWARD = [
@@ -95,10 +95,10 @@ FORWARD_BACKWARD = [
 )
 def test_a_linear_communicates_exactly_this(module, style, given, made, forward, backward):
     def body():
-        cut = parallelized(module(), style)
+        sharded = parallelized(module(), style)
         value = torch.rand(given, requires_grad=True)
         with Collectives() as issued_forward:
-            output = cut(value)
+            output = sharded(value)
         with Collectives() as issued_backward:
             output.sum().backward()
         assert not isinstance(output, DTensor)
@@ -125,9 +125,9 @@ def test_a_linear_communicates_exactly_this(module, style, given, made, forward,
 )
 def test_an_embedding_communicates_exactly_this(style, given, made, forward, backward):
     def body():
-        cut = parallelized(embedding(), style)
+        sharded = parallelized(embedding(), style)
         with Collectives() as issued_forward:
-            output = cut(torch.arange(8).reshape(given))
+            output = sharded(torch.arange(8).reshape(given))
         with Collectives() as issued_backward:
             output.sum().backward()
         return tuple(output.shape), dict(issued_forward.counts), dict(issued_backward.counts)
@@ -139,37 +139,37 @@ def test_an_embedding_communicates_exactly_this(style, given, made, forward, bac
 @pytest.mark.parametrize("given", [Replicate(), Shard(0), Shard(-1)], ids=repr)
 @pytest.mark.parametrize("style", [ColwiseParallel, RowwiseParallel])
 def test_values_and_gradients_are_those_of_one_rank_for_any_layouts(style, given, output):
-    whole = torch.randn(8, 16, generator=torch.Generator().manual_seed(2))
+    full = torch.randn(8, 16, generator=torch.Generator().manual_seed(2))
     reference = linear()
-    reference_input = whole.clone().requires_grad_()
+    reference_input = full.clone().requires_grad_()
     (reference(reference_input) ** 2).sum().backward()
 
     def body():
-        cut = parallelized(
+        sharded = parallelized(
             linear(), style(input_layouts=given, output_layouts=output, use_local_output=False)
         )
         mesh = kept_mesh((RANKS,))
-        start = DTensor.from_local(whole.clone(), mesh, [Replicate()]).requires_grad_()
+        start = DTensor.from_local(full.clone(), mesh, [Replicate()]).requires_grad_()
         local = start.redistribute(placements=[given]).to_local()
-        result = cut(local)
+        result = sharded(local)
         assert result.placements == (Shard(1) if output == Shard(-1) else output,)
         (result**2).sum().backward()
         close = torch.testing.assert_close
-        close(result.full_tensor(), reference(whole))
+        close(result.full_tensor(), reference(full))
         close(start.grad.full_tensor(), reference_input.grad, atol=1e-4, rtol=1e-4)
-        close(cut.weight.grad.full_tensor(), reference.weight.grad, atol=1e-4, rtol=1e-4)
-        close(cut.bias.grad.full_tensor(), reference.bias.grad, atol=1e-4, rtol=1e-4)
+        close(sharded.weight.grad.full_tensor(), reference.weight.grad, atol=1e-4, rtol=1e-4)
+        close(sharded.bias.grad.full_tensor(), reference.bias.grad, atol=1e-4, rtol=1e-4)
 
     run_threads(body, RANKS)
 
 
 @on_threads(RANKS)
 def test_a_dtensor_comes_in_as_it_is_whatever_input_layouts_say():
-    cut = parallelized(linear(), ColwiseParallel())
-    whole = torch.ones(8, 16)
-    given = DTensor.from_local(whole[:2], kept_mesh((RANKS,)), [Shard(0)])
+    sharded = parallelized(linear(), ColwiseParallel())
+    full = torch.ones(8, 16)
+    given = DTensor.from_local(full[:2], kept_mesh((RANKS,)), [Shard(0)])
     with Collectives() as issued:
-        output = cut(given)
+        output = sharded(given)
     assert issued == GATHER
     assert output.shape == (8, 4)
 
@@ -193,15 +193,15 @@ def test_columns_then_rows_take_one_all_reduce_each_way():
 @pytest.mark.parametrize("module", [nn.LayerNorm(16), RMSNormPython(16), nn.Dropout(0.0)], ids=repr)
 @on_threads(RANKS)
 def test_sequence_parallel_works_on_shards_of_the_sequence(module):
-    cut = parallelized(module, SequenceParallel())
-    whole = torch.rand(2, 8, 16, generator=torch.Generator().manual_seed(0))
+    sharded = parallelized(module, SequenceParallel())
+    full = torch.rand(2, 8, 16, generator=torch.Generator().manual_seed(0))
     rank = kept_mesh((RANKS,)).get_local_rank()
-    mine = whole.chunk(RANKS, dim=1)[rank].clone().requires_grad_()
+    mine = full.chunk(RANKS, dim=1)[rank].clone().requires_grad_()
     with Collectives() as issued:
-        output = cut(mine)
+        output = sharded(mine)
     assert issued == {}
     assert output.placements == (Shard(1),)
-    torch.testing.assert_close(output.full_tensor(), module(whole))
+    torch.testing.assert_close(output.full_tensor(), module(full))
     output.sum().backward()
     assert mine.grad.shape == mine.shape
 
@@ -209,26 +209,26 @@ def test_sequence_parallel_works_on_shards_of_the_sequence(module):
 @on_threads(RANKS)
 def test_sequence_parallel_brings_a_dtensor_to_its_sequence_dim():
     mesh = kept_mesh((RANKS,))
-    whole = torch.rand(8, 4, 16, generator=torch.Generator().manual_seed(0))
-    replicated = DTensor.from_local(whole, mesh, [Replicate()])
+    full = torch.rand(8, 4, 16, generator=torch.Generator().manual_seed(0))
+    replicated = DTensor.from_local(full, mesh, [Replicate()])
     norm = nn.LayerNorm(16)
-    cut = parallelized(norm, SequenceParallel(sequence_dim=0, use_local_output=True))
+    sharded = parallelized(norm, SequenceParallel(sequence_dim=0, use_local_output=True))
     with Collectives() as issued:
-        output = cut(replicated)
+        output = sharded(replicated)
     assert issued == {}
     assert not isinstance(output, DTensor)
-    torch.testing.assert_close(output, norm(whole).chunk(RANKS)[mesh.get_local_rank()])
+    torch.testing.assert_close(output, norm(full).chunk(RANKS)[mesh.get_local_rank()])
 
 
 @on_threads(RANKS)
 def test_the_gradient_of_a_replicated_norm_is_summed_over_the_sequence():
     norm = nn.LayerNorm(16)
-    whole = torch.rand(2, 8, 16, generator=torch.Generator().manual_seed(0))
-    norm(whole).square().sum().backward()
-    cut = parallelized(nn.LayerNorm(16), SequenceParallel())
-    mine = whole.chunk(RANKS, dim=1)[kept_mesh((RANKS,)).get_local_rank()]
-    cut(mine).square().sum().backward()
-    torch.testing.assert_close(cut.weight.grad.full_tensor(), norm.weight.grad)
+    full = torch.rand(2, 8, 16, generator=torch.Generator().manual_seed(0))
+    norm(full).square().sum().backward()
+    sharded = parallelized(nn.LayerNorm(16), SequenceParallel())
+    mine = full.chunk(RANKS, dim=1)[kept_mesh((RANKS,)).get_local_rank()]
+    sharded(mine).square().sum().backward()
+    torch.testing.assert_close(sharded.weight.grad.full_tensor(), norm.weight.grad)
 
 
 def test_other_modules_are_refused():
@@ -245,9 +245,9 @@ def test_other_modules_are_refused():
 
 @on_threads(RANKS)
 def test_a_call_without_a_tensor_says_what_is_missing():
-    cut = parallelized(linear(), ColwiseParallel())
+    sharded = parallelized(linear(), ColwiseParallel())
     with pytest.raises(ValueError, match="no positional argument; expecting input"):
-        cut(input=torch.ones(1, 16))
+        sharded(input=torch.ones(1, 16))
     with pytest.raises(ValueError, match="a list; expecting input"):
         parallelized(nn.LayerNorm(16), SequenceParallel())([1])
 

@@ -80,12 +80,12 @@ def test_no_logits_travel() -> None:
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,))
         logits = distribute_tensor(_t(6, 400), mesh, [Shard(1)]).requires_grad_()
-        told: list[observe.Announcement] = []
-        with observe.listening(told.append), loss_parallel():
+        reasons: list[observe.Reason] = []
+        with observe.listening(reasons.append), loss_parallel():
             F.cross_entropy(logits, _ids(400, 6)).backward()
-        assert {news.step for news in told} == {"all_reduce"}
-        assert max(news.payload_bytes for news in told) == 6 * 4
-        assert len(told) <= 4
+        assert {reason.step for reason in reasons} == {"all_reduce"}
+        assert max(reason.payload_bytes for reason in reasons) == 6 * 4
+        assert len(reasons) <= 4
 
 
 def test_it_ends_with_an_exception() -> None:
@@ -94,10 +94,10 @@ def test_it_ends_with_an_exception() -> None:
         logits = distribute_tensor(_t(6, 400), mesh, [Shard(1)])
         with pytest.raises(KeyError), loss_parallel():
             raise KeyError
-        told: list[observe.Announcement] = []
-        with observe.listening(told.append):
+        reasons: list[observe.Reason] = []
+        with observe.listening(reasons.append):
             F.log_softmax(logits, 1)
-        assert [news.step for news in told] == ["all_gather"]
+        assert [reason.step for reason in reasons] == ["all_gather"]
 
 
 def test_logits_that_are_not_cut_by_class_have_no_parallel_loss() -> None:

@@ -17,7 +17,7 @@ from dtensor_core.parallel.pretrained import MODULE_STYLES, PARAMETER_LAYOUTS
 from dtensor_core.testing import kept_mesh, run_threads
 from dtensor_core.testing.pool import run_processes
 from dtensor_core.tied import TiedError
-from tests.dtensor_core.models.pretrained import MODELS, Pretrained, Step, expect_same, train, whole
+from tests.dtensor_core.models.pretrained import MODELS, Pretrained, Step, expect_same, full, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -151,7 +151,7 @@ def test_save_pretrained_writes_whole_weights_that_one_device_loads(tmp_path: Pa
         train(mine, PLANNED["mixtral"].batch())
         mine.save_pretrained(tmp_path)
         assert any(tmp_path.glob("*.safetensors"))  # for every rank, once the call returns
-        return {name: whole(each) for name, each in mine.named_parameters()}
+        return {name: full(each) for name, each in mine.named_parameters()}
 
     weights = run_threads(body, 2)[0]
     loaded = type(model).from_pretrained(tmp_path)

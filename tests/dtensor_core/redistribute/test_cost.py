@@ -98,18 +98,18 @@ def test_what_was_planned_before_is_planned_anew_when_a_link_is_set() -> None:
     for slow, fast in (("a", "b"), ("b", "a")):
         set_link(mesh, slow, latency_s=1e-3, bytes_per_s=1e6)
         set_link(mesh, fast, latency_s=1e-6, bytes_per_s=1e12)
-        told: list[observe.Announcement] = []
+        reasons: list[observe.Reason] = []
         rank = mesh.get_rank()
-        with observe.listening(lambda news, to=told, me=rank: _keep(news, to, me)):
+        with observe.listening(lambda reason, to=reasons, me=rank: _keep(reason, to, me)):
             moved = x.redistribute(mesh, [Shard(0), Shard(1)])
-        assert [news.axis for news in told] == [fast, slow]
+        assert [reason.axis for reason in reasons] == [fast, slow]
         assert torch.equal(moved.full_tensor(), torch.full((64, 64), 4.0))
 
 
-def _keep(news: observe.Announcement, told: list[observe.Announcement], rank: int) -> None:
-    """Keep the announcements of one rank: listeners hear all ranks that are threads."""
+def _keep(reason: observe.Reason, reasons: list[observe.Reason], rank: int) -> None:
+    """Keep the reasons of one rank: listeners receive those of all ranks that are threads."""
     if dist.get_rank() == rank:
-        told.append(news)
+        reasons.append(reason)
 
 
 def test_decisions_of_operators_are_forgotten_when_a_link_is_set() -> None:
@@ -157,8 +157,8 @@ def ranks_that_differ() -> None:
     assert link_of(mesh, 0) == DEFAULT_LINKS["cpu"]
 
 
-test_ranks_that_set_different_links_are_told = on_threads(2)(ranks_that_differ)
-test_ranks_that_set_different_links_are_told_on_gloo = on_processes(2)(ranks_that_differ)
+test_ranks_that_set_different_links_are_reported = on_threads(2)(ranks_that_differ)
+test_ranks_that_set_different_links_are_reported_on_gloo = on_processes(2)(ranks_that_differ)
 
 
 def test_an_axis_that_the_mesh_does_not_have_is_named() -> None:
@@ -176,7 +176,7 @@ PAIRS = [
 
 
 def test_every_rank_plans_alike_also_outside_of_the_mesh() -> None:
-    told = []
+    reasons = []
     for rank in (0, 3, 5, 7):
         with fake_world(8, rank=rank):
             mesh = DeviceMesh("cpu", [[0, 1, 2], [3, 4, 5]], mesh_dim_names=("a", "b"))
@@ -187,6 +187,6 @@ def test_every_rank_plans_alike_also_outside_of_the_mesh() -> None:
                 for before, after in PAIRS
             ]
             steps = [[(step.kind, step.axes, step.target) for step in p.steps] for p in plans]
-            told.append((steps, [p.seconds for p in plans]))
+            reasons.append((steps, [p.seconds for p in plans]))
             cost._links.clear()
-    assert all(each == told[0] for each in told)
+    assert all(each == reasons[0] for each in reasons)

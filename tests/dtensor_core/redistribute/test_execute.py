@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dtensor_core import observe
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.redistribute.distribute import keep
-from dtensor_core.redistribute.execute import Cause, execute, execute_async
+from dtensor_core.redistribute.execute import Origin, execute, execute_async
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing import on_processes
@@ -101,7 +101,7 @@ def check(whole: torch.Tensor, before: Spec, after: Spec, waiting: bool) -> None
     plan = plan_between(before, after)
     run = execute if waiting else execute_async
     with SentBytes() as sent:
-        moved = run(local, before, plan, Cause("test"))
+        moved = run(local, before, plan, Origin("test"))
     coords = before.coords
     assert coords is not None
     planned = [
@@ -115,8 +115,8 @@ def check(whole: torch.Tensor, before: Spec, after: Spec, waiting: bool) -> None
     expected = keep(whole, after, "test")
     assert moved.shape == expected.shape
     if after.sums:  # the distribution of a sum over partial sums is arbitrary: reduce them
-        uncut = plan_between(after, after.replicated())
-        moved, expected = execute(moved + 0, after, uncut, Cause("test")), whole
+        gathering = plan_between(after, after.replicated())
+        moved, expected = execute(moved + 0, after, gathering, Origin("test")), whole
     torch.testing.assert_close(
         moved + 0, expected, msg=lambda m: f"{before} -> {after} by {plan.steps}: {m}"
     )
@@ -150,8 +150,8 @@ def redistributions(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, bool]:
     )
     whole_or_cut = st.one_of(st.just(Replicate()), st.builds(Shard, dims), strided)
     mixing = draw(st.sampled_from((("sum", "avg"), *((each,) for each in REDUCTIONS))))
-    addends = st.builds(Partial, st.sampled_from(mixing))
-    source = draw(st.tuples(*(st.one_of(whole_or_cut, addends) for _ in mesh_shape)))
+    pending = st.builds(Partial, st.sampled_from(mixing))
+    source = draw(st.tuples(*(st.one_of(whole_or_cut, pending) for _ in mesh_shape)))
     target = tuple(
         draw(st.one_of(whole_or_cut, st.just(before)) if before.is_partial() else whole_or_cut)
         for before in source
@@ -181,9 +181,9 @@ def test_addends_of_one_reduction_become_those_of_another_on_another_axis(reduce
         meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
         spec = Spec(kept_mesh((2, 2)), (Replicate(), Partial()), meta)
         after = spec.with_placements((Partial(reduce_op), Shard(1)))
-        moved = execute(laid_out(whole, spec), spec, plan_between(spec, after), Cause("test"))
+        moved = execute(laid_out(whole, spec), spec, plan_between(spec, after), Origin("test"))
         back = plan_between(after, after.replicated())
-        assert torch.equal(execute(moved, after, back, Cause("test")), whole)
+        assert torch.equal(execute(moved, after, back, Origin("test")), whole)
 
     run_threads(body, 4)
 
@@ -243,7 +243,7 @@ def test_uneven_gathers_on_joined_axes_are_one_and_right() -> None:
         )
         with SentBytes() as sent:
             plan = plan_between(spec, spec.replicated())
-            moved = execute(keep(whole, spec, ""), spec, plan, Cause("test"))
+            moved = execute(keep(whole, spec, ""), spec, plan, Origin("test"))
         assert torch.equal(moved, whole)
         assert [kind for kind, _ in sent.calls] == ["all_gather"]
 
@@ -259,19 +259,19 @@ def test_axes_that_are_joined_later_are_joined_from_then_on() -> None:
         if flatten:
             mesh._flatten()
         with SentBytes() as sent:
-            moved = execute(keep(whole, spec, ""), spec, before, Cause("test"))
+            moved = execute(keep(whole, spec, ""), spec, before, Origin("test"))
         assert torch.equal(moved, whole)
         counts.append(len(sent.calls))
     assert counts == [2, 1]
 
 
 @on_threads(4)
-def test_an_announcement_is_in_force_while_its_collective_runs() -> None:
+def test_a_reason_is_in_force_while_its_collective_runs() -> None:
     mesh = kept_mesh((4,))
     whole = torch.arange(8.0)
     meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
     before, after = Spec(mesh, (Shard(0),), meta), Spec(mesh, (Replicate(),), meta)
-    seen: list[observe.Announcement | None] = []
+    seen: list[observe.Reason | None] = []
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
@@ -280,24 +280,22 @@ def test_an_announcement_is_in_force_while_its_collective_runs() -> None:
             return func(*args, **(kwargs or {}))
 
     with Watch():
-        execute(keep(whole, before, ""), before, plan_between(before, after), Cause("op", "x"))
+        execute(keep(whole, before, ""), before, plan_between(before, after), Origin("op", "x"))
     assert seen == [
-        observe.Announcement(
-            "op", "x", "f32[8] axis0:S(0)", "f32[8] axis0:R", "all_gather", "axis0", 32
-        )
+        observe.Reason("op", "x", "f32[8] axis0:S(0)", "f32[8] axis0:R", "all_gather", "axis0", 32)
     ]
 
 
 @on_threads(4)
-def test_an_announcement_names_the_axes_that_are_joined() -> None:
+def test_a_reason_names_the_axes_that_are_joined() -> None:
     mesh = joined_mesh((2, 2))
     meta = TensorMeta(torch.Size((8,)), (1,), torch.float32)
     before = Spec(mesh, (Partial(), Partial()), meta)
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
+    reasons: list[observe.Reason] = []
+    with observe.listening(reasons.append):
         plan = plan_between(before, before.replicated())
-        execute(torch.ones(8), before, plan, Cause("op"))
-    assert {each.axis for each in told} == {"a+b"}
+        execute(torch.ones(8), before, plan, Origin("op"))
+    assert {each.axis for each in reasons} == {"a+b"}
 
 
 @on_threads(2)
@@ -309,7 +307,7 @@ def test_an_average_is_reduced_whatever_the_backend_knows() -> None:
         before = Spec(mesh, (Partial("avg"),), meta)
         for target in (Replicate(), Shard(0)):
             after = before.with_placements((target,))
-            moved = execute(local, before, plan_between(before, after), Cause("test"))
+            moved = execute(local, before, plan_between(before, after), Origin("test"))
             assert moved.dtype is dtype
             assert moved.unique().tolist() == [mean]
 
@@ -321,7 +319,7 @@ def test_an_average_of_halves_of_complex_numbers_is_divided() -> None:
     local = torch.full((4,), 1 + mesh.get_local_rank(), dtype=torch.complex64).to(torch.complex32)
     before = Spec(mesh, (Partial("avg"),), TensorMeta(local.shape, local.stride(), local.dtype))
     plan = plan_between(before, before.replicated())
-    moved = execute(local, before, plan, Cause("test"))
+    moved = execute(local, before, plan, Origin("test"))
     assert moved.dtype is torch.complex32
     assert set(moved.tolist()) == {1.5}
 
@@ -335,11 +333,11 @@ def test_sums_and_averages_become_each_other_without_communication() -> None:
         before = Spec(mesh, (Partial(one),), meta)
         after = before.with_placements((Partial(other),))
         with SentBytes() as sent:
-            addends = execute(local, before, plan_between(before, after), Cause("test"))
+            pending = execute(local, before, plan_between(before, after), Origin("test"))
         assert not sent.calls
         values = [
-            execute(t, spec, plan_between(spec, spec.replicated()), Cause("test"))
-            for t, spec in ((local, before), (addends, after))
+            execute(t, spec, plan_between(spec, spec.replicated()), Origin("test"))
+            for t, spec in ((local, before), (pending, after))
         ]
         torch.testing.assert_close(*values)
 
@@ -357,8 +355,8 @@ def test_a_whole_tensor_becomes_addends_that_reduce_to_it_exactly(reduce_op: str
             meta = TensorMeta(value.shape, value.stride(), value.dtype)
             before = Spec(mesh, (Replicate(),), meta)
             after = before.with_placements((Partial(reduce_op),))
-            addend = execute(value, before, plan_between(before, after), Cause("test"))
-            back = execute(addend, after, plan_between(after, before), Cause("test"))
+            pending_part = execute(value, before, plan_between(before, after), Origin("test"))
+            back = execute(pending_part, after, plan_between(after, before), Origin("test"))
             if reduce_op == "avg":
                 torch.testing.assert_close(back.double(), value.double())
             else:
@@ -379,7 +377,7 @@ def test_what_arrives_is_contiguous_also_where_blocks_could_be_joined_as_a_view(
             source = Spec(kept_mesh((4,)), (before,), meta)
             target = source.with_placements((after,))
             local = keep(whole, source, "test")
-            arrived = execute(local, source, plan_between(source, target), Cause("test"))
+            arrived = execute(local, source, plan_between(source, target), Origin("test"))
             assert arrived.is_contiguous()
 
     body()

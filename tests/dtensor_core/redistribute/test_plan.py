@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtensor_core.layout import Cut, held_extents, united
+from dtensor_core.layout import AxisSharding, held_extents, united
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.redistribute.cost import Link, Topology, step_seconds, topology
 from dtensor_core.redistribute.plan import EMPTY, Placements, plan
@@ -127,12 +127,12 @@ def together(placed, place, mesh_shape, dim, size):  # type: ignore[no-untyped-d
         range(n) if here is None else (here,) for here, n in zip(place, mesh_shape, strict=True)
     ]
     for coords in itertools.product(*inside):
-        cuts = [
-            Cut(mesh_shape[axis], coords[axis], getattr(each, "split_factor", 1))
+        shardings = [
+            AxisSharding(mesh_shape[axis], coords[axis], getattr(each, "split_factor", 1))
             for axis, each in enumerate(placed)
             if each.sharded_dim == dim
         ]
-        held += held_extents(size, cuts)
+        held += held_extents(size, shardings)
     return united(held)
 
 
@@ -254,8 +254,8 @@ def test_steps_of_one_kind_on_joined_axes_are_one(
 
 
 def test_axes_that_do_not_stand_side_by_side_are_joined() -> None:
-    partial, whole = (Partial(), Partial(), Partial()), (Replicate(), Shard(0), Replicate())
-    steps = plan(partial, whole, (8, 8), 4, mesh((2, 2, 2), (0, 2))).steps
+    partial, full = (Partial(), Partial(), Partial()), (Replicate(), Shard(0), Replicate())
+    steps = plan(partial, full, (8, 8), 4, mesh((2, 2, 2), (0, 2))).steps
     assert sorted((step.kind, step.axes) for step in steps) == [
         ("all_reduce", (0, 2)),
         ("reduce_scatter", (1,)),
@@ -302,7 +302,7 @@ def test_the_longest_piece_need_not_be_the_first() -> None:
     pieces = [
         math.prod(step_shape)
         for step_shape in (
-            (sum(e.size for e in held_extents(4, [Cut(2, a, 3), Cut(2, b)])),)
+            (sum(e.size for e in held_extents(4, [AxisSharding(2, a, 3), AxisSharding(2, b)])),)
             for a in range(2)
             for b in range(2)
         )
@@ -332,8 +332,8 @@ def test_what_is_reasoned_about_groups_is_what_they_hold(
     shape = tuple(n for n, _, _ in axes)
     for place in itertools.product(*outside):
         held = [
-            together([_strided(f) for _, f, _ in cuts], place, shape, 0, size)
-            for cuts in (before, after)
+            together([_strided(f) for _, f, _ in shardings], place, shape, 0, size)
+            for shardings in (before, after)
         ]
         assert held[0] == held[1]
 
@@ -342,7 +342,7 @@ def _strided(blocks: int) -> Placement:
     return _StridedShard(0, split_factor=blocks)
 
 
-def test_a_group_that_lacks_something_is_told() -> None:
+def test_a_group_that_lacks_something_is_reported() -> None:
     source, target = (Shard(0), Shard(0)), (Replicate(), Shard(0))
     assert not closed(source, target, (0,), (64,), (2, 2))
     assert closed(source, (Shard(0), Replicate()), (1,), (64,), (2, 2))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtensor_core import DTensor, Partial, Placement, Replicate, Shard, init_device_mesh, observe
-from dtensor_core.redistribute.reduction_values import addends_of
+from dtensor_core.redistribute.reduction_values import encoding_of
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.pool import run_processes
 from dtensor_core.testing.threads import kept_mesh, on_threads
@@ -128,17 +128,20 @@ class SentBytes(TorchDispatchMode):
     ids=str,
 )
 def test_announced_bytes_are_those_that_are_sent(reduce_op: str, dtype: torch.dtype) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     with fake_world(2):
         mesh = init_device_mesh("cpu", (2,))
         pending = DTensor.from_local(torch.ones(6, dtype=dtype), mesh, [Partial(reduce_op)])
-        with observe.listening(lambda news: told.append(news.payload_bytes)), SentBytes() as sent:
+        with (
+            observe.listening(lambda reason: reported.append(reason.payload_bytes)),
+            SentBytes() as sent,
+        ):
             pending.full_tensor()
-    assert told == sent.all != []
+    assert reported == sent.all != []
 
 
 def test_sums_and_integers_are_sent_as_they_are() -> None:
     for dtype in FLOATING:
-        assert addends_of("sum", 1, dtype) is None
+        assert encoding_of("sum", 1, dtype) is None
     for dtype in (torch.int64, torch.int32, torch.bool):
-        assert addends_of("max", 1, dtype) is None
+        assert encoding_of("max", 1, dtype) is None

@@ -105,9 +105,9 @@ def placed(others_first: bool) -> bool:
     if others_first:
         dist.new_group([0, 1, 2])
     mesh = init_device_mesh("cpu", (2, 2))
-    whole = torch.arange(16.0).view(4, 4)
+    full = torch.arange(16.0).view(4, 4)
     return torch.equal(
-        (distribute_tensor(whole, mesh, [Shard(0), Shard(1)]) + 1).full_tensor(), whole + 1
+        (distribute_tensor(full, mesh, [Shard(0), Shard(1)]) + 1).full_tensor(), full + 1
     )
 
 

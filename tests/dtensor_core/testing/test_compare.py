@@ -84,16 +84,16 @@ def test_a_message_is_added():
 @on_threads(2)
 def test_dtensors_are_equal_whatever_their_layouts_if_what_they_make_up_is():
     mesh = kept_mesh((2,))
-    whole = torch.arange(4.0)
-    cut = distribute_tensor(whole, mesh, [Shard(0)])
-    assert_equal(cut, distribute_tensor(whole.clone(), mesh, [Shard(0)]))
-    assert_equal(cut, distribute_tensor(whole, mesh, [Replicate()]))
+    full = torch.arange(4.0)
+    sharded = distribute_tensor(full, mesh, [Shard(0)])
+    assert_equal(sharded, distribute_tensor(full.clone(), mesh, [Shard(0)]))
+    assert_equal(sharded, distribute_tensor(full, mesh, [Replicate()]))
     with pytest.raises(AssertionError, match="not close"):
-        assert_equal(cut, distribute_tensor(whole + 1, mesh, [Replicate()]))
+        assert_equal(sharded, distribute_tensor(full + 1, mesh, [Replicate()]))
     with pytest.raises(AssertionError, match="not close"):
-        assert_equal(cut, cut + 1)
+        assert_equal(sharded, sharded + 1)
     with pytest.raises(AssertionError, match=r"compare full_tensor\(\) or to_local\(\)"):
-        assert_equal(cut, whole)
+        assert_equal(sharded, full)
 
 
 def test_a_warning_fails_where_none_may_be():

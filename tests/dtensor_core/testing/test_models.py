@@ -49,7 +49,7 @@ def loss_of(transformer, step: int = 0) -> torch.Tensor:
     return F.cross_entropy(transformer(tokens).flatten(0, 1), targets.flatten())
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full(tensor: torch.Tensor) -> torch.Tensor:
     """Return the full tensor; without sequence parallelism, norms are plain."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -99,7 +99,7 @@ def test_every_gradient_is_that_of_one_rank(sequence_parallel, weight_tying, loc
             local_output_for_attn,
         )
         loss_of(parallel).backward()
-        return {name: whole(p.grad) for name, p in parallel.named_parameters()}
+        return {name: full(p.grad) for name, p in parallel.named_parameters()}
 
     for gradients in run_threads(body, RANKS):
         assert gradients.keys() == expected.keys()

@@ -74,7 +74,7 @@ def test_processes_serve_one_run_after_the_other():
     assert run_processes(bodies.process_id, 2) == two
 
 
-def test_a_failing_rank_is_the_cause_and_what_it_printed_is_told():
+def test_a_failing_rank_is_the_cause_and_what_it_printed_is_reported():
     failure = fails(bodies.rank_two_raises)
     assert failure.rank == 2
     cause, *others = failure.reports

@@ -120,7 +120,7 @@ def test_ranks_that_can_go_on_after_a_failure_do():
     assert finished == [1, 2, 3]
 
 
-def test_the_same_failure_on_all_ranks_is_told_once():
+def test_the_same_failure_on_all_ranks_is_reported_once():
     def body():
         raise ValueError("everywhere")
 
@@ -148,7 +148,7 @@ def test_different_sizes_are_named_without_waiting():
     assert "all_reduce sum float32[3], rank 0 called all_reduce sum float32[2]" in str(failure)
 
 
-def test_ranks_that_wait_in_a_circle_are_told_without_waiting():
+def test_ranks_that_wait_in_a_circle_are_reported_without_waiting():
     def body():
         first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
         for group in (first, second) if dist.get_rank() else (second, first):
@@ -384,9 +384,9 @@ def test_dtensors_of_an_equal_mesh_made_later_use_the_later_groups():
         if others_first:
             dist.new_group([0, 1, 2])
         mesh = init_device_mesh("cpu", (2, 2))
-        whole = torch.arange(16.0).view(4, 4)
-        placed = distribute_tensor(whole, mesh, [Shard(0), Shard(1)])
-        return torch.equal((placed + 1).full_tensor(), whole + 1)
+        full = torch.arange(16.0).view(4, 4)
+        placed = distribute_tensor(full, mesh, [Shard(0), Shard(1)])
+        return torch.equal((placed + 1).full_tensor(), full + 1)
 
     for others_first in (False, True, False):
         assert run_threads(body, 4, others_first) == [True] * 4

@@ -51,7 +51,7 @@ def check(
                 _same(eager.grad, got.grad)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full(tensor: torch.Tensor) -> torch.Tensor:
     """Return the full values of a tensor."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
@@ -64,7 +64,7 @@ def _same(eager: torch.Tensor, got: torch.Tensor) -> None:
         assert got.placements == eager.placements
         assert got._local_tensor.stride() == eager._local_tensor.stride()
     assert got.stride() == eager.stride()
-    torch.testing.assert_close(whole(got), whole(eager))
+    torch.testing.assert_close(full(got), full(eager))
 
 
 def _fresh(argument: Any) -> Any:

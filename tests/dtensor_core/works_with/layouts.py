@@ -31,7 +31,7 @@ def parallel(mesh: DeviceMesh, plain: nn.Module | None = None) -> Any:
     return parallelize_module(plain or model(), mesh, plan)  # pyright: ignore
 
 
-def whole(value: Any) -> Any:
+def full(value: Any) -> Any:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
@@ -39,7 +39,7 @@ def assert_close(found: Any, wanted: Any, **tolerance: Any) -> None:
     """Compare full tensors, through lists and tuples."""
     for got, want in zip(tree_leaves(found), tree_leaves(wanted), strict=True):
         if isinstance(want, torch.Tensor):
-            torch.testing.assert_close(whole(got), want.detach(), **tolerance)
+            torch.testing.assert_close(full(got), want.detach(), **tolerance)
         else:
             assert got == want
 

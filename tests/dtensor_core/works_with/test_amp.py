@@ -120,8 +120,8 @@ def test_unscaling_reduces_one_number_and_pending_gradients() -> None:
         parameters[2].grad = DTensor.from_local(torch.ones(8), mesh, [Partial()]) * 1
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         scaler.scale(torch.ones(()))
-        told: list[observe.Announcement] = []
-        with observe.listening(told.append):
+        reasons: list[observe.Reason] = []
+        with observe.listening(reasons.append):
             scaler.unscale_(torch.optim.SGD(parameters, lr=0.1))
-    sent = [(news.argument, news.step, news.payload_bytes) for news in told]
+    sent = [(reason.argument, reason.step, reason.payload_bytes) for reason in reasons]
     assert sent == [("self[2]", "all_reduce", 32), ("found_inf", "all_reduce", 4)]

@@ -31,7 +31,7 @@ from tests.dtensor_core.works_with.compiled import check, forgotten, needs_cpp, 
 R, S, P = Replicate, Shard, Partial
 
 
-def cut(mesh: DeviceMesh, *placements: Any, size: tuple[int, ...] = (8, 8)) -> DTensor:
+def sharded(mesh: DeviceMesh, *placements: Any, size: tuple[int, ...] = (8, 8)) -> DTensor:
     """Create a leaf with a gradient, from the same values on every rank."""
     return distribute_tensor(torch.randn(size), mesh, placements).requires_grad_()
 
@@ -74,21 +74,24 @@ def saved_again(x: DTensor, w: DTensor) -> Any:
 
 CASES: dict[str, Any] = {
     "pointwise, with a redistribution": (
-        lambda m: [cut(m, S(0)), cut(m, S(1))],
+        lambda m: [sharded(m, S(0)), sharded(m, S(1))],
         lambda x, y: torch.relu(x) * y + 1,
     ),
     "matmul that gathers": (
-        lambda m: [cut(m, S(0)), cut(m, S(1))],
+        lambda m: [sharded(m, S(0)), sharded(m, S(1))],
         lambda x, w: x @ w,
     ),
     "matmul whose addends go out": (
-        lambda m: [cut(m, S(1)), cut(m, S(0))],
+        lambda m: [sharded(m, S(1)), sharded(m, S(0))],
         lambda x, w: (x @ w, torch.relu(x @ w)),
     ),
-    "views": (lambda m: [cut(m, S(0))], lambda x: x.view(4, 2, 8).transpose(0, 1).flatten(1)),
-    "reductions": (lambda m: [cut(m, S(0))], lambda x: (x.sum(), x.mean(0), x.norm(), x.amax(1))),
+    "views": (lambda m: [sharded(m, S(0))], lambda x: x.view(4, 2, 8).transpose(0, 1).flatten(1)),
+    "reductions": (
+        lambda m: [sharded(m, S(0))],
+        lambda x: (x.sum(), x.mean(0), x.norm(), x.amax(1)),
+    ),
     "redistributions": (
-        lambda m: [cut(m, S(0)), cut(m, R())],
+        lambda m: [sharded(m, S(0)), sharded(m, R())],
         lambda x, y: (
             x.redistribute(placements=[S(1)]) * 2,
             x.redistribute(placements=[S(0)]),
@@ -96,13 +99,13 @@ CASES: dict[str, Any] = {
         ),
     ),
     "redistribution in another dtype": (
-        lambda m: [cut(m, S(0))],
+        lambda m: [sharded(m, S(0))],
         lambda x: x.redistribute(
             placements=[R()], forward_dtype=torch.bfloat16, backward_dtype=torch.float32
         ),
     ),
     "to_local": (
-        lambda m: [cut(m, S(0)), cut(m, R())],
+        lambda m: [sharded(m, S(0)), sharded(m, R())],
         lambda x, y: (x.to_local(), y.to_local(grad_placements=[P()]) * 2, x.full_tensor()),
     ),
     "from_local": (
@@ -118,13 +121,13 @@ CASES: dict[str, Any] = {
         lambda m: [plain(4, 8), m],
         lambda x, m: DTensor.from_local(x, m, [S(0)]).redistribute(placements=[S(1)]).to_local(),
     ),
-    "questions of layout": (lambda m: [cut(m, S(0))], in_layouts),
+    "questions of layout": (lambda m: [sharded(m, S(0))], in_layouts),
     "attention": (
-        lambda m: [cut(m, S(1), size=(2, 4, 6, 8)) for _ in range(3)],
+        lambda m: [sharded(m, S(1), size=(2, 4, 6, 8)) for _ in range(3)],
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
     ),
     "resampling": (
-        lambda m: [cut(m, S(2), size=(1, 2, 8, 4)), cut(m, S(0), size=(2, 1, 4, 3))],
+        lambda m: [sharded(m, S(2), size=(1, 2, 8, 4)), sharded(m, S(0), size=(2, 1, 4, 3))],
         lambda *xs: tuple(
             F.interpolate(x, scale_factor=1.5, mode=mode)
             for x in xs
@@ -132,18 +135,18 @@ CASES: dict[str, Any] = {
         ),
     ),
     "norm and embedding": (
-        lambda m: [cut(m, S(0)), distribute_tensor(torch.tensor([[0, 7, 3]]), m, [R()])],
+        lambda m: [sharded(m, S(0)), distribute_tensor(torch.tensor([[0, 7, 3]]), m, [R()])],
         lambda w, i: F.layer_norm(F.embedding(i, w).redistribute(placements=[R()]), (8,)),
     ),
-    "indices": (lambda m: [cut(m, S(0))], lambda x: (x[0], x[1:5], x[:, None])),
+    "indices": (lambda m: [sharded(m, S(0))], lambda x: (x[0], x[1:5], x[:, None])),
     "uneven shards": (
-        lambda m: [cut(m, S(0), size=(7, 6)), cut(m, S(1), size=(6, 5))],
+        lambda m: [sharded(m, S(0), size=(7, 6)), sharded(m, S(1), size=(6, 5))],
         lambda x, w: torch.relu(x @ w).sum(0),
     ),
-    "local_map": (lambda m: [cut(m, S(0)), cut(m, R())], lambda x, w: product(x, w) * 2),
-    "factories": (lambda m: [cut(m, S(0)), m], made),
-    "writing in place": (lambda m: [cut(m, S(0))], written),
-    "activation checkpointing": (lambda m: [cut(m, S(0)), cut(m, S(1))], saved_again),
+    "local_map": (lambda m: [sharded(m, S(0)), sharded(m, R())], lambda x, w: product(x, w) * 2),
+    "factories": (lambda m: [sharded(m, S(0)), m], made),
+    "writing in place": (lambda m: [sharded(m, S(0))], written),
+    "activation checkpointing": (lambda m: [sharded(m, S(0)), sharded(m, S(1))], saved_again),
 }
 
 
@@ -160,7 +163,7 @@ def test_compiling_changes_nothing(name: str) -> None:
 @on_threads(2)
 def test_gradients_arrive_in_any_layout(placement: Any) -> None:
     mesh = line()
-    x = cut(mesh, S(0))
+    x = sharded(mesh, S(0))
     given = dtensor_core.ones(8, 8, device_mesh=mesh, placements=[placement]) * 3
     compiled = torch.compile(lambda x: x * 2, backend="aot_eager", fullgraph=True)
     for gradient in (given, given.t()):
@@ -175,14 +178,14 @@ def test_gradients_arrive_in_any_layout(placement: Any) -> None:
 def test_meshes_of_two_axes() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
-    x, w = cut(mesh, S(0), R(), size=(4, 6, 8)), cut(mesh, S(0), S(0))
+    x, w = sharded(mesh, S(0), R(), size=(4, 6, 8)), sharded(mesh, S(0), S(0))
     check(lambda x, w: torch.relu(F.linear(x, w)).sum(-1), [x, w])
 
 
 @on_threads(2)
 def test_what_is_written_to_an_argument_is_written() -> None:
     mesh = line()
-    x = cut(mesh, S(0)).detach()
+    x = sharded(mesh, S(0)).detach()
     check(lambda x: (x.add_(1), x.view(4, 2, 8).mul_(3))[1] + 1, [x])
 
 
@@ -190,7 +193,7 @@ def test_what_is_written_to_an_argument_is_written() -> None:
 def test_compiling_inside_of_contexts() -> None:
     mesh = line()
     torch.manual_seed(0)
-    x, targets = cut(mesh, S(1)), torch.arange(8)
+    x, targets = sharded(mesh, S(1)), torch.arange(8)
     with loss_parallel():
         check(lambda x, t: F.cross_entropy(x, t).full_tensor(), [x, targets])
     torch._dynamo.reset()
@@ -218,7 +221,7 @@ def test_compiling_inside_of_contexts() -> None:
 def test_where_the_graph_breaks_the_results_are_those_of_eager(function: Any) -> None:
     mesh = line()
     torch.manual_seed(0)
-    x = cut(mesh, S(0))
+    x = sharded(mesh, S(0))
     function = torch.no_grad()(function) if "grad" not in function.__code__.co_names else function
     eager, compiled = function(x), torch.compile(function, backend="aot_eager")(x)
     torch.testing.assert_close(whole(compiled), whole(eager))
@@ -227,7 +230,7 @@ def test_where_the_graph_breaks_the_results_are_those_of_eager(function: Any) ->
 @on_threads(2)
 def test_dropout_draws_what_eager_draws() -> None:
     mesh = line()
-    x = cut(mesh, S(0))
+    x = sharded(mesh, S(0))
 
     def dropped(x: DTensor) -> DTensor:
         return F.dropout(x, 0.5)
@@ -244,7 +247,7 @@ def test_a_rank_that_holds_nothing_joins_every_collective() -> None:
     """The last rank's product is empty and needs no weight, but all ranks gather the weight."""
     mesh = init_device_mesh("cpu", (4,))
     torch.manual_seed(0)
-    x, w = cut(mesh, S(0), size=(3, 6)), cut(mesh, S(1), size=(6, 5))
+    x, w = sharded(mesh, S(0), size=(3, 6)), sharded(mesh, S(1), size=(6, 5))
     check(lambda x, w: torch.relu(x @ w).sum(0), [x, w])
 
 
@@ -253,7 +256,7 @@ def test_a_rank_that_sends_and_gets_nothing_joins_the_exchange_of_a_slice() -> N
     """Of 5 rows the last rank has none, and in the results it has none or other ones."""
     mesh = init_device_mesh("cpu", (4,))
     torch.manual_seed(0)
-    x, w = cut(mesh, S(0), size=(5, 6)), cut(mesh, S(1), size=(6, 6))
+    x, w = sharded(mesh, S(0), size=(5, 6)), sharded(mesh, S(1), size=(6, 6))
     check(lambda x, w: (torch.relu((x @ w)[1:4]), torch.cat((x * 2).split([2, 3])[::-1])), [x, w])
 
 

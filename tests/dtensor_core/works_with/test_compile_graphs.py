@@ -218,7 +218,7 @@ def test_placements_made_inside_do_not_cross_a_break(mesh: DeviceMesh) -> None:
 def test_communication_is_announced_when_it_is_compiled(mesh: DeviceMesh) -> None:
     heard: list[str] = []
     compiled = torch.compile(mlp(mesh), backend="aot_eager")
-    with observe.listening(lambda news: heard.append(news.step)):
+    with observe.listening(lambda reason: heard.append(reason.step)):
         compiled(torch.ones(2, 10))
         assert {"all_gather", "all_reduce"} <= set(heard)
         heard.clear()

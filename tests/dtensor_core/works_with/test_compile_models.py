@@ -17,7 +17,7 @@ from dtensor_core.parallel import (
     parallelize_module,
 )
 from dtensor_core.testing import MLPModule, ModelArgs, Transformer, run_processes, run_threads
-from tests.dtensor_core.works_with.compiled import forgotten, needs_cpp, whole  # noqa: F401
+from tests.dtensor_core.works_with.compiled import forgotten, full, needs_cpp  # noqa: F401
 
 Make = Callable[[DeviceMesh], nn.Module]
 
@@ -81,7 +81,7 @@ def train(make: Make, inputs: Callable[[], torch.Tensor], backend: str) -> None:
             assert mine.grad is not None
             assert theirs.grad is not None
             assert mine.grad.placements == theirs.grad.placements  # pyright: ignore
-            torch.testing.assert_close(whole(mine.grad), whole(theirs.grad))
+            torch.testing.assert_close(full(mine.grad), full(theirs.grad))
             with torch.no_grad():
                 for parameter in (mine, theirs):
                     parameter.sub_(0.1 * parameter.grad)  # pyright: ignore
@@ -125,7 +125,7 @@ def step_twice() -> None:
         plain.step()
         compiled()
     for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
-        torch.testing.assert_close(whole(mine), whole(theirs))
+        torch.testing.assert_close(full(mine), full(theirs))
 
 
 def test_a_compiled_optimizer_step() -> None:

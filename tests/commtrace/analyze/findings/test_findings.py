@@ -434,11 +434,11 @@ def test_thresholds_of_the_settings_count(columns: dict[str, float], is_found: b
 @pytest.mark.parametrize(
     ("lateness", "rule", "strict"),
     [
-        (late_at_every_other, "straggler", {"late_share": 0.9}),
-        (late_at_every_other, "straggler", {"late_odds": 10_000}),
-        (late_at_every_other, "straggler", {"late_spread": 100}),
+        (late_at_every_other, "straggler", {"straggler_share": 0.9}),
+        (late_at_every_other, "straggler", {"straggler_ratio": 10_000}),
+        (late_at_every_other, "straggler", {"straggler_spread": 100}),
         (stalled_once, "stall", {"stall_factor": 10_000}),
-        (late_in_turn, "load_imbalance", {"uneven_share": 0.9}),
+        (late_in_turn, "load_imbalance", {"imbalance_share": 0.9}),
     ],
 )
 def test_thresholds_of_lateness_count(

@@ -104,7 +104,7 @@ def test_what_fsdp_communicates_is_booked_to_the_unit_that_it_is_for(prefetch: b
             assert event.module_class == ("FSDPBlock" if event.module else "FSDPModel")
 
 
-def test_a_unit_that_is_gathered_ahead_is_told_by_the_call_that_it_is_gathered_for() -> None:
+def test_a_unit_that_is_gathered_ahead_is_reported_by_the_call_that_it_is_gathered_for() -> None:
     def body() -> list[Any]:
         model = sharded_model(2, prefetch=True)
         with commtrace.record(detail="collective") as recording:

@@ -291,7 +291,7 @@ def _reduce_without_a_line_of_ours() -> Callable[[torch.Tensor], None]:
     return namespace["hook"]
 
 
-def test_a_line_of_the_users_in_the_backward_pass_is_told() -> None:
+def test_a_line_of_the_users_in_the_backward_pass_is_reported() -> None:
     layer = Linear(4, 4)
     events = recorded(lambda: layer(x()).sum().backward())
     assert (events[-1].phase, events[-1].source_function) == ("backward", "backward")

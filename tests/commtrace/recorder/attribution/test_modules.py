@@ -159,7 +159,7 @@ def test_a_part_of_a_known_model_keeps_its_path_when_called_by_itself() -> None:
     assert [event.module_call for event in events[-2:]] == [1, 1]
 
 
-def test_two_models_of_one_class_are_told_apart() -> None:
+def test_two_models_of_one_class_are_distinguished() -> None:
     first, second, third = (nn.Sequential(Linear(4, 4)) for _ in range(3))
     events = recorded(lambda: first(x()), lambda: second(x()), lambda: third(x()))
     assert [event.module for event in events] == ["0", "Sequential.0", "Sequential#2.0"]
@@ -398,7 +398,7 @@ def _met(all_there: threading.Barrier, function: Callable[[], Any]) -> Any:
     return function()
 
 
-def test_forwards_on_threads_that_follow_each_other_are_told_apart() -> None:
+def test_forwards_on_threads_that_follow_each_other_are_distinguished() -> None:
     model = nn.Sequential(Linear(4, 4))
     with commtrace.record(detail="collective") as recording:
         for _ in range(2):

@@ -117,7 +117,7 @@ def test_a_call_is_recorded_with_its_shapes_and_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["sum", "avg", "product", "min", "max", "band", "bor", "bxor"])
-def test_the_reduce_op_is_told(op: str) -> None:
+def test_the_reduce_op_is_reported(op: str) -> None:
     with commtrace.record() as recording:
         dist.all_reduce(x(dtype=torch.int32), op=getattr(dist.ReduceOp, op.upper()))
     assert call(recording).reduce_op == op
@@ -169,14 +169,14 @@ def test_calls_are_numbered_on_the_rank_and_within_their_group() -> None:
     assert [event.seq for event in events] == [0, 0, 1, 2, 1]
 
 
-def test_the_element_type_is_told() -> None:
+def test_the_element_type_is_reported() -> None:
     with commtrace.record() as recording:
         dist.all_reduce(x(dtype=torch.bfloat16))
     event = call(recording)
     assert (event.dtype, event.payload_bytes) == ("bfloat16", 16)
 
 
-def test_an_async_call_is_told_to_be_one() -> None:
+def test_an_async_call_is_marked_as_one() -> None:
     with commtrace.record() as recording:
         dist.all_reduce(x(), async_op=True).wait()  # type: ignore[union-attr]
         dist.isend(x(), 3).wait()  # type: ignore[union-attr]

@@ -52,7 +52,7 @@ def test_a_group_is_not_kept_alive() -> None:
     assert list(book) == []
 
 
-def test_worlds_that_follow_each_other_are_told_apart() -> None:
+def test_worlds_that_follow_each_other_are_distinguished() -> None:
     with commtrace.record() as recording:
         for size in (2, 2, 4):
             with fake_world(size):

@@ -174,7 +174,7 @@ def test_a_device_that_fails_is_not_asked_again(clock: Clock) -> None:
     assert device.num_events == 1
 
 
-def test_a_device_that_torch_does_not_know_is_told_once(clock: Clock) -> None:
+def test_a_device_that_torch_does_not_know_is_reported_once(clock: Clock) -> None:
     devices = Devices()
     with pytest.raises(RuntimeError):
         waited(None, clock, devices)

@@ -61,7 +61,7 @@ def test_gradients_that_are_added_up_belong_to_the_modules_of_their_parameters()
     assert sorted(added) == ["0", "1"]
 
 
-def test_operators_of_a_recomputation_are_told_apart() -> None:
+def test_operators_of_a_recomputation_are_distinguished() -> None:
     model = nn.Sequential(nn.Tanh())
     with commtrace.record() as recording:
         checkpoint(model, x(), use_reentrant=False).sum().backward()  # type: ignore[union-attr]
@@ -69,7 +69,7 @@ def test_operators_of_a_recomputation_are_told_apart() -> None:
     assert phases == ["forward", "recompute"]
 
 
-def test_operators_of_an_optimizer_step_are_told_apart() -> None:
+def test_operators_of_an_optimizer_step_are_distinguished() -> None:
     layer = nn.Linear(4, 4, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=False)
     layer(x()).sum().backward()
