@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,12 @@ def test_no_docstring_opens_with_a_question_word(folder: str) -> None:
 def test_a_question_word_is_noticed() -> None:
     assert questions('def f():\n    """Whether it rains."""') == ["Whether it rains."]
     assert questions('def f():\n    """Return whether it rains."""') == []
+
+
+def test_no_comment_of_a_script_opens_with_a_question_word() -> None:
+    paths = sorted((ROOT / "commtrace").rglob("*.js"))
+    assert paths
+    openings = re.compile(rf"/\*+\s*(?:{'|'.join(sorted(OPENERS))})\b.*")
+    assert openings.search("/** What changed. */")
+    found = {path.name: openings.findall(path.read_text("utf-8")) for path in paths}
+    assert {name: lines for name, lines in found.items() if lines} == {}

@@ -361,7 +361,9 @@ def _times(call: Call) -> str:
     wait, transfer = text_of_duration(call["wait_ns"]), text_of_duration(call["transfer_ns"])
     if call["last_rank"] == call["rank"]:
         return f"{blocked}; last to arrive"
-    return f"{blocked}: waited {wait} (last came rank {call['last_rank']}), transfer {transfer}"
+    return (
+        f"{blocked}: waited {wait} (last to arrive: rank {call['last_rank']}), transfer {transfer}"
+    )
 
 
 def _source(call: Call) -> str:

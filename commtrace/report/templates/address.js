@@ -1,17 +1,17 @@
 "use strict";
-/* The page's address says what it shows: `#at=timeline&page=1f…&time=4.1..8.3&call=0:92`.
+/* The page's address holds the state of the view: `#at=timeline&page=1f…&time=4.1..8.3&call=0:92`.
 
    Each part of the view is a field of one table (fields.js): its name, the section it belongs to ("" for none),
-   `read` (its text now, "" for what the page opens with), `parse` (the value of a text; throws a
-   RangeError with the reason where there is none) and `apply`. Nothing that an address says is
-   believed: what does not parse, or was made on the page of another run, is left out and reported. */
+   `read` (its current text, "" for the initial view), `parse` (the value of a text; throws a
+   RangeError with the reason if there is none) and `apply`. Addresses are untrusted: a field that does
+   not parse, or that was made on the page of another run, is omitted and reported. */
 
 const LONGEST_ADDRESS = 8000;
 const LONGEST_SHOWN = 60;
 const GESTURE_MS = 700; // changes of the same fields that follow this closely are one step back
 const SETTLED_MS = 150;
 
-/** A value for the address, with what it may hold unescaped left readable. */
+/** Encodes a value for the address; characters that need no escape stay readable. */
 function encodedValue(text) {
   return encodeURIComponent(text)
     .replace(/%(2C|3A|2F)/g, (code) => decodeURIComponent(code))
@@ -26,7 +26,7 @@ function decodedValue(text) {
   }
 }
 
-/** The names and values of an address, each name once. */
+/** Parses an address into names and values; each name occurs once. */
 function addressParts(hash) {
   const text = hash.replace(/^#/, "");
   if (text.length > LONGEST_ADDRESS) throw new RangeError("it is too long");
@@ -52,7 +52,7 @@ class Address {
     document.addEventListener("click", (event) => this.clicked(event));
   }
 
-  /** What the page shows, as an address. */
+  /** The state of the view, as an address. */
   text() {
     const held = this.fields.map(({ name, read }) => [name, read()]).filter(([, text]) => text);
     const parts = [["at", this.at], ["page", held.length ? this.page : ""], ...held];
@@ -85,7 +85,7 @@ class Address {
     this.timer = setTimeout(() => this.settle(), SETTLED_MS);
   }
 
-  /** Writes what the gesture that goes on has come to. */
+  /** Writes the current state of a gesture in progress. */
   settle() {
     clearTimeout(this.timer);
     if (this.unsettled !== undefined) this.record("replaceState", this.unsettled);
@@ -98,7 +98,7 @@ class Address {
     window.history[how](null, "", text || location.href.split("#")[0]);
   }
 
-  /** Links within the page keep the view. */
+  /** Keeps the view when a link within the page is followed. */
   clicked(event) {
     const link = event.target.closest("a[href^='#']");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -117,7 +117,7 @@ class Address {
     this.record("pushState", this.text());
   }
 
-  /** Shows what the address says; `isArrival` where it was opened and not gone back to. */
+  /** Applies the address; `isArrival` if it was opened, false if reached by Back or Forward. */
   follow(isArrival = false) {
     clearTimeout(this.timer);
     this.unsettled = undefined;
@@ -136,7 +136,7 @@ class Address {
     if (isArrival && this.at) document.getElementById(this.at).scrollIntoView({ behavior: "instant" });
   }
 
-  /** The value of each field that an address names, and what of it cannot be followed. */
+  /** The value of each field of an address, and the fields that cannot be applied. */
   parsed(hash) {
     const values = new Map();
     const refused = [];
@@ -169,14 +169,14 @@ class Address {
   }
 }
 
-/** A parser that takes the empty text and these. */
+/** A parser that accepts the empty text and the given texts. */
 function oneOf(texts, what) {
   return (text) => {
     if (text && !texts.includes(text)) throw new RangeError(`it is not ${what}`);
     return text;
   };
 }
-/** A name of the trace as a part of a path, and back; a slash stands between two parts. */
+/** Escapes a name of the trace as a part of a path, whose parts are separated by slashes. */
 function escapedName(name) {
   return name.replaceAll("~", "~0").replaceAll("/", "~1");
 }

@@ -1,6 +1,6 @@
 "use strict";
-/* The blocks of the flame graph as a list: those that are too narrow to be read, or those that a
-   search finds, each with its whole path. */
+/* The blocks of the flame graph as a list: those too narrow to read, or those that a search finds,
+   each with its full path. */
 
 const BLOCKS_AT_ONCE = 10;
 const CHARACTER_PIXELS = 6.6;
@@ -39,7 +39,7 @@ class Blocks {
     return this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
   }
 
-  /** The blocks inside of the one that is shown which the search finds. */
+  /** The blocks that the search finds inside the one shown. */
   found() {
     const { flame, words } = this;
     return flame.parents.map((_, id) => String(id))
@@ -51,7 +51,7 @@ class Blocks {
       });
   }
 
-  /** The blocks whose names have no room where they are drawn. */
+  /** The blocks whose names do not fit where they are drawn. */
   narrow() {
     const { flame } = this;
     const values = flame.values[flame.value];
@@ -95,7 +95,7 @@ class Blocks {
     return element("li", "", button);
   }
 
-  /** The colours of all blocks, paler where a search is on and does not find them. */
+  /** The colours of all blocks; paler for those that an active search does not find. */
   faded(colours, surface) {
     if (!this.words.length) return colours;
     const kept = new Set(this.found());

@@ -1,10 +1,11 @@
 "use strict";
-/* All calls of the run, unpacked from the page: what is a call's own as arrays of numbers, the rest
-   in the row of its site. Calls are numbered by rank and time; that number is their row. */
+/* All calls of the run, unpacked from the page. Values that differ from call to call are arrays of
+   numbers; the rest is in the row of the call's site. Calls are numbered by rank and time; that number
+   is their row. */
 
 const NARROW = 3; // bytes of a number that whatever is done to it stays an exact 32-bit integer
 
-/** What `numBytes` planes of bytes hold, the lowest first: integers, folded to be positive. */
+/** Decodes `numBytes` byte planes, lowest first, into integers (zigzag encoding). */
 function unfolded(bytes, offset, rows, numBytes) {
   const narrow = numBytes <= NARROW;
   const values = narrow ? new Int32Array(rows) : new Float64Array(rows);
@@ -25,7 +26,7 @@ function unfolded(bytes, offset, rows, numBytes) {
   return values;
 }
 
-/** The numbers of every column, from what commtrace.report.call_store encoded. */
+/** Decodes the numbers of every column, encoded by commtrace.report.call_store. */
 function decodedColumns(head, bytes) {
   const columns = {};
   const rows = head.num_rows;
@@ -71,7 +72,7 @@ class Calls extends Rows {
     this.sites = null;
   }
 
-  /** Leaves only the calls of these sites (a flag for each) in the table and the timeline; null: all. */
+  /** Restricts table and timeline to the calls of these sites (a flag for each); null shows all. */
   setSites(sites) {
     this.sites = sites;
   }
@@ -86,12 +87,12 @@ class Calls extends Rows {
     return this.site[row];
   }
 
-  /** The numbers that a column is sorted by, where it is one of the calls' own. */
+  /** The sort keys of a column that differs from call to call. */
   keys(name) {
     return this.own[name];
   }
 
-  /** What is searched is the site's; what is the call's own is asked for as `rank:3`. */
+  /** Searches the texts of sites; values that differ from call to call are matched as `rank:3`. */
   found(words) {
     const named = [];
     const plain = [];
@@ -111,7 +112,7 @@ class Calls extends Rows {
     return found.subarray(0, count);
   }
 
-  /** Everything that a search may find of a site. */
+  /** The searchable text of a site. */
   haystack(site) {
     if (!this.haystacks[site]) {
       const shown = this.shown.filter((name) => !this.own[name]);

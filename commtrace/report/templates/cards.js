@@ -1,5 +1,5 @@
 "use strict";
-/* Findings and problems: the first few of a list, and the way from each to its calls. */
+/* Findings and problems: the first few of a list, and links from each to its calls. */
 
 const CARDS_AT_ONCE = 6;
 
@@ -35,7 +35,7 @@ class Cards {
     list.nextElementSibling.hidden = true;
   }
 
-  /** Scrolls to a finding, by its place. */
+  /** Scrolls to a finding, by its position. */
   reveal(place) {
     const card = document.getElementById(`finding-${place + 1}`);
     if (card.hidden) this.showAll(card.parentElement);
@@ -68,7 +68,7 @@ class Cards {
     this.announce();
   }
 
-  /** The calls that overlap in time, as one collective's do, in groups by time. */
+  /** Groups of calls that overlap in time, as those of one collective do, by time. */
   together(rows) {
     const { issue_ns: start, end_ns: end } = this.calls.own;
     const groups = [];
@@ -87,7 +87,7 @@ class Cards {
     for (const id of ["marked-before", "marked-after"]) document.getElementById(id).hidden = count < 2;
   }
 
-  /** Brings the evidence into view. */
+  /** Scrolls the evidence into view. */
   go() {
     this.announce();
     if (this.places.length) this.timeline.mark(this.places[this.at], this.all);
@@ -104,7 +104,7 @@ class Cards {
     this.timeline.unmark();
   }
 
-  /** The card whose calls are shown and which of them, as text: `finding-2.1`. */
+  /** The card whose calls are shown, with the position of the call, as text: `finding-2.1`. */
   text() {
     return this.shown && `${this.shown}.${this.at + 1}`;
   }
@@ -116,7 +116,7 @@ class Cards {
     return { id, at: Number(at) - 1 };
   }
 
-  /** Marks the calls that an address names, and leaves the view to it. */
+  /** Marks the calls that an address names, without changing the view. */
   follow(wanted) {
     if (!wanted) return this.hide();
     this.choose(wanted.id);

@@ -2,7 +2,7 @@
 /* The side panel that describes one call. */
 
 class Detail {
-  /** `timeline` is null where there is no call; `onChange` is called when another call is open. */
+  /** `timeline` is null if there are no calls; `onChange` is called when another call is open. */
   constructor({ calls, facts, timeline, filter, showFinding, onChange }) {
     Object.assign(this, { calls, timeline, onChange, row: -1 });
     this.panel = document.getElementById("detail");

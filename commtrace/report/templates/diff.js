@@ -5,7 +5,7 @@ const FEW = 20;
 const LEAST_PART = 0.0005; // less is shown as no change, for it would be +0.0 %
 const MOST_APART = 4; // one scale leaves the smallest flame graph room to be read
 
-/** What changed from a to b as text; of what was not there, or is not known, that. */
+/** The change from a to b as text, including "new", "gone" and unknown. */
 function changeText(before, after, unit) {
   if (before === null || after === null) return NOT_KNOWN;
   if (isSame(before, after)) return "=";
@@ -166,7 +166,7 @@ async function draw() {
   await drawFlames();
 }
 
-/** All flame graphs: on one scale where that was chosen, or where all can be read on it. */
+/** Draws all flame graphs; on one scale if chosen, or if all are readable on it. */
 async function drawFlames() {
   const { flames } = state.data;
   const sizes = flames.map(({ values }) => values[state.measure][0] || 0);

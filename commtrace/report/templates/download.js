@@ -2,7 +2,7 @@
 /* Tables as CSV, pictures as SVG: files that the browser saves. */
 
 const ROWS_PER_PART = 20_000;
-// What a spreadsheet takes for a formula, as commtrace.exporters.spreadsheet has it.
+// First characters that a spreadsheet treats as a formula; as in commtrace.exporters.spreadsheet.
 const UNSEEN = "[\\s\\x00-\\x20\\x7f-\\xa0\\u00ad\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufeff]*";
 const RISKY = new RegExp(`^'*(?:${UNSEEN}[=+\\-@＝＋－＠]|[\\t\\r\\n])`);
 
@@ -15,7 +15,7 @@ function saveAs(name, parts, type) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/** A cell of CSV; a text that a spreadsheet would execute begins with a single quote. */
+/** A cell of CSV; a text that a spreadsheet would execute gets a leading single quote. */
 function csvCell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "string") return String(value);
@@ -23,7 +23,7 @@ function csvCell(value) {
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-/** The lines of a table in parts of text: names of columns, then plain numbers in their units. */
+/** The lines of a table in chunks of text: column names, then plain numbers in their units. */
 async function csvParts(view) {
   const names = view.rows.columns.map((column) => column.name);
   const rows = view.rowsInOrder();
@@ -43,7 +43,7 @@ async function saveTable(view) {
   saveAs(`${view.rows.name}.csv`, await csvParts(view), "text/csv;charset=utf-8");
 }
 
-/** The picture in a place as it is seen now. */
+/** Exports a figure as it is currently shown. */
 async function savePicture(name) {
   const place = document.getElementById(`${name}-picture`);
   const { width, height } = place.getBoundingClientRect();

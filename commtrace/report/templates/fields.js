@@ -1,5 +1,5 @@
 "use strict";
-/* The parts of the view that the page's address holds, in the order in which they are applied. */
+/* The fields of the page's address, in the order in which they are applied. */
 
 const MAX_SEARCH = 300;
 
@@ -31,7 +31,7 @@ function viewFields({ themes, flame, timeline, tables, filter, cards, detail }) 
   ];
 }
 
-/** Tells what of an address could not be followed, until it is closed. */
+/** A note on fields of an address that could not be applied, until it is closed. */
 class LinkNote {
   constructor() {
     this.note = document.getElementById("link-note");
@@ -41,6 +41,6 @@ class LinkNote {
   show(refused) {
     this.note.hidden = !refused.length;
     document.getElementById("link-note-text").textContent =
-      visible(`Not all of the link could be followed, and the rest is shown without it: ${refused.join("; ")}.`);
+      visible(`Parts of the link could not be applied: ${refused.join("; ")}.`);
   }
 }

@@ -1,5 +1,5 @@
 "use strict";
-/* What each page of figures needs: what it carries, unpacked; buttons; the colours of the theme. */
+/* Shared by all pages with figures: unpacking of embedded data, buttons, and colours of the theme. */
 
 const CONFIG = {
   displaylogo: false,
@@ -10,7 +10,7 @@ const CONFIG = {
 
 const TEXTS = ["hovertext", "labels", "text", "ids", "parents", "name"];
 
-/** The bytes that base64 stands for. */
+/** Decodes base64. */
 function bytesOf(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const binary = atob(text);
@@ -19,7 +19,7 @@ function bytesOf(text) {
   return bytes;
 }
 
-/** What a packed element holds: base64 of a gzip stream. */
+/** Unpacks an element that holds base64 of a gzip stream. */
 function unpacked(id) {
   const holder = document.getElementById(id);
   const bytes = bytesOf(holder.textContent.trim());
@@ -27,7 +27,7 @@ function unpacked(id) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
-/** A copy of a figure's part with each colour exchanged for what `colours` has for it; texts stay. */
+/** A copy of a part of a figure with colours replaced as given by `colours`; texts are unchanged. */
 function recoloured(part, colours) {
   if (typeof part === "string") return colours[part] || part;
   if (Array.isArray(part)) {
@@ -43,7 +43,7 @@ function recoloured(part, colours) {
   );
 }
 
-/** Black or white, whichever is easier to read on a colour; as commtrace.figures.theme has it. */
+/** Black or white, whichever has more contrast on a colour; as in commtrace.figures.theme. */
 function readableOn(colour) {
   const [red, green, blue] = [1, 3, 5].map((place) => {
     const value = parseInt(colour.slice(place, place + 2), 16) / 255;

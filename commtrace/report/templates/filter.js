@@ -1,5 +1,5 @@
 "use strict";
-/* The module whose calls alone are shown by the timeline and the table of calls. */
+/* The module filter of the timeline and the table of calls. */
 
 class ModuleFilter {
   constructor(calls, onChange) {

@@ -1,5 +1,5 @@
 "use strict";
-/* The flame graph: a measure, the block that it is zoomed into, and ways to reach every block. */
+/* The flame graph: its measure, the block it is zoomed into, and navigation to every block. */
 
 const LEAST_LABELLED = 0.012; // the part of the picture's width that has room for a label
 const WHEEL_STEP = 60; // pixels of the wheel that lead one level in or out
@@ -8,7 +8,7 @@ const LABEL_CHARACTER_PIXELS = 8; // of a label's text, and of the room that it 
 const WHOLE = "0";
 const STEP_OF_PATH = " &gt; ";
 
-/** A label with its lines broken at the steps of a path, where they are longer than there is room. */
+/** A label whose lines are broken at the steps of a path if they are too long. */
 function wrappedPath(text, room) {
   return text.split("<br>").map((line) => {
     const lines = [""];
@@ -21,7 +21,7 @@ function wrappedPath(text, room) {
   }).join("<br>");
 }
 
-/** Marks one of a group of buttons as the chosen one. */
+/** Marks one of a group of buttons as selected. */
 function press(group, value) {
   for (const button of group.querySelectorAll("button")) {
     button.setAttribute("aria-pressed", String(button.dataset.value === value));
@@ -51,7 +51,7 @@ class Flame {
     this.listenToKeys(keys);
   }
 
-  /** Who is inside of whom, by number. */
+  /** The parent of each block, by number. */
   plant() {
     const [trace = { parents: [] }] = this.figure.data;
     this.parents = trace.parents;
@@ -66,7 +66,7 @@ class Flame {
     });
   }
 
-  /** The numbers of a block and those around it, the outermost first, without the whole. */
+  /** The numbers of a block and its ancestors, outermost first, without the root. */
   pathOf(id) {
     const path = [];
     for (let at = id; at !== WHOLE && at !== "" && at !== undefined; at = this.parents[Number(at)]) path.unshift(at);
@@ -111,7 +111,7 @@ class Flame {
     return level === WHOLE || this.pathOf(id).includes(level);
   }
 
-  /** A block as the names on the way to it. */
+  /** The path of a block, as names. */
   pathText(id) {
     return this.pathOf(id).map((each) => escapedName(this.names[Number(each)])).join("/");
   }
@@ -171,7 +171,7 @@ class Flame {
     return new Map(slices.map((slice) => [String(slice.__data__?.data?.data?.id ?? ""), slice]));
   }
 
-  /** Gives each block a name, and one of them the way in for Tab. */
+  /** Gives each block an accessible name; one of them is reached by Tab. */
   describe() {
     const drawn = this.drawn();
     if (!drawn.has(this.focused)) this.focused = this.level;
@@ -224,7 +224,7 @@ class Flame {
     slice.focus({ preventScroll: true });
   }
 
-  /** The block one level below what is shown, on the way to another one. */
+  /** The block one level below the one shown, on the path to another one. */
   towards(id) {
     const path = [WHOLE, ...this.pathOf(id)];
     const at = path.indexOf(this.level);
@@ -249,7 +249,7 @@ class Flame {
   }
 }
 
-/** A picture that is drawn as it came. */
+/** A static figure. */
 class Pattern {
   constructor(name, figure) {
     this.figure = figure;

@@ -1,5 +1,5 @@
 "use strict";
-/* Numbers for people, as commtrace.units writes them, by the unit of their column. */
+/* Formats numbers by the unit of their column, as commtrace.units does. */
 
 function scaled(value, base, units) {
   let place = 0;
@@ -24,7 +24,7 @@ const FORMATS = {
 const NOT_KNOWN = "–";
 const UNPRINTABLE = /[^\P{C}\n\t]|[\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
 
-/** A text with its control and bidirectional characters as escapes, as commtrace.escaping has it. */
+/** Escapes the control and bidirectional characters of a text, as commtrace.escaping does. */
 function visible(text) {
   return text.replace(UNPRINTABLE, (letter) => {
     const code = letter.codePointAt(0);
@@ -33,7 +33,7 @@ function visible(text) {
   });
 }
 
-/** The text of one value of a column. */
+/** Formats one value of a column. */
 function formatted(value, column) {
   if (value === null || value === undefined || value === "") return NOT_KNOWN;
   if (typeof value === "boolean") return value ? "yes" : "no";
@@ -44,7 +44,7 @@ function formatted(value, column) {
   return (FORMATS[column.unit] || FORMATS[""])(value);
 }
 
-/** An element with a class and text, or with child elements; text is made visible, never HTML. */
+/** Makes an element with a class and text or child elements; text is escaped, never HTML. */
 function element(tag, className, ...content) {
   const made = document.createElement(tag);
   if (className) made.className = className;
@@ -52,7 +52,7 @@ function element(tag, className, ...content) {
   return made;
 }
 
-/** The name of the colour of a kind or phase: its own, or that of "other". */
+/** The name of the colour of a kind or phase; that of "other" if it has none. */
 function colourClass(what, name, known) {
   return `${what}-${known.includes(name) ? name : "other"}`;
 }

@@ -1,6 +1,6 @@
 "use strict";
-/* Keys: tables of what they do, by the part of the page that has the focus or lies under the
-   pointer; never while something is typed. `?` shows the tables. */
+/* Keyboard shortcuts: tables by the part of the page that has the focus or lies under the pointer.
+   They are inactive while text is entered. `?` shows the tables. */
 
 const TYPED_INTO = "input, select, textarea, [contenteditable]";
 const PRESSED = "button, a, summary";
@@ -16,7 +16,7 @@ class Keys {
     }
   }
 
-  /** A part of the page, and rows `{ keys, does, act, isLocal }`; local ones need the focus there. */
+  /** Registers rows `{ keys, does, act, isLocal }` for a part of the page; local ones need the focus. */
   add(title, element, rows) {
     this.scopes.push({ title, element, rows });
   }
@@ -40,7 +40,7 @@ class Keys {
     }
   }
 
-  /** The part that takes most of the window's height, where neither focus nor pointer choose one. */
+  /** The part with most of the window's height, if neither focus nor pointer selects one. */
   inView() {
     const seen = ({ element }) => {
       const { top, bottom } = element.getBoundingClientRect();
@@ -67,7 +67,7 @@ const KEY_NAMES = {
   ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", " ": "Space", Escape: "Esc",
 };
 
-/** Turns of a wheel in pixels, whatever unit the browser counts them in. */
+/** Converts the distance of a wheel event to pixels, from any unit of the browser. */
 function wheelPixels(event) {
   const unit = [1, 16, window.innerHeight][event.deltaMode] || 1;
   return { x: unit * event.deltaX, y: unit * event.deltaY };

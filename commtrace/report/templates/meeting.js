@@ -1,11 +1,11 @@
 "use strict";
-/* Who else was part of a call, when they came, and whether they made the same call; as
-   commtrace.analyze.story.peers has it. */
+/* The other ranks of a call, their arrivals, and differences between their calls; as in
+   commtrace.analyze.story.peers. */
 
 const TRANSFERS = ["send", "recv"];
 const ALIKE = ["kind", "reduce_op", "root", "dtype"];
 
-/** All that made a call, by arrival, and the ranks of its group that did not. */
+/** The ranks that made a call, by arrival, and the ranks of its group that did not. */
 function meetingOf(calls, row, groups) {
   const rows = peersOf(calls, row);
   const { issue_ns: issue, rank } = calls.own;
@@ -25,8 +25,8 @@ function meetingOf(calls, row, groups) {
   const group = Object.hasOwn(groups, value(row, "group") || "") ? groups[value(row, "group")] : null;
   const wanted = isTransfer ? [value(row, "rank"), value(row, "peer")].filter((each) => each !== null)
     : group ? group.ranks : [];
-  const came = new Set(rows.map((each) => rank[each]));
-  return { peers, group, missing: wanted.filter((each) => !came.has(each)) };
+  const arrived = new Set(rows.map((each) => rank[each]));
+  return { peers, group, missing: wanted.filter((each) => !arrived.has(each)) };
 }
 
 /** The rows of a collective, or of both ends of a transfer, by arrival. */
@@ -54,7 +54,7 @@ function byArrival(rows, issue, rank) {
 const SAME_REDISTRIBUTION = ["op", "op_id", "argument", "source_spec", "target_spec", "step", "phase",
   "module", "module_call", "source_file", "source_line"];
 
-/** The calls of one redistribution: next to each other, for the same reason, one a group. */
+/** The calls of one redistribution: adjacent, with the same reason, one per group. */
 function redistributionOf(calls, row) {
   if (!calls.value(row, "source_spec")) return [];
   const wanted = SAME_REDISTRIBUTION.map((name) => calls.value(row, name));
@@ -78,7 +78,7 @@ function redistributionOf(calls, row) {
 
 const ALIKE_PLACE = ["source_file", "source_line", "module", "phase", "op", "kind", "group"];
 
-/** How many calls of its rank were made for the same operator at the same place. */
+/** The number of calls that its rank made for the same operator at the same source line. */
 function countAlike(calls, row) {
   const wanted = ALIKE_PLACE.map((name) => calls.value(row, name));
   return rowsOfRank(calls, row)

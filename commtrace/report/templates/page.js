@@ -1,18 +1,18 @@
 "use strict";
-/* Unpacks what the page carries, then brings it to life. */
+/* Unpacks the embedded data, then makes the page interactive. */
 
-/** Resolves once all of the page is read: the calls come last, after the script. */
+/** Resolves when the document is loaded: the calls come last, after the script. */
 function wholePage() {
   if (document.readyState !== "loading") return Promise.resolve();
   return new Promise((resume) => document.addEventListener("DOMContentLoaded", resume));
 }
 
-/** Lets the browser show what there is so far. */
+/** Yields, so that the browser renders the page so far. */
 function aMoment() {
   return new Promise((resume) => setTimeout(resume));
 }
 
-/** Runs a script whose hash the page's policy names. */
+/** Runs a script whose hash is in the page's content security policy. */
 function run(source) {
   const script = document.createElement("script");
   script.textContent = source;
@@ -46,13 +46,13 @@ class Page {
     await picture.draw(this.colours);
   }
 
-  /** The flame graph, which is in view first. */
+  /** Starts the flame graph, which is visible first. */
   async drawFlame() {
     this.flame = new Flame(this.data, this.keys, this.changed);
     await this.add(this.flame);
   }
 
-  /** All that stands on the calls. */
+  /** Starts the parts that need the calls. */
   async drawCalls(calls) {
     const { data, changed } = this;
     this.tables.add("calls", calls);
@@ -83,14 +83,14 @@ class Page {
     offerPictures();
   }
 
-  /** Leaves the calls of a module in the timeline and the table of calls. */
+  /** Filters the timeline and the table of calls by module. */
   showModule(module) {
     if (!this.filter) return;
     this.filter.set(module);
     this.timeline.bringIntoView(0);
   }
 
-  /** From here on the address follows the view, and the view the address. */
+  /** Connects address and view in both directions. */
   followAddress() {
     this.keys.add("Everywhere", null, [
       { keys: ["?"], does: "show or hide this list", act: () => this.keys.toggleHelp() },

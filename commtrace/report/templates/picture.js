@@ -1,10 +1,10 @@
 "use strict";
-/* One figure that fills the page, in the colours of the theme, with a switch between measures. */
+/* A single figure that fills the page, in the theme's colours, with a switch between measures. */
 
 const LEGEND_ROW_PIXELS = 28; // what commtrace.figures.theme leaves for a legend
 const MOST_LEGEND_PIXELS = 1000;
 
-/** The layout with room for a legend that takes more rows than its margin has; undefined if it fits. */
+/** A layout with space for a legend with more rows than its margin has; undefined if it fits. */
 function withRoomForLegend(place, layout) {
   const drawn = place.querySelector(".legend .bg");
   const side = layout.legend && layout.legend.yanchor === "top" ? "b" : "t";
@@ -38,7 +38,7 @@ async function start() {
     drawnWidth = place.clientWidth;
     const layout = { ...figure.layout, width: drawnWidth };
     const hasAxes = trace && trace.type !== "icicle";
-    // plotly's own resizing forgets the height that the legend's rows ask for.
+    // plotly's own resizing ignores the height of the legend's rows.
     const config = { ...CONFIG, responsive: false };
     if (!hasAxes) config.modeBarButtons = [["toImage"]];
     if (layout.legend) layout.legend.maxheight = MOST_LEGEND_PIXELS;
@@ -67,7 +67,7 @@ async function start() {
     });
   }
   await draw();
-  // Observing begins with one report, so a window that was resized while it was drawn is seen.
+  // The observer reports once at the start, which covers a resize while the figure was drawn.
   new ResizeObserver(() => {
     if (place.clientWidth !== drawnWidth) draw();
   }).observe(place);

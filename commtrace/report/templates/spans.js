@@ -1,6 +1,6 @@
 "use strict";
-/* What the timeline draws of a stretch of time: single calls while they are few, else a picture of
-   the share of each column of pixels that calls of each kind block their rank. */
+/* Content of the timeline for a time window: single calls if they are few, else an image of the share
+   of each pixel column for which calls of each kind block their rank. */
 
 const MAX_SINGLE = 3000;
 const WAIT = "wait";
@@ -12,7 +12,7 @@ const BAND = 0.58; // the part of a rank's row that its calls take; its phase ta
 const MOST_TEXT = 160;
 const MAX_REASON_LINES = 6;
 
-/** Text such that plotly shows it literally, as commtrace.figures.label has it. */
+/** Escapes text so that plotly shows it literally, as commtrace.figures.label does. */
 function plain(text) {
   const head = (MOST_TEXT - 1) >> 1;
   const cut = text.length > MOST_TEXT
@@ -22,12 +22,12 @@ function plain(text) {
   return visible(escapes.reduce((safe, [from, to]) => safe.replaceAll(from, to), cut));
 }
 
-/** Safe text in bold; the page's own script may not hold the end of an element. */
+/** Bold text; written so that the page's own script contains no end tag. */
 function bold(text) {
   return `<b>${text}\u003c/b>`;
 }
 
-/** What the timeline says of one call: lines of safe HTML. */
+/** The hover text of one call: lines of escaped HTML. */
 function callText(calls, row) {
   const value = (name) => calls.value(row, name);
   const text = (name) => plain(formatted(value(name), calls.byName.get(name)));
@@ -38,7 +38,7 @@ function callText(calls, row) {
   let times = named("blocked ", "blocked_ns");
   if (times && value("last_rank") === value("rank")) times += "; last to arrive";
   else if (times && wait !== null) {
-    times += `: waited ${text("wait_ns")} (last came rank ${text("last_rank")}), transfer ${text("transfer_ns")}`;
+    times += `: waited ${text("wait_ns")} (last to arrive: rank ${text("last_rank")}), transfer ${text("transfer_ns")}`;
   }
   const line = value("source_line") === null ? "" : `:${value("source_line")}`;
   return [
@@ -65,7 +65,7 @@ function callText(calls, row) {
   ].filter(Boolean).join("<br>");
 }
 
-/** The calls of every rank by time, and which of them touch a stretch of it. */
+/** The calls of every rank by time, with queries by time window. */
 class Spans {
   constructor(calls, ranks) {
     this.calls = calls;
@@ -85,7 +85,7 @@ class Spans {
     this.kindOfSite = calls.data.kind.codes.map((code) => number.get(calls.data.kind.strings[code]));
   }
 
-  /** For each rank the first row that may touch the time, and the one after the last. */
+  /** For each rank, the range of rows that may overlap the time window. */
   within(first, last) {
     const { issue_ns: start } = this.calls.own;
     return this.ranks.map((rank) => {
@@ -94,13 +94,13 @@ class Spans {
     });
   }
 
-  /** A flag for each site: whether its calls are drawn, by kind and by what the table is left with. */
+  /** A flag for each site, true if its calls are drawn: selected by kind and by the table's filter. */
   drawn() {
     const { sites } = this.calls;
     return this.kindOfSite.map((kind, site) => !this.off.has(this.kinds[kind]) && (!sites || Boolean(sites[site])));
   }
 
-  /** One mark per call and part, as rows of the kinds' traces. */
+  /** One mark per call and part (transfer, wait), as rows of the kinds' traces. */
   single(first, last) {
     const isDrawn = this.drawn();
     const { site } = this.calls;
@@ -121,7 +121,7 @@ class Spans {
     return found;
   }
 
-  /** The top and height of each call in its rank's band: below those that block it the others. */
+  /** The top and height of each call in its rank's band; calls that do not block are below the others. */
   stacked(rows) {
     const { lane, issue_ns: start, end_ns: end, blocked_ns: blocked } = this.calls.own;
     if (rows.every((row) => lane[row] === lane[rows[0]])) return rows.map((row) => [row, 0, 1]);
@@ -139,7 +139,7 @@ class Spans {
     return this.kinds[this.kindOfSite[this.calls.site[row]]];
   }
 
-  /** How many of the calls that are drawn may touch the time. */
+  /** The number of drawn calls that may overlap the time window. */
   count(first, last) {
     const isDrawn = this.drawn();
     const { site } = this.calls;
@@ -152,7 +152,7 @@ class Spans {
     return sum;
   }
 
-  /** Per rank, column, kind and part (transfer before wait) the time blocked, in nanoseconds. */
+  /** Blocked nanoseconds per rank, column, kind and part (transfer before wait). */
   shares(first, last, numColumns) {
     const isDrawn = this.drawn();
     const { issue_ns: start, end_ns: end, ready_ns: ready, call_ns: call, blocked_ns: blocked } = this.calls.own;
@@ -187,7 +187,7 @@ class Spans {
   }
 }
 
-/** The first number from `from` on, below `to`, for which `holds`, which never ceases to. */
+/** Binary search: the first number in [from, to) for which `holds`, which is monotonic. */
 function lowest(from, to, holds) {
   let [below, above] = [from, to];
   while (below < above) {
@@ -198,12 +198,12 @@ function lowest(from, to, holds) {
   return below;
 }
 
-/** A colour `#rrggbb` as its three numbers. */
+/** Parses a colour `#rrggbb` into three numbers. */
 function channels(colour) {
   return [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
 }
 
-/** The picture of `shares`: a PNG as a URL, a row of `rowPixels` for each rank. */
+/** Renders `shares` as a PNG data URL, with a row of `rowPixels` for each rank. */
 function paintedShares(sums, numColumns, columnNs, rowPixels, colours, surface) {
   const canvas = document.createElement("canvas");
   canvas.width = numColumns;

@@ -1,5 +1,5 @@
 "use strict";
-/* The timeline by keys and wheel: what Perfetto's users try first, and a way from call to call. */
+/* Keys and wheel of the timeline, as in Perfetto, and navigation from call to call. */
 
 const WHEEL_ZOOM = 0.0025; // of a pixel that the wheel turns
 const ZOOM = 0.7;
@@ -21,8 +21,8 @@ class Steering {
     keys.add("Timeline", this.place, [
       { keys: ["w", "W", "+", "="], shown: ["w", "+"], does: "zoom in", act: () => this.zoom(ZOOM) },
       { keys: ["s", "S", "-", "_"], shown: ["s", "-"], does: "zoom out", act: () => this.zoom(1 / ZOOM) },
-      { keys: ["a", "A"], shown: ["a"], does: "go to what was earlier", act: () => this.pan(-PAN) },
-      { keys: ["d", "D"], shown: ["d"], does: "go to what came later", act: () => this.pan(PAN) },
+      { keys: ["a", "A"], shown: ["a"], does: "go to earlier times", act: () => this.pan(-PAN) },
+      { keys: ["d", "D"], shown: ["d"], does: "go to later times", act: () => this.pan(PAN) },
       { keys: ["ArrowLeft"], does: "the same as a, where the timeline has the focus", act: () => this.pan(-PAN), isLocal: true },
       { keys: ["ArrowRight"], does: "the same as d", act: () => this.pan(PAN), isLocal: true },
       { keys: ["f", "F"], shown: ["f"], does: "fit the selected call, or else the whole run", act: () => this.fit() },
@@ -34,7 +34,7 @@ class Steering {
     ]);
   }
 
-  /** The instant below a pointer; undefined beside the plot. */
+  /** The time at a pointer; undefined outside the plot. */
   instant(x) {
     const plot = this.place.querySelector(".nsewdrag")?.getBoundingClientRect();
     if (!plot || !plot.width || x < plot.left || x > plot.right) return undefined;
@@ -53,14 +53,14 @@ class Steering {
     }
   }
 
-  /** Zooms about the pointer, as Perfetto does, or else about the selected call. */
+  /** Zooms around the pointer, as Perfetto does, or else around the selected call. */
   zoom(factor) {
     const isOver = this.place.matches(":hover");
     this.timeline.zoomBy(factor, isOver ? this.instant(this.pointed) : this.selectedInstant());
     this.describe();
   }
 
-  /** The middle of the selected call, where that is in view. */
+  /** The middle of the selected call, if it is in view. */
   selectedInstant() {
     const { timeline } = this;
     if (timeline.selected < 0) return undefined;
@@ -80,7 +80,7 @@ class Steering {
     this.describe();
   }
 
-  /** The calls of a rank that are drawn, in order of time. */
+  /** The drawn calls of a rank, by time. */
   rowsOf(rank) {
     const { spans, calls } = this.timeline;
     const isDrawn = spans.drawn();
@@ -92,7 +92,7 @@ class Steering {
     return rows;
   }
 
-  /** The call that begins first in what is seen, of those of a rank. */
+  /** The first call of a rank that begins in view. */
   firstSeen(rank) {
     const { timeline } = this;
     const begin = timeline.ns(timeline.range[0]);
@@ -133,7 +133,7 @@ class Steering {
     return this.onOpen(this.timeline.selected);
   }
 
-  /** Says what has the focus. */
+  /** Updates the description of the focused item for screen readers. */
   describe() {
     if (!this.place.contains(document.activeElement) && this.timeline.selected < 0) return;
     const { timeline } = this;
@@ -145,7 +145,7 @@ class Steering {
   }
 }
 
-/** A call in a few words. */
+/** A short description of a call. */
 function callName(calls, row) {
   const value = (name) => calls.value(row, name);
   const blocked = value("blocked_ns") === null ? "" : `, blocked ${FORMATS.ns(value("blocked_ns"))}`;

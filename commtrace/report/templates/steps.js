@@ -1,12 +1,12 @@
 "use strict";
-/* The box that names the step in view, and chooses another one. */
+/* The step selector, which follows the view. */
 
 const SHORT_RUN = 6;
 const SHARE_OF_VIEW = 0.5; // what a step must take of the view to be the one that it is of
 const WHOLE_RUN = -1;
 
 class StepBox {
-  /** `steps` are `{ number, start, end }`; `choose` is called with the place of one, or WHOLE_RUN. */
+  /** `steps` are `{ number, start, end }`; `choose` is called with the position of one, or WHOLE_RUN. */
   constructor(steps, choose) {
     Object.assign(this, { steps, choose });
     this.select = document.getElementById("step");
@@ -20,7 +20,7 @@ class StepBox {
     document.getElementById("stepper").hidden = false;
   }
 
-  /** The step that a page opens with: one of median length, of a run of many. */
+  /** The step that a page opens with: one of median length if there are many. */
   first() {
     if (this.steps.length <= SHORT_RUN) return WHOLE_RUN;
     const lasts = this.steps.map((step, place) => [step.end - step.start, place]);
@@ -28,7 +28,7 @@ class StepBox {
     return lasts[Math.floor(lasts.length / 2)][1];
   }
 
-  /** The step before or after what is in view. */
+  /** The step before or after the range in view. */
   beside(by) {
     if (this.isWhole) return by > 0 ? 0 : WHOLE_RUN;
     const [first, last] = this.range;
@@ -39,7 +39,7 @@ class StepBox {
     return by > 0 ? places[0] : places.at(-1);
   }
 
-  /** Says which step a range shows. */
+  /** Selects the step that a range shows. */
   follow(range, isWhole) {
     Object.assign(this, { range, isWhole });
     if (!this.steps.length) return;

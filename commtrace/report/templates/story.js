@@ -4,7 +4,7 @@
 const PEERS_AT_ONCE = 12;
 const MOST_NAMED = 8;
 
-/** One line of a chapter: what it is, and text or elements; `meaning` shows where one points at it. */
+/** One line of a section: a title, and text or elements; `meaning` is its tooltip. */
 function storyLine(term, content, { code = false, meaning = "" } = {}) {
   const name = element("dt", "", term);
   name.title = meaning;
@@ -18,7 +18,7 @@ function listed(values) {
 }
 
 class Story {
-  /** `open` shows another call, `filter` leaves the calls of a module, `show` opens a finding. */
+  /** `open` shows another call, `filter` filters by module, `show` opens a finding. */
   constructor(calls, facts, row, { open, filter, show }) {
     Object.assign(this, { calls, facts, row, open, filter, show });
     this.meeting = meetingOf(calls, row, facts.groups);
@@ -37,7 +37,7 @@ class Story {
     return formatted(this.value(name), this.calls.byName.get(name));
   }
 
-  /** A line that shows a column as it is, where it is known. */
+  /** A line with the value of a column; null if it is unknown. */
   column(name, more = {}) {
     if (!this.has(name)) return null;
     const { title, meaning } = this.calls.byName.get(name);
@@ -66,7 +66,7 @@ class Story {
     });
   }
 
-  /** Lines that follow each other as one list, with what is no line between the lists. */
+  /** Groups adjacent lines into lists; other elements stay between the lists. */
   lists(parts) {
     const found = [];
     for (const part of parts) {
@@ -97,7 +97,7 @@ class Story {
     ];
   }
 
-  /** The lines around the call, as they were when it was recorded. */
+  /** The source lines around the call, as recorded. */
   source() {
     const [file, line] = [this.value("source_file"), this.value("source_line")];
     const holds = (each) => each.file === file && each.line <= line && line < each.line + each.text.split("\n").length;
@@ -151,7 +151,7 @@ class Story {
     ];
   }
 
-  /** The layouts that were considered; the first one of each axis was chosen. */
+  /** The candidate layouts; the first one of each axis was chosen. */
   candidates() {
     let list = [];
     try {
@@ -238,18 +238,18 @@ class Story {
     const last = peers.at(-1);
     const parts = [];
     if (missing.length) {
-      const came = `${peers.length} of ${peers.length + missing.length} came`;
-      parts.push(element("p", "bad", `${came}; no call of rank ${listed(missing)} is in the trace`));
+      const arrived = `${peers.length} of ${peers.length + missing.length} arrived`;
+      parts.push(element("p", "bad", `${arrived}; no call of rank ${listed(missing)} is in the trace`));
     }
     if (differing.length) parts.push(element("p", "bad", `Rank ${listed(differing)} made another call`));
     if (peers.length < 2) return parts;
     if (last.isLast) {
       parts.push(element("p", "", `Rank ${this.calls.own.rank[last.row]} was the last to arrive, ${FORMATS.ns(last.after)} after the first`));
-    } else if (last.after === 0) parts.push(element("p", "", "All came at once"));
+    } else if (last.after === 0) parts.push(element("p", "", "All arrived at once"));
     return [...parts, this.arrivals(peers)];
   }
 
-  /** When each peer came, how long it waited, and what was left for transfer. */
+  /** Each peer's arrival and wait, and the remaining transfer time. */
   arrivals(peers) {
     const head = ["call", "arrived", "blocked", "waited", "transfer"];
     const line = (peer) => {
@@ -274,7 +274,7 @@ class Story {
     return element("div", "", table, more);
   }
 
-  /** Of many peers this one, those that differ, the last to come, and then the first. */
+  /** A selection of many peers: this one, those that differ, the last to arrive, and then the first. */
   few(peers) {
     const places = peers.map((_, place) => place);
     const wanted = places.filter((place) => peers[place].isThis || peers[place].differs);
@@ -315,7 +315,7 @@ class Story {
     return `${this.calls.own.rank[row]}:${this.calls.own.id[row]}`;
   }
 
-  /** A call by its name, which opens it. */
+  /** A link that opens a call. */
   link(row) {
     const button = element("button", "link", this.nameOf(row));
     button.type = "button";

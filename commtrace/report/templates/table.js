@@ -1,5 +1,5 @@
 "use strict";
-/* A table that sorts, searches and, for modules, folds. Rows are numbers into columns of data. */
+/* A table with sorting, search and, for modules, folding. Rows are indices into columns of data. */
 
 const ROWS_AT_ONCE = 100;
 const FOLD_ABOVE = 60;
@@ -19,7 +19,7 @@ class Rows {
     return data.codes ? data.strings[data.codes[row]] : data[row];
   }
 
-  /** Everything that a search may find in a row, in lower case. */
+  /** The searchable text of a row, in lower case. */
   haystack(row) {
     if (!this.haystacks[row]) {
       this.haystacks[row] = this.columns
@@ -36,7 +36,7 @@ class Rows {
     return words.every((word) => this.haystack(row).includes(word));
   }
 
-  /** The rows that hold every word, in order. */
+  /** The rows that contain every word, in order. */
   found(words) {
     const all = Array.from({ length: this.num_rows }, (_, row) => row);
     return words.length ? all.filter((row) => this.matches(row, words)) : all;
@@ -46,12 +46,12 @@ class Rows {
     return undefined;
   }
 
-  /** The row of the data that holds a row's texts. */
+  /** The index of the data row with a row's texts. */
   holder(row) {
     return row;
   }
 
-  /** A function from rows to numbers in the order of a column; NaN is not known. */
+  /** A function from rows to sort keys of a column; NaN is unknown. */
   places(name) {
     const { codes, strings } = this.data[name] || {};
     if (!codes) {
@@ -67,7 +67,7 @@ class Rows {
   }
 }
 
-/** Orders two values, what is not known last whatever the direction. */
+/** Compares two values; unknown values are last in both directions. */
 function compared(a, b, sign) {
   const unknown = (value) => value === null || value === "";
   if (unknown(a) || unknown(b)) return Number(unknown(a)) - Number(unknown(b));
@@ -86,7 +86,7 @@ class TableView {
     if (this.isTree) this.plant();
   }
 
-  /** For a tree: each row's parent and children. Rows come with each node before its children. */
+  /** For a tree: each row's parent and children. Each node precedes its children. */
   plant() {
     const path = [];
     this.parent = [];
@@ -101,7 +101,7 @@ class TableView {
     }
   }
 
-  /** The rows by the chosen column; of very many, those first that are shown. */
+  /** The rows in the chosen order; if there are very many, only the visible part is sorted. */
   ordered(rows) {
     if (!this.sort) return rows;
     const { name, sign } = this.sort;
@@ -120,7 +120,7 @@ class TableView {
     return before.sort(order).concat(equal);
   }
 
-  /** The rows to show, in order; in a tree also those above a match, and none inside a fold. */
+  /** The rows to show, in order; in a tree, ancestors of matches are included and folded rows are not. */
   visible() {
     const found = this.rows.found(this.words);
     this.numFound = found.length;
@@ -144,7 +144,7 @@ class TableView {
     return shown;
   }
 
-  /** Every row that is found, in order, also those inside a fold and beyond what is shown. */
+  /** All matching rows, in order, including folded ones and those beyond the display limit. */
   rowsInOrder() {
     const found = this.rows.found(this.words);
     if (!this.sort || this.isTree) return found;
@@ -172,7 +172,7 @@ class TableView {
     this.onChange("sort");
   }
 
-  /** The order as text: a column's name, after a minus where the largest comes first. */
+  /** The order as text: a column's name, with a leading minus if descending. */
   sortText() {
     return this.sort ? `${this.sort.sign < 0 ? "-" : ""}${this.sort.name}` : "";
   }
@@ -261,7 +261,7 @@ class TableView {
     return element("div", "share", text, element("span", "", full));
   }
 
-  /** A module's name at its depth in the tree, with a button that folds what is inside it. */
+  /** A module's name, indented by its depth, with a button that folds its children. */
   branch(row) {
     const path = this.rows.value(row, "module");
     const name = this.rows.value(row, "name");
@@ -312,7 +312,7 @@ class TableView {
     if (this.rows.num_left_out) {
       const left = this.rows.num_left_out.toLocaleString("en");
       const held = this.rows.num_rows.toLocaleString("en");
-      const text = `The page holds the first ${held} rows; ${left} more: commtrace table ${this.rows.name}.`;
+      const text = `The page shows the first ${held} rows; ${left} more: commtrace table ${this.rows.name}.`;
       lines.push(element("div", "more", text));
     }
     return lines;

@@ -1,5 +1,5 @@
 "use strict";
-/* The shelf of tables: one of them in view, with what it is searched for. */
+/* The tables of the page: one is shown at a time, with its search. */
 
 const FIRST_TABLE = "by_kind";
 
@@ -47,7 +47,7 @@ class Tables {
     this.views.set(name, new TableView(place, rows, this.data.known, this.onRow[name], this.onChange));
   }
 
-  /** Shows a table as somebody asked for. */
+  /** Shows a table on request. */
   choose(name) {
     this.show(name);
     this.onChange("table");
@@ -69,7 +69,7 @@ class Tables {
     document.getElementById("tables").dataset.shown = shown;
   }
 
-  /** Shows what is left of the calls, where they are in view. */
+  /** Updates the filtered calls, if their table is shown. */
   refresh() {
     if (this.shown === "calls") this.view.search(this.search.value);
   }

@@ -1,5 +1,5 @@
 "use strict";
-/* Light and dark: the system's, until one is chosen here or in the address. */
+/* Light and dark theme: the system's, until one is chosen here or in the address. */
 
 const STORED_THEME = "commtrace-theme";
 const THEME_NAMES = ["light", "dark"];
@@ -31,7 +31,7 @@ class Themes {
     return document.documentElement.dataset.theme || (this.system.matches ? "dark" : "light");
   }
 
-  /** Shows a theme; with "" the one that was last chosen in this browser, or the system's. */
+  /** Applies a theme; "" is the last one chosen in this browser, or the system's. */
   choose(name) {
     this.chosen = name;
     const before = this.name;
@@ -46,7 +46,7 @@ class Themes {
     try {
       localStorage.setItem(STORED_THEME, this.chosen);
     } catch {
-      // A browser that keeps nothing for local files still switches this page.
+      // Storage may be unavailable for local files; this page switches anyway.
     }
   }
 }

@@ -1,5 +1,5 @@
 "use strict";
-/* When each rank communicates: any stretch of the run at the detail that fits the screen. */
+/* The timeline of all ranks: any window of the run, at the level of detail that fits the screen. */
 
 const BELOW_BAR = 72; // pixels that the page's top bar takes
 const MS = 1e6;
@@ -26,7 +26,7 @@ class Timeline {
     new ResizeObserver(() => this.later()).observe(this.place);
   }
 
-  /** Milliseconds of the axis as nanoseconds of the calls, and back. */
+  /** Converts milliseconds of the axis to nanoseconds of the calls, and back. */
   ns(ms) {
     return ms * MS - this.data.origin_ns;
   }
@@ -71,7 +71,7 @@ class Timeline {
     this.showStep(place);
   }
 
-  /** Zooms about an instant, by default the middle of what is seen. */
+  /** Zooms around a time, by default the middle of the view. */
   zoomBy(factor, about = (this.range[0] + this.range[1]) / 2) {
     const [first, last] = this.range;
     const part = Math.max(factor, LEAST_MS / (last - first));
@@ -79,7 +79,7 @@ class Timeline {
     this.show([Math.max(edges[0], this.whole[0]), Math.min(edges[1], this.whole[1])]);
   }
 
-  /** Moves by a part of what is seen, as far as the run goes. */
+  /** Pans by a part of the view, within the run. */
   panBy(part) {
     const [first, last] = this.range;
     const most = this.whole[1] - last;
@@ -88,13 +88,13 @@ class Timeline {
     this.show([first + by, last + by]);
   }
 
-  /** Shows the selected call as large as it is, else the whole run. */
+  /** Fits the selected call, or else the entire run. */
   fit() {
     if (this.selected < 0) return this.show(this.whole);
     return this.show(this.rangeAround([this.selected]));
   }
 
-  /** Shows the time of some calls, with some of what lies around them, and marks them. */
+  /** Shows and marks some calls, with a margin around them. */
   mark(rows, marked = rows) {
     const { issue_ns: start, end_ns: end } = this.calls.own;
     const timed = rows.filter((row) => start[row] >= 0);
@@ -103,7 +103,7 @@ class Timeline {
     return timed.length ? this.show(this.rangeAround(timed)) : this.redraw();
   }
 
-  /** The range that shows some calls, and some of what lies around them. */
+  /** The range that shows some calls, with a margin around them. */
   rangeAround(rows) {
     const { issue_ns: start, end_ns: end } = this.calls.own;
     const first = Math.min(...rows.map((row) => start[row]));
@@ -112,13 +112,13 @@ class Timeline {
     return [this.ms(first - margin), this.ms(last + margin)];
   }
 
-  /** Outlines a call, which keys then start from; -1 for none. */
+  /** Outlines a call, from which keys navigate; -1 for none. */
   select(row) {
     this.selected = row >= 0 && this.calls.own.issue_ns[row] >= 0 ? row : -1;
     this.redraw();
   }
 
-  /** Scrolls to the timeline, and further down where the row of a rank would not be seen. */
+  /** Scrolls to the timeline, and further down if the row of a rank would not be visible. */
   bringIntoView(row) {
     const { top, height } = this.place.getBoundingClientRect();
     const section = this.place.closest("section").getBoundingClientRect().top - BELOW_BAR;
@@ -151,7 +151,7 @@ class Timeline {
     this.box.follow(this.range, first <= this.whole[0] && last >= this.whole[1]);
   }
 
-  /** What is seen in milliseconds, as text; "" for what the page opens with. */
+  /** The visible range in milliseconds, as text; "" for the initial range. */
   rangeText() {
     const text = (range) => range.map((edge) => String(Number(edge.toFixed(6)))).join("..");
     return text(this.range) === text(this.opening) ? "" : text(this.range);
@@ -197,7 +197,7 @@ class Timeline {
     return layout;
   }
 
-  /** Draws once for all that changes at the same moment. */
+  /** Schedules one redraw for all simultaneous changes. */
   redraw() {
     if (!this.listening) return undefined; // it will be drawn for the first time
     this.drawing ??= Promise.resolve().then(() => {
@@ -256,7 +256,7 @@ class Timeline {
     });
   }
 
-  /** Draws again once nothing has changed for a moment. */
+  /** Redraws when nothing has changed for a moment. */
   later() {
     if (!this.listening) return;
     clearTimeout(this.timer);

@@ -81,7 +81,7 @@ class Traces {
     }];
   }
 
-  /** A trace per kind for the transfers, and one, hatched, for the waits that came before them. */
+  /** A trace per kind for the transfers, and a hatched one for the waits before them. */
   singleCalls(first, last) {
     const groups = new Map();
     for (const mark of this.timeline.spans.single(first, last)) {
@@ -112,7 +112,7 @@ class Traces {
     return traces;
   }
 
-  /** Too many calls to draw one by one: an image of shares, and labels over it. */
+  /** For too many calls to draw one by one: an image of shares, with labels. */
   manyCalls(first, last) {
     const box = this.timeline.place.getBoundingClientRect();
     const numColumns = Math.max(Math.min(Math.round(box.width - 76), 1800), 100);
@@ -168,7 +168,7 @@ class Traces {
     };
   }
 
-  /** An outline around each marked call, and a point above it that is seen from afar. */
+  /** An outline around each marked call, and a point above it, visible at any zoom. */
   marks() {
     const rows = this.timeline.selected < 0 ? this.timeline.marked : [...new Set([...this.timeline.marked, this.timeline.selected])];
     if (!rows.length) return [];

@@ -193,7 +193,7 @@ def test_the_text_of_a_call_tells_its_story() -> None:
         "layers.0.attention.wo (Linear), forward, step 3",
         "for aten.mm.default",
         "payload 2.05 kB, sent 2.05 kB, float32 [8,64], group tp, sum",
-        "blocked 5 µs: waited 3 µs (last came rank 1), transfer 2 µs",
+        "blocked 5 µs: waited 3 µs (last to arrive: rank 1), transfer 2 µs",
         "train.py:42 in forward",
     ]
     assert "blocked 2 µs; last to arrive" in second

@@ -210,7 +210,7 @@ def test_what_an_address_cannot_mean_is_left_out_and_reported(page: Page) -> Non
         page.wait_for_function("() => !document.getElementById('link-note').hidden")
         assert state(page) == wanted, hash
         said = page.inner_text("#link-note-text")
-        assert said.startswith("Not all of the link could be followed"), hash
+        assert said.startswith("Parts of the link could not be applied"), hash
         assert len(said) < 260
         page.click("#link-note-close")
         assert page.locator("#link-note").is_hidden()

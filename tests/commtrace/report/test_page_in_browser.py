@@ -93,7 +93,7 @@ def test_hovering_over_a_call_tells_its_story(page: Page) -> None:
     text = hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
     assert "reduce_scatter on rank 0" in text
     assert "payload 262 kB" in text
-    assert "last came rank 2" in text
+    assert "last to arrive: rank 2" in text
     assert "train_tp.py:87 in forward" in text
 
 

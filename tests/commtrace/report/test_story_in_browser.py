@@ -156,7 +156,7 @@ def test_the_peers_stand_by_arrival_and_each_leads_to_its_call(panel: Any) -> No
 
 def test_a_peer_that_is_missing_is_named_and_the_wait_said_to_be_unknown(panel: Any) -> None:
     text = panel("0:1")
-    assert "2 of 3 came; no call of rank 2 is in the trace" in text
+    assert "2 of 3 arrived; no call of rank 2 is in the trace" in text
     assert "The wait time is unknown: the call of rank 2" in text
 
 
