@@ -290,12 +290,6 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         replicate = (Replicate(),) * self._spec.mesh.ndim
         return self.redistribute(placements=replicate).to_local(grad_placements=grad_placements)
 
-    def __getitem__(self, index: Any) -> Any:
-        return _getitem(self, index if type(index) in _SIMPLE else _indices(self, index))
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        _setitem(self, index if type(index) in _SIMPLE else _indices(self, index), value)
-
     @property
     def device_mesh(self) -> DeviceMesh:
         """The mesh that this tensor is on."""
@@ -398,24 +392,6 @@ Node.functions["from_local"] = DTensor.from_local
 @outside_graphs("from_local(run_check=True) compares what all ranks hold")
 def _from_checked(name: str, *args: Any, **kwargs: Any) -> DTensor:
     return Node.functions[name](*args, **kwargs)
-
-
-_getitem, _setitem = torch.Tensor.__getitem__, torch.Tensor.__setitem__
-_SIMPLE = frozenset((int, slice, type(None), type(Ellipsis), bool, DTensor))
-
-
-def _indices(tensor: DTensor, index: Any) -> Any:
-    """Replace lists in an index, which are equal on every rank, by replicated tensors."""
-    if isinstance(index, tuple):
-        return tuple(each if type(each) in _SIMPLE else _indices(tensor, each) for each in index)
-    if not isinstance(index, (list, range)):
-        return index
-    if any(isinstance(each, (torch.Tensor, slice, type(None), type(Ellipsis))) for each in index):
-        return index
-    local = torch.tensor(index, device=tensor._local_tensor.device)
-    local = local.long() if local.numel() == 0 else local
-    meta = TensorMeta(local.shape, local.stride(), local.dtype)
-    return DTensor(local, Spec(tensor._spec.mesh, tensor._spec.placements, meta).replicated())
 
 
 dispatcher.install(DTensor, composites.install(DTensor))

@@ -1,6 +1,6 @@
-"""Indexing of DTensors by lists, as in `x[[0, 2]]` and `x[0, [1, 2]] = y`.
+"""Indexing of DTensors by lists and ranges, as in `x[[0, 2]]` and `x[0, [1, 2]] = y`.
 
-torch turns lists into plain tensors, of which it is then unknown that they are equal on all ranks.
+torch turns them into plain tensors, of which it is then unknown that they are equal on all ranks.
 Here they become replicated DTensors; other subscripts are passed on unchanged. Installed by
 `tensor`.
 """
@@ -16,13 +16,16 @@ from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.trees import tree_leaves
 
+# Subscripts without a list, the most frequent ones.
+_SIMPLE = frozenset((int, slice, type(None), type(Ellipsis), bool))
+
 
 def install(cls: type[torch.Tensor]) -> None:
     """Install the indexing methods on the class."""
     getitem, setitem = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 
     def get(self: Any, index: Any) -> Any:
-        return getitem(self, _without_lists(self, index))
+        return getitem(self, index if type(index) in _SIMPLE else _without_lists(self, index))
 
     def put(self: Any, index: Any, value: Any) -> None:
         setitem(self, _without_lists(self, index), value)
@@ -37,10 +40,13 @@ def install(cls: type[torch.Tensor]) -> None:
 def _without_lists(tensor: Any, index: Any) -> Any:
     """Replace each list of numbers in a subscript by a replicated DTensor."""
     kind = type(index)
-    if kind is list:  # torch treats it as a tuple if it holds anything but numbers
-        return _full(tensor, index) if {int, bool}.issuperset(map(type, index)) else index
-    if kind is tuple and list in map(type, index):
-        return tuple(_full(tensor, each) if type(each) is list else each for each in index)
+    if kind is range or (kind is list and {int, bool}.issuperset(map(type, index))):
+        return _full(tensor, list(index))
+    if kind in (tuple, list) and not {list, range}.isdisjoint(map(type, index)):
+        # torch treats a list of lists as a tuple, with a warning; it stays a list, to warn too.
+        return kind(
+            _full(tensor, list(each)) if type(each) in (list, range) else each for each in index
+        )
     return index
 
 
