@@ -18,9 +18,8 @@ import torch
 from dtensor_core.errors import PlacementError
 from dtensor_core.torch_internals import placements as _torch
 from dtensor_core.torch_internals.compilation import (
-    MemberType,
     maybe_unwrap_fake_script_object,
-    register_opaque_type,
+    register_constant,
 )
 
 REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
@@ -291,13 +290,9 @@ def as_placement(value: Any) -> Placement:
 
 
 # torch.compile treats placements as constants, and queries the real ones while it traces.
-register_opaque_type(
+register_constant(
     Placement,
-    typ="value",
-    members={
-        name: MemberType.USE_REAL
-        for name in (
-            "is_shard", "is_replicate", "is_partial", "__eq__", "__hash__", "__repr__", "__str__",
-        )
-    },
+    (
+        "is_shard", "is_replicate", "is_partial", "__eq__", "__hash__", "__repr__", "__str__",
+    ),
 )  # fmt: skip

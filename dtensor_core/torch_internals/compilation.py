@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
 import torch
 from torch._C._dynamo import eval_frame  # pyright: ignore
+from torch._library import opaque_object
 from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
-from torch._library.opaque_object import MemberType, register_opaque_type
 
-__all__ = ["MemberType", "maybe_unwrap_fake_script_object", "register_opaque_type"]
+__all__ = ["maybe_unwrap_fake_script_object"]
+
+# The function and the kind have other names since torch 2.14, which logs a warning for these.
+_REGISTER, _KIND = (
+    (opaque_object.register_custom_class, "constant")  # pyright: ignore
+    if hasattr(opaque_object, "register_custom_class")
+    else (opaque_object.register_opaque_type, "value")
+)
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 _SKIP = eval_frame._FrameAction.SKIP
@@ -19,6 +27,15 @@ current_transform = _functorch.peek_interpreter_stack
 """Return the innermost transform of `torch.func` in force; None if there is none."""
 is_wrapped = _functorch.is_functorch_wrapped_tensor
 """Return whether a tensor stands for another one in a transform."""
+
+
+def register_constant(cls: type, members: Iterable[str]) -> None:
+    """Make a class one of constants for torch.compile, whose `members` it calls while it traces.
+
+    Its instances have `__eq__`, `__hash__` and `__fx_repr__`.
+    """
+    real = opaque_object.MemberType.USE_REAL
+    _REGISTER(cls, typ=_KIND, members=dict.fromkeys(members, real))
 
 
 def skip_frames(code: CodeType) -> None:

@@ -35,30 +35,25 @@ def layers_of(package: str) -> list[set[str]]:
     return [layer for layer in present if layer]
 
 
-def documented_layers(text: str, lowest: set[str]) -> list[set[str]]:
-    """Layers of the diagram that ends with the layer `lowest`."""
+def documented_layers(text: str, highest: str) -> list[set[str]]:
+    """Layers of the diagram that begins with the layer `highest`."""
     section = text.partition("## Who may import whom")[2]
     for diagram in section.partition("```")[2].partition("```")[0].split("\n\n"):
         layers = [set(re.findall(r"\w+", layer)) for layer in diagram.split("->")]
-        if layers[-1] == lowest:
+        if layers[0] == {highest}:
             return layers
-    raise AssertionError(f"no diagram ends with {sorted(lowest)}")
+    raise AssertionError(f"no diagram begins with {highest}")
 
 
 @pytest.mark.parametrize(
-    ("package", "first", "lowest"),
+    ("package", "highest"),
     [
-        ("commtrace", [{"commtrace_cli"}], {"escaping"}),
-        (
-            "commtrace.recorder",
-            [],
-            {"wrappers", "clock", "bridge", "failures", "terminate_handler"},
-        ),
-        ("dtensor_core", [], {"errors"}),
+        ("commtrace", "commtrace_cli"),
+        ("commtrace.recorder", "listening"),
+        ("dtensor_core", "_utils"),
     ],
 )
-def test_the_diagrams_are_the_contracts(
-    package: str, first: list[set[str]], lowest: set[str]
-) -> None:
-    diagram = documented_layers((ROOT / "docs" / "architecture.md").read_text(), lowest)
-    assert diagram == first + layers_of(package)
+def test_the_diagrams_are_the_contracts(package: str, highest: str) -> None:
+    diagram = documented_layers((ROOT / "docs" / "architecture.md").read_text(), highest)
+    outside = [layer for layer in diagram if layer == {"commtrace_cli"}]  # a package of its own
+    assert diagram == outside + layers_of(package)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
@@ -56,7 +57,7 @@ def test_no_trace_is_in_progress() -> None:
     assert recorders.TracingContext.try_get() is None
 
 
-def test_values_of_opaque_types_are_constants_in_graphs() -> None:
+def test_values_of_opaque_types_are_constants_in_graphs(capfd: pytest.CaptureFixture[str]) -> None:
     class Constant:
         def __init__(self, value: int) -> None:
             self.value = value
@@ -73,8 +74,7 @@ def test_values_of_opaque_types_are_constants_in_graphs() -> None:
         def is_one(self) -> bool:
             return self.value == 1
 
-    compilation.register_opaque_type(
-        Constant, typ="value", members={"is_one": compilation.MemberType.USE_REAL}
-    )
+    compilation.register_constant(Constant, ["is_one"])
+    assert "is deprecated" not in capfd.readouterr().err
     one = Constant(1)
     assert compilation.maybe_unwrap_fake_script_object(one) is one
