@@ -35,6 +35,7 @@ Issued = torch.Tensor | tuple[torch.Tensor, dist.Work]
 """The result of a pending collective, with its handle if it was issued by the group directly."""
 
 
+# Not per thread: other threads then issue functional operators too, which is slower but correct.
 _num_functional = 0
 
 
@@ -119,6 +120,7 @@ def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
         direct = _asked_directly(local, group)
         if direct is None:
             return functional_ops.all_reduce(local, reduce_op, group)
+        # The group reduces in place, and the argument keeps its values.
         result = local.clone()
         options = _options(dist.AllreduceOptions, reduce_op)
         given = ([result], direct, reduce_op)

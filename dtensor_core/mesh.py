@@ -207,6 +207,7 @@ _by_object: dict[int, tuple[weakref.ref[DeviceMesh], weakref.ref[Identity]]] = {
 def identity(mesh: DeviceMesh) -> Identity:
     """Return the identity of a mesh; the same object for all interchangeable meshes."""
     known = _by_object.get(id(mesh))
+    # The id of a mesh that is gone may be that of another one now.
     if known is not None and known[0]() is mesh:
         found = known[1]()
         if found is not None:
@@ -220,6 +221,7 @@ def identity(mesh: DeviceMesh) -> Identity:
     key = (mesh, groups, here)
     found = _identities.setdefault(key, Identity(mesh, mesh_shape(mesh), here))
     number = id(mesh)
+    # The callback refers to the number alone, since a reference to the mesh would keep it alive.
     gone = weakref.ref(mesh, lambda _: _by_object.pop(number, None))
     _by_object[number] = (gone, weakref.ref(found))
     return found

@@ -115,6 +115,7 @@ def current() -> Reason | None:
     return _in_force.reason
 
 
+# A class, as a generator-based context takes several times as long, at every collective.
 class announced:
     """Call the listeners, then keep `reason` in force while the body runs."""
 
@@ -142,6 +143,7 @@ class announced:
 def listening(listener: Listener) -> Iterator[None]:
     """Call `listener` with each reason of this process while the body runs."""
     global _listeners
+    # Replaced and not changed, since another thread may be calling the listeners.
     _listeners = (*_listeners, listener)
     try:
         yield
@@ -188,5 +190,6 @@ def guard() -> Guard | None:
         return None
     if _here.stack:
         return _here.stack[-1]
+    # Python has a dummy for each thread that it did not start, as those of autograd's engine.
     is_of_autograd = isinstance(threading.current_thread(), threading._DummyThread)  # pyright: ignore
     return _guards[-1] if is_of_autograd else None

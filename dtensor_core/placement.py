@@ -67,6 +67,7 @@ class Placement:
             object.__setattr__(made, "sharded_dim", getattr(made, "dim", None))
             object.__setattr__(made, "num_blocks", getattr(made, "split_factor", 1))
             object.__setattr__(made, "text", made._short())
+            # One atomic step: threads that make equal placements at once get the same object.
             known = Placement._interned.setdefault(key, made)
         return known
 

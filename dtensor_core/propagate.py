@@ -161,6 +161,7 @@ def _unmoved(
     for axis, present in enumerate(zip(*placements, strict=True)):
         staying = [
             each
+            # Candidates of this form don't depend on the number of ranks; 1 stands for all.
             for each in _offered(rule, rule.sizes, 1, present, chosen)
             if _same(each.inputs, present)
             and all([_keeps(each, written, axis) for written in fixed])
@@ -297,6 +298,7 @@ def _choose(
             moved + costs.pending_seconds(axis, candidate.outputs, full=unsharded)
             for moved, candidate in zip(seconds, allowed, strict=True)
         ]
+    # Sorting is stable: of equal costs, every rank takes the candidate that was offered first.
     ranked = sorted(range(len(allowed)), key=seconds.__getitem__)
     texts = [_text(each.inputs, each.outputs) for each in allowed]
     return allowed[ranked[0]], [(texts[index], seconds[index]) for index in ranked]

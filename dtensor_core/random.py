@@ -86,6 +86,7 @@ def check_seeds(device_mesh: DeviceMesh) -> None:
     kind = device_mesh.device_type
     module = torch if kind == "cpu" else torch.get_device_module(kind)
     digest = hashlib.sha256(module.get_rng_state().cpu().numpy().tobytes()).digest()
+    # Seven bytes, since eight may exceed an int64, which has a sign.
     local = torch.tensor([int.from_bytes(digest[:7], "big")], device=kind)
     found = DTensor.from_local(local, device_mesh, [Shard(0)] * device_mesh.ndim).full_tensor()
     ranks = device_mesh.mesh.flatten().tolist()

@@ -61,6 +61,7 @@ def draw(
     Returns:
         `local`.
     """
+    # Numbers are drawn in memory order, so a replica with other strides would place them otherwise.
     if spec.local_shape == tuple(spec.shape) and local.stride() == spec.stride:
         fill(local)
         return local
@@ -82,10 +83,12 @@ def apart(device_type: str, place: int) -> Iterator[None]:
     All ranks must enter together. The numbers follow from the state before. That state advances by
     one number of the CPU's generator, and is equal on all ranks again afterwards.
     """
+    # Drawn before the fork, so that the state advances for the next use.
     seed = int(torch.randint(1 << 62, ()).item()) ^ place
     module = None if device_type == "cpu" else torch.get_device_module(device_type)
     devices = [] if module is None else [module.current_device()]
     with torch.random.fork_rng(devices, device_type="cuda" if module is None else device_type):
+        # Not torch.manual_seed, which would also seed devices that are not forked here.
         torch.default_generator.manual_seed(seed)
         if module is not None:
             module.manual_seed(seed)
@@ -139,6 +142,7 @@ def _stream(
     if local.device.type == "cuda" and total * local.element_size() < _INDEXED:
         size = _grid(local.device) * _COUNTS
         size *= max(1, BLOCK // size)
+        # torch refuses to set the offset of a generator while a CUDA graph is captured.
         if total > size and not torch.cuda.is_current_stream_capturing():
             default = torch.cuda.default_generators[local.device.index]
             return Counted(fill, local, total, size, generator or default)
@@ -187,6 +191,7 @@ class OneAfterTheOther:
 
     def _next(self) -> torch.Tensor:
         size = max(BLOCK // self._grain, 1) * self._grain
+        # A rest shorter than the grain takes another path of the sampler, so it joins here.
         if self._left - size < self._grain:
             size = self._left
         self._left -= size

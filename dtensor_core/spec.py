@@ -110,6 +110,8 @@ class Spec:
         made.placements, made.tensor_meta = placements, tensor_meta
         made.shape, made.stride, made.dtype = tensor_meta
         made.ndim = len(made.shape)
+        # The setdefault of a WeakValueDictionary is Python code, in which two threads could each
+        # store a spec of the same value.
         with Spec._lock:
             return Spec._interned.setdefault(key, made)
 

@@ -69,6 +69,7 @@ class _Kind(type(torch.Tensor)):  # pyright: ignore[reportUntypedBaseClass]
         name = getattr(other, "__module__", ""), getattr(other, "__name__", "")
         return name in (_TORCHS, (cls.__module__, cls.__name__))
 
+    # A class that defines `__eq__` alone has no hash.
     __hash__ = type.__hash__
 
 
@@ -286,6 +287,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     @untraced
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """Return the full tensor on every rank, as a plain tensor; differentiable."""
+        # If the tensor is replicated already, nothing below would wait for it.
         self._local_tensor = waited(self._local_tensor)
         replicate = (Replicate(),) * self._spec.mesh.ndim
         return self.redistribute(placements=replicate).to_local(grad_placements=grad_placements)
@@ -479,6 +481,8 @@ class _ToLocal(torch.autograd.Function):
     def forward(ctx: Any, tensor: DTensor, grads: Any) -> torch.Tensor:  # pyright: ignore
         ctx.spec = spec = tensor._spec
         ctx.placements = grads or gradient_placements(spec.placements)
+        # A view, since autograd attaches its node to what is returned, and the DTensor's own local
+        # tensor stays outside of the graph.
         return tensor._local_tensor.view_as(tensor._local_tensor)
 
     @staticmethod

@@ -51,6 +51,7 @@ class _State(threading.local):
         self.roots: list[nn.Module] = []
 
 
+# Per thread, since ranks may be threads of one process.
 _state = _State()
 
 

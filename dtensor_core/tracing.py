@@ -179,6 +179,7 @@ def depending(result: torch.Tensor, *inputs: torch.Tensor, mark: int = 0) -> tor
     if not torch.compiler.is_compiling():
         return result
     for tensor in inputs:
+        # Made from an empty part, as 0 times an infinity or a nan among the values would be nan.
         nothing = tensor.unsqueeze(0).narrow(0, 0, 0).ne(0)
         nothing = (nothing.long().ne(mark) if mark else nothing).any()
         result = result + nothing.to(result.dtype)

@@ -17,6 +17,7 @@ from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.dispatcher import AHEAD_OF_AUTOGRAD
 
+# Kept for the life of the process: torch removes the kernels of a library that is freed.
 _library = torch.library.Library("aten", "IMPL")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _POOLS = (

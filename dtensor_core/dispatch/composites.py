@@ -43,6 +43,7 @@ from dtensor_core.torch_internals.trees import tree_leaves
 from dtensor_core.tracing import is_at_hand, no_modes
 
 aten = torch.ops.aten
+# Kept for the life of the process: torch removes the kernels of a library that is freed.
 _library = torch.library.Library("aten", "IMPL")
 _OF_SUBCLASSES = "PythonTLSSnapshot"
 
@@ -69,6 +70,7 @@ def _kernel(cls: type[torch.Tensor], name: str, function: Callable[..., Any]) ->
         op = getattr(getattr(aten, packet), overload or "default")
         if any(isinstance(each, cls) for each in tree_leaves((args, kwargs))):
             return function(op, *args, **kwargs)
+        # `_op_dk` calls the C++ kernel even while torch traces and prefers Python kernels.
         decomposed = op.py_kernels.get(COMPOSITE_IMPLICIT) if _decomposes() else None
         return (decomposed or partial(op._op_dk, COMPOSITE_IMPLICIT))(*args, **kwargs)
 
@@ -257,6 +259,7 @@ def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch
         dim, before, behind = x.ndim - 1 - n, pads[2 * n], pads[2 * n + 1]
         ends = [x.narrow(dim, x.shape[dim] - before, before), x, x.narrow(dim, 0, behind)]
         x = torch.cat(ends, dim) if before or behind else x
+    # The operator is no view: without any padding, its result is still a new tensor.
     return x if any(pads) else x.clone()
 
 

@@ -91,6 +91,7 @@ class _Followed(TorchDispatchMode):
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
         self._mesh = mesh
+        # Holds the tensors too, so that no id is reused for another one meanwhile.
         self._known: dict[int, tuple[torch.Tensor, Spec]] = {}
         self._sent = 0.0
 
@@ -124,12 +125,14 @@ class _Followed(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if row_of(func) is None and func.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
+            # A mode is not in force within its own handler.
             with self:
                 return func.decompose(*args, **kwargs)
         if any(tag in func.tags for tag in _UNPLANNABLE):
             raise _Unplannable(str(func))
         if not any(id(each) in self._known for each in flattened(args, kwargs)):
             return func(*args, **kwargs)
+        # Tensors that the decomposition made itself are not followed, and may be written.
         if func._schema.is_mutable:
             raise _Unplannable(str(func))
         result = func(*args, **kwargs)

@@ -44,6 +44,7 @@ _SCALARS = frozenset((int, float, bool, complex))
 # The cache, and the functions that replace operators; `inplace` reads both too.
 entries: dict[tuple[Any, ...], Entry] = {}
 rewrites: dict[int, Callable[..., Any]] = {}
+# Apart from `entries`, so that a cached call need not be tested for being decomposed.
 _derived: dict[tuple[Any, ...], Entry] = {}
 _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
@@ -84,6 +85,7 @@ def dispatch(
     All of these are raised before anything is communicated or written.
     """
     op_id = id(op)
+    # The cheapest test comes first: without rewrites, the hot path pays for an empty dict only.
     if rewrites and op_id in rewrites and _applies(_rewriting):
         result = seen(op, rewrites[op_id], args, kwargs or {})
         if result is not NotImplemented:
@@ -97,6 +99,8 @@ def dispatch(
             local.append(arg._local_tensor)
         elif kind in _SCALARS:
             if (op_id, len(key)) in _dynamic:
+                # This is `counted_as` without its call. The difference is 0 for finite numbers
+                # alone; unlike math.isfinite, it accepts complex numbers and integers of any size.
                 key.append(kind if arg and arg - arg == 0 else _singular(arg))
             else:
                 key.append(arg)
@@ -112,8 +116,10 @@ def dispatch(
         return dispatch(op, types, *_settled(args, kwargs or {}))
     if entry is None:
         if op_id not in _known:
+            # The key is made anew, as `_learn` may let scalars of this operator count by type.
             _learn(op)
             return dispatch(op, types, args, kwargs)
+        # Replaced operators never become entries, so that a cached call does not look here.
         if op_id in _instead:
             return seen(op, _instead[op_id], args, kwargs or {})
         entry = _derived.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
@@ -125,6 +131,7 @@ def dispatch(
         place = entry.place
         copied = None if place is None else args[place]._copied
         if copied is not None:
+            # Before the operator runs: a write that cannot reach the base must not happen at all.
             check_writable(copied)
     if entry.is_moved:
         seen(op, _redistribute, (op, entry, args, kwargs or {}, local, local_kwargs), {})
@@ -165,6 +172,7 @@ def rewriting(functions: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[No
         yield
     finally:
         _rewriting.remove(threading.get_ident())
+        # Another thread may still be in its context; the last one to leave clears.
         if not _rewriting:
             rewrites.clear()
 
@@ -183,6 +191,7 @@ def _applies(asked: list[int]) -> bool:
     """True on a thread that asked, or on a thread of the autograd engine while any thread does."""
     if not asked:
         return False
+    # A backward on an accelerator runs on the engine's threads, which asked for nothing.
     return threading.get_ident() in asked or current_graph_task_id() >= 0
 
 
@@ -216,6 +225,7 @@ def _list(
 ) -> None:
     """Add a list to the key and the local arguments; `place` is its position in `_dynamic`."""
     by_type = (id(op), place) in _dynamic
+    # Most lists are sizes or dims, of plain integers: they need no work per element.
     for each in arg:
         if type(each) is not int:
             break
@@ -243,6 +253,8 @@ def _list(
 def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: list[Any]) -> None:
     """Add to key and local arguments one that is neither a DTensor nor a positional scalar."""
     if isinstance(arg, _class):
+        # A positional argument gets here only if it is a copied view, since its subclass fails the
+        # exact type tests of `dispatch`.
         if arg._copied is not None:
             arg._copied.renew()
         key.append(arg._spec)
@@ -251,6 +263,7 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
         _list(op, place, arg, key, local)
     elif isinstance(arg, torch.Tensor):
         if type(arg) is not torch.Tensor and is_torch_dtensor(arg):
+            # A list has no hash: the look-up raises TypeError, and `dispatch` adopts the tensor.
             key.append([arg])
             return
         full = is_whole(op, arg) or _applies(_plain_is_whole)
@@ -320,6 +333,7 @@ def _miss(
         for name in entry.read:
             if (id(op), name) in _dynamic:
                 _dynamic.difference_update(_places(op, argument_names(op)[name]))
+                # This key lacks the number: the entry would be found for its other values too.
                 key = ()
         if not key:
             return entry
@@ -341,6 +355,7 @@ def _redistribute(
     local_kwargs: dict[str, Any],
 ) -> None:
     """Bring the local arguments to their decided layouts; a tensor given twice moves once."""
+    # Everything that may refuse the call comes before the first communication.
     check_given(op, entry.kind.backs, args, kwargs)
     if entry.missing is not None:
         meet(entry.missing)
@@ -367,6 +382,7 @@ def _redistribute(
         if number not in moves:
             return value
         plan, origin = moves[number]
+        # The plan is part of the key, as a tensor given twice may be needed in two layouts.
         again = (id(given), id(plan))
         if again not in done:
             done[again] = execute(value, spec_on(mesh, given), plan, origin)

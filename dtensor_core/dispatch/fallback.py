@@ -97,6 +97,7 @@ def _choice() -> str:
     """Return this thread's choice; on a thread of autograd's, the most recent one of any thread."""
     if _here.choice is not None:
         return _here.choice
+    # Python has a dummy for each thread that it did not start, as those of autograd's engine.
     is_of_autograd = isinstance(threading.current_thread(), threading._DummyThread)  # pyright: ignore
     return _newest if is_of_autograd else _of_process
 

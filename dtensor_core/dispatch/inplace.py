@@ -69,6 +69,7 @@ def _method(
         local = self._local_tensor
         if is_tensor:
             other = other._local_tensor
+        # As under `__torch_dispatch__`, the DTensor's version is counted, not the local tensor's.
         with below_inplace_or_view():
             on_local(local, other)
         increment_version((self,))

@@ -166,6 +166,7 @@ def check_differentiable(op: OpOverload, args: Sequence[Any], kwargs: Mapping[st
         with no_modes():
             op(*metas, **named)
     except Exception as error:  # others are raised by the call itself
+        # torch's error is a plain RuntimeError, which only its text distinguishes.
         if "support automatic differentiation" in str(error):
             raise RuntimeError(str(error)) from None
 
@@ -237,6 +238,7 @@ def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping
     """
     several = results if isinstance(results, (list, tuple)) else [results]
     made = [value for value in several if isinstance(value, torch.Tensor)]
+    # All destinations are checked before the first one is written.
     for out in outs:
         copied = getattr(out.of(kwargs), "_copied", None)
         if copied is not None:

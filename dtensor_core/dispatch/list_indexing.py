@@ -53,6 +53,7 @@ def _without_lists(tensor: Any, index: Any) -> Any:
 def _full(tensor: Any, numbers: list[Any]) -> Any:
     if not all(type(each) in (int, bool) for each in tree_leaves(numbers)):
         return numbers
+    # The dtype of an empty list would be a floating-point one, which does not index.
     local = torch.tensor(
         numbers, dtype=None if numbers else torch.int64, device=tensor._local_tensor.device
     )

@@ -181,6 +181,7 @@ def _at(part: Any, index: int) -> Any:
 
 def _share(value: Any, index: int) -> Any:
     if isinstance(value, (list, tuple)):
+        # A list that is not used is empty, such as max_exp_avg_sqs of Adam without amsgrad.
         return value[index] if value else None
     return value
 
@@ -237,6 +238,7 @@ def local_list_operator(op: OpOverload, elements: Sequence[Element]) -> Callable
             if positional is not None and len(mine) > positional:
                 named["value"] = mine.pop()
             result = run(*mine, **named)
+            # An operator without an in-place form (see `_plain_call`) returns the values.
             if writes and not element.call.op._schema.is_mutable and result.numel():
                 mine[0].copy_(result)
             results.append(result)

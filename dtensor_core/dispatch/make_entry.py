@@ -150,11 +150,13 @@ class _Made:
         """Return the function that this rank runs, and exchanges with others in."""
         decision = self.decision
         run = local_operator(op, self.maker, decision.inputs, decision.outputs)
+        # A rank outside of the mesh joins no exchange; its local operator makes empty results.
         if decision.exchanges and decision.inputs[0].coords is not None:
             run = _exchanging(self.op, run, decision, self.names)
         return run
 
     def _ready(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        # The C++ function saves every cached call the Python frame of OpOverload.__call__.
         ready = self.op._op if run is self.op else run
         specs = (*self.decision.inputs, *self.decision.outputs)
         return with_lazy_bits(ready) if any([s.dtype.is_complex for s in specs]) else ready
@@ -366,6 +368,7 @@ def _factory_entry(
     def run(*args: Any, **kwargs: Any) -> Any:
         out = kwargs[str(place)]
         if spec.coords is not None:
+            # Random numbers are drawn in memory order, so the strides are those of the full tensor.
             full = out.new_empty_strided(spec.shape, spec.stride)
             op(*args, **{**kwargs, str(place): full})
             out.copy_(spec.part_of(full))

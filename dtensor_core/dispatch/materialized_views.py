@@ -49,6 +49,7 @@ class MaterializedView:
         """Fetch later writes to the base; a collective operation."""
         if not self.is_stale:
             return
+        # Fetching is no write by the program: it is not recorded, and no version is counted.
         with below_inplace_or_view():
             views = self.op(self.base, *self.args, **self.kwargs)
             view = views[self.number] if isinstance(views, (list, tuple)) else views
@@ -75,6 +76,7 @@ class LocalCopy:
 
     def renew(self) -> None:
         """Copy later writes to the base into this copy."""
+        # The base may be a copied view itself, whose own base was written since.
         if self.base._copied is not None:
             self.base._copied.renew()
         if self.is_stale:
@@ -88,6 +90,7 @@ class LocalCopy:
         if self.base._copied is not None:
             write_through(self.base._copied, None, (self.base,))
         if self.version is not None:
+            # Autograd counts this write only after the operator has returned.
             self.version = self.base._version + 1
 
 
@@ -123,6 +126,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
                 self._copied.renew()
             return super().full_tensor(**kwargs)
 
+        # Copied and stored without its base: a small view would take the whole tensor along.
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
             return self._alone().__deepcopy__(memo)
 
@@ -138,6 +142,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
                 return f"DTensor({self._spec.text}, a copy of what was written since)"
             return super().__repr__(**kwargs)
 
+    # The metaclass of DTensor compares classes by these names, so torch's modes treat both alike.
     Copy.__name__, Copy.__qualname__, Copy.__module__ = (
         cls.__name__,
         cls.__qualname__,
@@ -278,6 +283,7 @@ def _transposed(copied: MaterializedView, part: Any) -> Any:
 
 def _permuted(copied: MaterializedView, part: Any) -> Any:
     order = [dim % part.ndim for dim in copied.args[0]]
+    # Sorting the positions of a permutation by its values gives the inverse permutation.
     return aten.permute.default(part, sorted(range(part.ndim), key=order.__getitem__))
 
 

@@ -151,6 +151,7 @@ def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         if _have_one_type(specs) and all(map(lies_well, specs)):
             found = shortcut(specs, args)
             is_inplace = name.endswith("_")
+            # A shape that changes in place is left to the meta kernel, which refuses it.
             if found is not None and (not is_inplace or found[0] == specs[0].tensor_meta):
                 return found
     return None
@@ -269,6 +270,7 @@ def _layer_norm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     leading = spec.ndim - len(normed)
     if leading < 0 or tuple(spec.shape[leading:]) != normed or 0 in spec.shape:
         return None
+    # The dtype of half-precision moments depends on the device: see `_layer_norm_moments`.
     if any(tuple(each.shape) != normed for each in specs[1:]) or spec.dtype.itemsize < 4:
         return None
     moments = _contiguous((*spec.shape[:leading], *(1 for _ in normed)), spec.dtype)

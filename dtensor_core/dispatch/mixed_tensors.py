@@ -45,6 +45,7 @@ _MAKING_CONSTANTS = frozenset(
 
 def is_whole(op: OpOverload, tensor: torch.Tensor) -> bool:
     """True if a plain argument of an operator is the same tensor on every rank."""
+    # A plain tensor of one element counts as replicated, as it does for torch's DTensor.
     if tensor.numel() <= 1 or op in _TAKING_WHOLE or _is_one_number(tensor):
         return True
     if op.namespace == "prims":  # in formulas of forward-mode derivatives, where a tangent is zero
@@ -85,6 +86,7 @@ def refuse_mixed(
         known: Any = {name: t for name, t in each if isinstance(t, cls)}
         raise MixedTensorError(
             four_parts(
+                # Programs match on this text, which is torch's.
                 asked=f"{op}: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor "
                 "to DTensor before calling distributed operators!",
                 found="; ".join(

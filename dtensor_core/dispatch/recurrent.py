@@ -35,6 +35,7 @@ def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> A
         return op._op_dk(COMPOSITE_IMPLICIT, x, states, weights, *options)
     batch = 0 if options[-1] else 1
     dropout, train = options[2:4]
+    # A kernel that draws for the sequences of one rank would not draw the numbers of one device.
     if dropout and train:
         return _one_by_one(op, x, states, weights, *options)
     shards = [

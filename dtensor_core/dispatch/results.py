@@ -176,6 +176,7 @@ def _finish_reshaping(
     local_kwargs: Mapping[str, Any],
 ) -> Any:
     """Give the first argument the result and its spec."""
+    # A DTensor has no elements of its own: this changes its global shape and strides only.
     with without_torch_dispatch():
         op(*args, **kwargs)
     args[0]._local_tensor, args[0]._spec = result, call.spec

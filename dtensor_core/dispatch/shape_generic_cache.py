@@ -55,8 +55,11 @@ on_change(_kept.clear)
 
 def entry_of(key: Key) -> Entry | None:
     """Return the entry of a call with this key, or None if none of its pattern was kept."""
+    # One look-up spares the operators of which nothing is kept the making of a pattern.
     if key[0] not in _operators:
         return None
+    # 0 and 1 have fixed letters: empty and broadcast dimensions follow rules of their own, so such
+    # a size never matches another one.
     letters: dict[int, int] = {0: 0, 1: 1}
     found = _kept.get(_pattern(key, letters))
     if found is None:
@@ -90,6 +93,7 @@ def keep(key: Key, entry: Entry) -> None:
     assert isinstance(entry.kind, (PlainCall, ViewCall))
     outputs = entry.kind.outputs
     if isinstance(entry.kind, ViewCall):
+        # Before `_pattern`, which reads this.
         _views.add(key[0])
     pattern = _pattern(key, letters)
     results = tuple([_result(spec, key, letters) for spec in outputs or () if spec])

@@ -207,6 +207,7 @@ def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
     if torch.compiler.is_compiling():
         return
     if mask is None and flags.device.type == "cuda":
+        # Reading the flags would wait for the device, so the check runs there.
         assert_on_device(flags.sum() == 0, "a rank has a mask inside of context_parallel")
         return
     masked = [rank for rank, flag in enumerate(flags.tolist()) if flag]

@@ -135,6 +135,7 @@ def _block(
         scores = scores.masked_fill(hidden, -math.inf)
     with torch.no_grad():  # the result does not depend on the value subtracted
         now = torch.maximum(largest, scores.amax(-1, keepdim=True))
+        # A query that has seen no key yet has -inf in both places, whose difference would be nan.
         shift = now.masked_fill(now == -math.inf, 0.0)
         before = (largest - shift).exp()
     weights = (scores - shift).exp()

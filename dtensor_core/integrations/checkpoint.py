@@ -80,6 +80,7 @@ def _located(spec: Spec, dim: int) -> Iterator[Any]:
 
 def write_items(self: DTensor, fqn: str, tensor: DTensor) -> list[Any]:
     """Return this rank's write items of a tensor stored as `fqn`; the planner drops replicas."""
+    # Imported at the call, so that programs without checkpoints don't load the package.
     from torch.distributed.checkpoint import metadata, planner
 
     properties = metadata.TensorProperties.create_from_tensor(tensor._local_tensor)

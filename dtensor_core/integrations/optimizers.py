@@ -46,6 +46,7 @@ def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> 
             if not isinstance(gradient, DTensor) or gradient._spec.mesh != spec.mesh:
                 continue
             if gradient._spec.placements != spec.placements and not spec.sums:
+                # Not the public method, under whose name a recorder would show the communication.
                 parameter.grad = _Redistribute.apply(  # pyright: ignore
                     gradient, spec.placements, None, None, False, "optimizer.step"
                 )
@@ -169,4 +170,5 @@ def install() -> None:
     for name in FOREACH_FUNCTIONS:
         setattr(torch, name, _on_one_class(getattr(torch, name)))
     nn.utils.get_total_norm = _norm_by_layout(getattr(CLIPPING, TOTAL_NORM))
+    # Only clipping replaces the gradients that it is given; the public function leaves them alone.
     setattr(CLIPPING, TOTAL_NORM, _with_whole_addends(nn.utils.get_total_norm))

@@ -54,6 +54,7 @@ def _gathering(original: Callable[..., Any]) -> Callable[..., Any]:
         error: Exception | None = None
         try:
             original(self, save_directory, writes, gathered, **options)
+        # Kept until all ranks know: raised here, it would leave the others waiting in `_any_rank`.
         except Exception as failed:
             error = failed
         if _any_rank(error is not None, ours) and error is None:

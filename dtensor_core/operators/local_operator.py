@@ -50,6 +50,7 @@ def local_operator(
         if run is not op:
             return run
     written = op._schema.is_mutable
+    # An operator that writes returns its argument, for which new zeros are no substitute.
     if outputs and not written and all(is_empty_here(spec) for spec in outputs):
         return zeros(op, outputs)
     return op

@@ -100,6 +100,8 @@ class LocalPositions:
             start += piece.size
         if known is not None:
             return found.masked_fill_(elsewhere, instead), elsewhere
+        # For a position in range this is `instead`. For any other it is at least the global size, a
+        # position that no local tensor has.
         beyond = (index - index.remainder(self.size)).abs() + instead
         return torch.where(elsewhere, beyond, found), elsewhere
 

@@ -61,6 +61,7 @@ def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) 
     ways = Ways(lambda part: torch.reshape(part, size), back)
 
     def view(x: torch.Tensor, *unused: Any) -> torch.Tensor:
+        # Strides differ between ranks, and the kernel alone knows if they permit the view.
         try:
             return _view_op(x, size)
         except RuntimeError:
@@ -161,6 +162,7 @@ def _lies_as(x: torch.Tensor, spec: Spec) -> bool:
 def _with_full_layout(x: torch.Tensor, spec: Spec) -> torch.Tensor:
     """Make a copy with the memory layout of the full tensor."""
     made = torch.empty_strided(spec.shape, spec.stride, dtype=x.dtype, device=x.device)
+    # A dim of stride 0 is narrowed to one element, since torch refuses to write an expanded tensor.
     once = made
     for dim, step in enumerate(spec.stride):
         if step == 0 and spec.shape[dim] > 1:

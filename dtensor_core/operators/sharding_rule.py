@@ -147,6 +147,7 @@ def candidates(
         ranks: The size of the axis.
         present: The arguments' placements on the axis.
     """
+    # Exchanges are made per call and hashed by identity, so a cache would never find one.
     if any([each.exchange is not None for each in rule.extra]):
         return tuple(_candidates(rule, sizes, ranks, present))
     if rule.has_sizeless_form:

@@ -108,6 +108,7 @@ class Shares:
             places, taken = found.setdefault(rows.size, ([], []))
             places.append(number)
             taken.extend(range(rows.offset - first, rows.offset - first + rows.size))
+        # A rank without windows still has one group, from which it makes its empty result.
         return list(found.values()) or [([], [])]
 
 

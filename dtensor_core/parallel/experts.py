@@ -189,6 +189,7 @@ def _exchange(
     """
     mine = owned[mesh.get_local_rank()]
     announced = counts.detach().long().unsqueeze(1)
+    # The counts travel first, since the all-to-all of the rows needs the sizes on both ends.
     announced = all_to_all_rows(announced, owned, [mine] * mesh.size(), mesh, _OPERATOR)
     by_source = announced.view(mesh.size(), mine)
     sent = [int(each.sum()) for each in counts.split(list(owned))]

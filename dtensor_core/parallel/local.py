@@ -81,6 +81,7 @@ class LocalParameters(ParallelStyle):
             return None if output is None else self.leave(module, output, state, device_mesh)
 
         module.register_forward_pre_hook(before, with_kwargs=True)
+        # Called after an error too, so that the module gets its DTensor parameters back.
         module.register_forward_hook(after, with_kwargs=True, always_call=True)
         return module
 

@@ -181,6 +181,7 @@ def _selection(
     if weight is not None:
         plain = weight.full_tensor() if isinstance(weight, DTensor) else weight
         local = target._local_tensor
+        # An ignored target may be no class at all; it selects some weight, which counts 0 times.
         inside = local.clamp(0, classes - 1)
         counted = counted * DTensor(plain[inside].to(counted.dtype), counted._spec)
     return is_class, is_ignored, counted

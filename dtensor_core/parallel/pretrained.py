@@ -259,6 +259,7 @@ def _resolved(
                 found.append((name, style, modules[name], None))
             else:
                 found.append((name, style, modules[owner], own))
+    # Parameters come first, as `_experts` chooses the style of a module by their layouts.
     yield from sorted(found, key=lambda each: each[3] is None)
 
 

@@ -61,6 +61,7 @@ class Pending(AsyncCollectiveTensor):
 
     def owned_by(self, tensor: Any) -> None:
         """Let a DTensor hold the plain tensor once it has arrived."""
+        # Weak, since the DTensor holds this tensor in turn.
         self._owner = weakref.ref(tensor)
 
     def passed_on(self) -> Pending:
@@ -71,6 +72,7 @@ class Pending(AsyncCollectiveTensor):
         """Wait, and return the plain tensor."""
         result = self._arrival.result()
         owner = self._owner and self._owner()
+        # The DTensor may have been given other data before this arrived.
         if owner is not None and owner._local_tensor is self:
             owner._local_tensor = result
         return result

@@ -157,6 +157,7 @@ def set_link(mesh: DeviceMesh, axis: int | str, *, latency_s: float, bytes_per_s
     """
     number = axis_number(mesh, axis)
     link = Link(float(latency_s), float(bytes_per_s))
+    # Compared before they are validated: a rank that raised alone would leave the others waiting.
     _check_same_everywhere(mesh, number, link)
     if not (0 <= link.latency_s < math.inf and 0 < link.bytes_per_s < math.inf):
         raise MeshError(
@@ -175,6 +176,7 @@ def _check_same_everywhere(mesh: DeviceMesh, axis: int, link: Link) -> None:
     """Raise MeshError on every rank if the values of any two ranks differ."""
     if mesh.get_coordinate() is None:
         return
+    # The maximum of a negated value is the minimum, so one all-reduce finds both.
     given = (link.latency_s, -link.latency_s, link.bytes_per_s, -link.bytes_per_s)
     numbers = torch.tensor(given, dtype=torch.float64, device=mesh.device_type)
     for other in range(mesh.ndim):

@@ -71,11 +71,13 @@ def _scatter(
     coord, ranks = spec.coords[axis], spec.mesh_shape[axis]
     line = channel(spec.mesh, (axis,))
     pieces = split(local, placement, ranks)
+    # Along a single axis, coordinate 0 has the longest shard, strided or not.
     longest = list(pieces[0].shape)
     out = local.new_empty(longest)
     parts = None
     if coord == source:
         parts = [_padded(pieces[place], longest) for (place,) in line.coords]
+    # Stands for all parts in the announcement of bytes, and takes no memory.
     sent = local.new_empty((ranks, *longest), device="meta")
     root = line.coords.index((source,))
     with observe.announced(reason_of_transfer(operator, "scatter", spec.mesh, axis, sent)):

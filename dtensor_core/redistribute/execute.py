@@ -38,6 +38,7 @@ class Origin:
 @lru_cache(maxsize=1024)
 def origin_of(operator: str) -> Origin:
     """Return the origin that has only an operator's name; interned by name."""
+    # `_legs` caches by the identity of an origin, so a new one per call would never be found again.
     return Origin(operator)
 
 
@@ -89,6 +90,7 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, origin: Origin) -
     local = execute(local, spec, plan, origin, last)
     leg, end = legs[last], legs[len(legs) - 1]
     assert leg.reason is not None
+    # An AsyncCollectiveTensor waits by the functional operator, which knows no other collectives.
     with observe.announced(leg.reason), collectives.functional():
         issued = leg.begin(local, leg.step)
     if leg is end and leg.finish is None:
@@ -99,6 +101,7 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, origin: Origin) -
 
 def _in_force(plan: Plan, spec: Spec) -> Plan:
     """Return the plan, replanned if axes of the mesh have been flattened since."""
+    # A mesh of one axis has none to join, so its plans stay valid.
     if plan.num_flattened == num_flattened(spec.mesh) or len(spec.placements) == 1:
         return plan
     forget_decisions()

@@ -89,6 +89,7 @@ class Exchange:
 
         A tensor that all ranks hold alike is not sent.
         """
+        # Rows are counted by bisection, since the pairs of ranks grow quadratically.
         counting = [_counting(wanted) for wanted in self.wanted]
 
         def sent(mine: Extent, rank: int) -> int:
@@ -270,6 +271,7 @@ def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, origin: Orig
         counts.update(wanted for _, wanted, _ in staying)
         for number, wanted, at in staying:
             kept = _part(exchange, me, blocks[number], number, at)
+            # A result of one piece is not concatenated, and would alias the argument.
             pieces.append((wanted, at, kept.clone() if counts[wanted] == 1 else kept))
         made = _joined(exchange, pieces, blocks)
         arrived = [each for _, each in delivered]
@@ -302,9 +304,12 @@ def _post(
     carrier = CARRIERS.get(spec.dtype)
     width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
     unsent = numbers - {number for number, _, _ in leaving}
+    # Exchanges that send nothing from this rank look equal to a compiler, which would merge them
+    # here but not on the other ranks.
     mark = hash((dim, exchange.owned, exchange.wanted, first)) & 0x7FFFFFFF
     seconds = exchange.seconds(inputs)
 
+    # Earlier exchanges add rows along other dims, so these sizes are known at a call only.
     @cache
     def sizes(*per_row: int) -> tuple[list[int], list[int], observe.Reason]:
         """Return the elements to send to and receive from each rank, and the reason."""
@@ -330,6 +335,7 @@ def _post(
             *[int(_row_numel(block.shape, dim)) for block in blocks]
         )
         sent = [_part(exchange, me, blocks[n], n, at).reshape(-1) for n, _, at in leaving]
+        # A rank without rows to send joins the all-to-all as well, or the others would wait for it.
         flat = torch.cat(sent) if sent else blocks[first].new_empty(0)
         flat = depending(flat, *(blocks[number] for number in unsent))
         flat = depending(flat, blocks[first], mark=mark)

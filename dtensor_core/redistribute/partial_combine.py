@@ -173,9 +173,11 @@ class Line:
         if guard is not None:
             guard(self._cause.operator, [self._move(summaries)])
         sent = _packed(summaries)
+        # From the last axis to the first: the rows then are in the order of coordinates.
         for axis in reversed(self._merge.axes):
             sent = self._gathered(sent, axis)
         rows = sent.view(self._num_ranks, sent.numel() // self._num_ranks)
+        # Empty ranks have to join the collective, but their rows are made up (see `filled`).
         if len(self._holders) < self._num_ranks:
             rows = torch.stack([rows[number] for number in self._holders])
         return _unpacked(rows, summaries)
@@ -236,4 +238,5 @@ def _unpacked(rows: torch.Tensor, summaries: Sequence[torch.Tensor]) -> list[tor
 
 
 def _block(rows: torch.Tensor, start: int, width: int) -> torch.Tensor:
+    # A copy starts at an aligned address, which a view as a wider dtype requires.
     return rows.narrow(1, start, width).clone(memory_format=torch.contiguous_format)

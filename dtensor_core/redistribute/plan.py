@@ -144,6 +144,7 @@ class _Search:
         if len(steps) == 1:
             return steps, bound
         order = itertools.count()
+        # The counter breaks ties in the heap, since placements have no order.
         frontier = [(0.0, next(order), self.source)]
         best: dict[Placements, float] = {self.source: 0.0}
         arrived_by: dict[Placements, Step] = {}
@@ -187,6 +188,7 @@ class _Search:
         state = self.source
         ends = [(axis, _REPLICATE) for axis in reversed(self.live)]
         for axis, end in (*ends, *[(axis, self.target[axis]) for axis in self.live]):
+            # Partial values that the target keeps are left alone: reducing them only costs time.
             kept = self.source[axis] is self.target[axis] and self.source[axis].letter == "P"
             if state[axis] is not end and not kept:
                 reached = (*state[:axis], end, *state[axis + 1 :])
@@ -232,6 +234,8 @@ class _Search:
 
     def _alone(self, axis: int, state: Placements) -> list[Placement]:
         end = self.target[axis]
+        # A dict, not a set: placements hash by address, so the order of a set, and with it the
+        # choice among equal plans, would differ between ranks.
         stops = dict.fromkeys((end, _REPLICATE, *self.plain))
         for dim in self.nested:
             stops[shard_in_blocks(dim, self._blocks(dim, axis, state))] = None

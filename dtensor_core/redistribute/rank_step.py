@@ -82,6 +82,7 @@ def _parts(
     """
     me = spec.coords
     assert me is not None
+    # Even shards, the usual case, are located without a comparison of extents for every rank.
     dim = _evenly_sliced_dim(step, spec, shape, here, there)
     if dim is not None:
         size = shape[dim] // spec.mesh_shape[step.axis]
@@ -168,5 +169,6 @@ def _reduction(step: Step, mesh_shape: Sequence[int]) -> tuple[str, int]:
         return (awaited[0][1] if awaited else "", 1)
     if step.kind == "rescale":
         return awaited[0][1], awaited[0][0]
+    # Sums and averages over joined axes are sent as one sum; only averaged axes divide it.
     averaged = [ranks for ranks, reduce_op in awaited if reduce_op == "avg"]
     return ("sum" if averaged else awaited[0][1], math.prod(averaged))

@@ -124,4 +124,5 @@ def _widened(local: torch.Tensor) -> torch.Tensor:
 def _reordered(bits: torch.Tensor) -> torch.Tensor:
     """Map bits of floating-point numbers to integers in the same order; its own inverse."""
     limits = torch.iinfo(bits.dtype)
+    # Negative numbers are stored by magnitude; flipping all bits but the sign reverses their order.
     return bits ^ ((bits >> (limits.bits - 1)) & limits.max)

@@ -95,6 +95,7 @@ class RankStep:
 
 
 def _slice(local: torch.Tensor, step: RankStep) -> torch.Tensor:
+    # A copy: a view would share elements with the replica, and keep all of it in memory.
     return take(local, step.sent[0]).clone(memory_format=torch.contiguous_format)
 
 
@@ -113,6 +114,7 @@ def _rescale(local: torch.Tensor, step: RankStep) -> torch.Tensor:
 
 def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
     """View the data as a dtype that backends send; a last dim of size 1 may have any stride."""
+    # torch refuses to view a lazily conjugated tensor as another dtype.
     sent = sent.resolve_conj()
     if sent.ndim and sent.stride(-1) != 1:
         sent = sent.clone(memory_format=torch.contiguous_format)
@@ -156,6 +158,7 @@ def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], step: RankStep) -
     """Join equal blocks of one `shape` along one dimension with a single copy."""
     assert step.joined_dim is not None
     blocks = arrived.view(step.ranks, *shape)
+    # `reshape` may return a view that is not contiguous, if blocks have size 1 along the dim.
     return blocks.movedim(0, step.joined_dim).reshape(step.after).contiguous()
 
 

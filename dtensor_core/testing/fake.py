@@ -31,6 +31,7 @@ def fake_world(world_size: int, *, rank: int = 0) -> Iterator[None]:
     # torch registers the "fake" backend when this module is imported.
     from dtensor_core.torch_internals.fake_store import FakeStore
 
+    # init_process_group replaces it.
     excepthook = sys.excepthook
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:

@@ -200,6 +200,7 @@ class _Pool:
     def kill(self) -> None:
         """Kill all workers; the next run starts new ones."""
         workers, self._workers = self._workers, []
+        # All are killed before the first is waited for.
         for each in workers:
             each.process.kill()
         for each in workers:
@@ -243,6 +244,7 @@ class _Pool:
             daemon=True,
         )
         process.start()
+        # If this process kept the worker's ends, it would not see EOF when the worker dies.
         their_tasks.close()
         their_lifeline.close()
         return _Worker(process, tasks, lifeline, output, stacks)

@@ -168,6 +168,7 @@ class Scheduler:
 
     def _execute(self, run: Run, rank: int) -> None:
         mine = run.ranks[rank]
+        # Not strict: a rank may have initialized CUDA since the run began.
         for generator, state in zip(_generators(), run.generator_states, strict=False):
             generator.set_state(state)
         try:
@@ -190,12 +191,14 @@ class Scheduler:
                 return
             if not run.failed and not run.stuck:
                 run.stuck = {rank: str(run.ranks[rank].waits_for) for rank in waiting}
+            # Each gets one more turn, in which its wait raises Released.
             self._ready.extend(waiting)
         self._turn = self._ready.popleft()
         _open(self._gates[self._turn])
 
     def _expire(self, run: Run) -> None:
         """Handle the timeout: record the position of the running rank, and end every thread."""
+        # First of all: a rank that ends meanwhile must not pass its turn on.
         run.expired = True
         frames = sys._current_frames()
         for rank, thread in enumerate(self._threads):

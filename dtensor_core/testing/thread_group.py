@@ -117,6 +117,7 @@ class ThreadGroup(ProcessGroup):
         self._options.error_on_collective = False
 
     def _join(self, terms: Terms, part: Part, tensors: list[torch.Tensor]) -> ThreadWork:
+        # The pass through c10d's operator is over: any other use of the idle backend is an error.
         self._options.error_on_collective = True
         exchange = self.shared.join(self._group_rank, terms, part)
         if exchange.done:

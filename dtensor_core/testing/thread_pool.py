@@ -75,6 +75,7 @@ class ThreadPool:
         def as_rank(rank: int) -> T:
             self._take_seat(rank)
             try:
+                # The grad mode is the thread's, and an earlier run may have left it off.
                 with torch.enable_grad():
                     return fn(*args)
             finally:
@@ -135,6 +136,7 @@ class ThreadPool:
             )
             self._kept[rank] = {world.default_pg}
             self._meshes[rank] = {}
+        # Ranks find a group by its name, which c10d makes from this count; it must be equal on all.
         world.group_count = self._first_number
 
     def _drop_groups(self, rank: int) -> None:

@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 60.0
 
+# A run replaces process-wide state of c10d (see `_installed`), which two at once would mix up.
 _one_run_at_a_time = threading.Lock()
 _crews: dict[int, ThreadPool] = {}
 
@@ -70,6 +71,7 @@ def run_threads(
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, got {world_size}")
     with observe.looking_on(world_size) as on_rank, _one_run_at_a_time, _installed():
+        # Taken out for the time of the run: after an interrupt it is not used again.
         crew = _crews.pop(world_size, None) or ThreadPool(world_size)
         run = crew.run(partial(on_rank, fn) if on_rank else fn, args, timeout_s)
         reports = _reports(crew, run, timeout_s)
@@ -125,6 +127,7 @@ def _installed() -> Iterator[None]:
     if BACKEND not in backend.backend_list:
         backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
     plugin = backend._plugins[BACKEND.upper()]
+    # init_process_group replaces the excepthook.
     global_world, excepthook = groups.world(), sys.excepthook
     with _warnings_restored(), _mode_flags_restored(), _properties_unlocked():
         backend._plugins[BACKEND.upper()] = backend._BackendPlugin(create_group, True)

@@ -103,6 +103,7 @@ def serve(tasks: Connection, lifeline: Connection, files: tuple[str, str], port:
         faulthandler.enable(stack_file)
         faulthandler.register(STACKS, stack_file, all_threads=False)
         torch.set_num_threads(1)
+        # Otherwise gloo listens on the address of the host's name, which other machines may reach.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
         while True:
@@ -110,6 +111,7 @@ def serve(tasks: Connection, lifeline: Connection, files: tuple[str, str], port:
                 task: Task = pickle.loads(tasks.recv_bytes())
             except EOFError:
                 return
+            # The file is opened to append, so the next write starts at 0 and leaves no hole.
             os.truncate(output, 0)
             tasks.send_bytes(pickle.dumps(_perform(task, store)))
             if dist.is_initialized():  # releases the peers of a rank that raised
@@ -125,6 +127,7 @@ def _perform(task: Task, store: dist.Store) -> Returned | Raised:
     torch.manual_seed(_FRESH_SEED)
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
+    # init_process_group replaces it.
     excepthook = sys.excepthook
     try:
         sys.path[:] = task.import_path

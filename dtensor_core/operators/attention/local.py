@@ -76,6 +76,7 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
             (every,) = line.gather(lse)
             total = every.logsumexp(0)
             none = total == -torch.inf  # any other nan comes from the scores
+            # Some kernels pad the logarithms, and some give them a last dim of 1.
             weight = (lse - total).exp().masked_fill(none, 0.0).flatten(2)[..., : out.shape[2]]
             out = (out * weight.unsqueeze(-1)).to(out.dtype)
             out = execute(out, partial, plan_between(partial, full), origin)

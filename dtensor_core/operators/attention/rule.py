@@ -96,7 +96,9 @@ def _with_sharded_keys(call: Call) -> Iterator[Candidate]:
     for axis, placement in enumerate(key.placements):
         ranks = key.mesh_shape[axis]
         if placement is Shard(2) and ranks > 1:
+            # Per query: a float32 of every rank, and an all-reduce, which sends results twice.
             of_query = 4 * ranks + 2 * query.shape[3] * query.dtype.itemsize
+            # `Merge.seconds` multiplies by ranks - 1 and by the features, so both are divided out.
             size = query.shape[2] * of_query // ((ranks - 1) * query.shape[3])
             merge = Merge((axis,), (2,), size, None)
             yield Candidate(inputs, (Replicate(),) * len(call.outputs), exchange=merge)

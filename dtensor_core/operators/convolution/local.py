@@ -33,6 +33,7 @@ def local_groups(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
         tensors = args[:3] if backward else args[:2]
         changed = list(args)
         if args[group_at] > 1 and local_size != size:
+            # Groups are sharded evenly, so the division is exact.
             changed[group_at] = args[group_at] * local_size // size
         empty = not has_none and any(0 in tensor.shape for tensor in tensors)
         if not backward:
@@ -132,6 +133,7 @@ def gradients_on_rows(
             for dim, part in of_x.items():
                 more_grad = fitted(more_grad, dim, part.needs, part.block)
                 shape[dim] = part.made.size
+            # The gradient of x depends on the shape of x, not on its values.
             made = op(more_grad, x.new_empty(shape), *rest, [True, False, False])[0]
             for dim, part in of_x.items():
                 made = fitted(made, dim, part.made, part.own)
@@ -139,6 +141,7 @@ def gradients_on_rows(
         if mask[1] or mask[2]:
             for dim, part in of_weight.items():
                 more_x = fitted(more_x, dim, part.needs, part.block)
+                # This rank's own rows, not `more_grad`: fetched rows would be summed on two ranks.
                 grad = fitted(grad, dim, part.own, part.made)
             results[1:] = op(grad, more_x, *rest, [False, *mask[1:]])[1:]
         return tuple(results)

@@ -24,6 +24,7 @@ def looking_up(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
         weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, *unused: Any
     ) -> torch.Tensor:
         found, elsewhere = positions.local(indices)
+        # The padding index is dropped, as it concerns the backward only.
         rows = aten.embedding.default(positions.not_empty(weight), found, -1)
         return rows.masked_fill_(elsewhere.unsqueeze(-1), 0)
 

@@ -95,6 +95,8 @@ def putting_at(dims: Sequence[int]) -> LocalMaker:
         ) -> torch.Tensor:
             mine, made = list(indices), x
             for positions in sharded:
+                # Positions of other ranks are redirected and not left out, since the number that
+                # remains would depend on data.
                 mine[positions.dim] = positions.or_padding(_index_of(mine, positions.dim))
                 made = positions.padded(made)
             made = aten.index_put(made, mine, values, accumulate)

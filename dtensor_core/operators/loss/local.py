@@ -97,6 +97,7 @@ def nll(dim: int, reduction: int) -> LocalMaker:
                 return found, weight
             counted = (given["target"] != given["ignore_index"]).to(width)
             if given["weight"] is not None:
+                # An ignored target may be no class; it selects some weight, which counts 0 times.
                 counted *= given["weight"][given["target"].clamp(0, positions.size - 1)]
             weight = execute(counted.sum(), partial, plan, origin)
             return (found.sum(dtype=width) / weight).to(found.dtype), weight.to(found.dtype)

@@ -179,6 +179,7 @@ class _Groups:
         self.mine = (group - line.offset(1) // self.each).clamp(0, self.slots - 1)
         self.groups = (group - base).clamp(0, self.number - 1)
         ids = [[first + slot - base for slot in range(self.slots)] for first in firsts]
+        # A slot beyond the last group is empty; it adds 0, to whichever group it is clamped to.
         self.ids = torch.tensor(ids, device=x.device).clamp(0, self.number - 1)
         counts = [
             [sum(c // self.each == first + slot for c in channels) for slot in range(self.slots)]
@@ -202,6 +203,7 @@ class _Groups:
     def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and variance of every group, [n, groups]."""
         variance, mean = torch.var_mean(_flat(x), 2, correction=0)
+        # A slot that this rank has no channel of must not divide by 0.
         counts = self.added(torch.ones_like(mean[:1])).clamp(min=1)
         means = self.added(mean) / counts
         spread = variance + (mean - means[:, self.mine]).square()
@@ -314,6 +316,7 @@ def batch_norm_shared(dims: Dims) -> Shared:
             )
             made = _scaled((_wide(given["input"]) - mean) * rstd, weight, bias)
             running: list[torch.Tensor] = []
+            # Running variances are unbiased, whereas the normalisation uses the biased one.
             spread = variance * count / max(count - 1, 1)
             for name, now in (("running_mean", mean), ("running_var", spread)):
                 if given.get(name) is not None:

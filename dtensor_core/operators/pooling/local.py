@@ -37,6 +37,7 @@ class Pool:
         behind = rows + windows.pad
         room = behind + windows.pad - windows.reach + (windows.step - 1 if self.ceil else 0)
         count = room // windows.step + 1
+        # As in torch, `ceil_mode` drops a window that starts beyond the rows and leading padding.
         return count - 1 if self.ceil and (count - 1) * windows.step >= behind else count
 
 
@@ -118,6 +119,7 @@ def adapted(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding
             pieces.append(over(x.index_select(dim, index), left[1:], sizes, moves | there))
             order += places
         joined = [torch.cat(each, dim) for each in zip(*pieces, strict=True)]
+        # Results are grouped by window size; the inverse permutation puts them back in order.
         back = torch.tensor(order, dtype=torch.int64, device=x.device).argsort()
         return [each.index_select(dim, back) for each in joined]
 

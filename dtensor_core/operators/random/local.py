@@ -147,6 +147,7 @@ def dropout(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
             return op(x, p, train)
         _, full = op(_ones(x, spec), p, train)
         mask = spec.part_of(full).contiguous()
+        # With p of 1 nothing is kept, and the quotient would be a division by zero.
         scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
         return x * mask * (scale if train else 1.0), mask
 
@@ -161,6 +162,7 @@ def rrelu(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> 
         if spec.local_shape == tuple(spec.shape):
             return op(x, noise, *args, **kwargs)
         full = embed(noise, spec, torch.zeros_like(x))
+        # All ranks draw for the full tensor, since values decide how many numbers are drawn.
         result = spec.part_of(op(x, full, *args, **kwargs)).contiguous()
         noise.copy_(spec.part_of(full))
         return result

@@ -26,6 +26,7 @@ def scanned(op: Local, line: Line) -> Local:
         if line.before:
             start = operator(ends[: line.before], 0)[-1]
             made = operator(torch.cat([start, filled], dim), dim, **kwargs).narrow(dim, 1, size)
+        # The first rank uses no gathered rows; a compiler must not drop its collective.
         made = depending(made.narrow(dim, 0, size), ends)
         return x.copy_(made) if in_place else made
 

@@ -35,6 +35,7 @@ def normed(op: Local, line: Line) -> Local:
         values = x.to(accumulation_dtype(result))
         (ranks,) = line.gather(line.filled(values).logsumexp(dim, keepdim=True))
         total = ranks.logsumexp(0)
+        # Otherwise a finite value minus infinity would give 0, where one device gives nan.
         total = total.masked_fill(total == math.inf, math.nan)
         made = values - total if name == "_log_softmax" else (values - total).exp()
         if name == "_safe_softmax":

@@ -22,6 +22,7 @@ def _best_of(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the best value of all ranks and its first position; NaN precedes everything."""
     best = values.amax(0) if largest else values.amin(0)
+    # A nan equals nothing, itself included, so its positions are found by the second comparison.
     is_best = (values == best) | (values != values)
     return best, places.masked_fill(~is_best, torch.iinfo(torch.int64).max).amin(0)
 
@@ -79,6 +80,7 @@ def best(op: Local, line: Line) -> Local:
         counts = [min(k, shape[dim]) for shape in line.shapes]
         filled = line.filled(x)
         values, places = op(filled, min(k, filled.shape[dim]), dim, largest, sorted)
+        # An all-gather requires equal shapes, and a short shard has fewer than k candidates.
         padded = _padded(values, dim, max(counts)), _padded(places, dim, max(counts))
         gathered = line.gather(padded[0], padded[1] + line.offset(dim))
         values, places = (_side_by_side(each, dim, counts) for each in gathered)
