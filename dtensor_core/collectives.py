@@ -35,19 +35,19 @@ Issued = torch.Tensor | tuple[torch.Tensor, dist.Work]
 """The result of a pending collective, with its handle if it was issued by the group directly."""
 
 
-# Not per thread: other threads then issue functional operators too, which is slower but correct.
-_num_functional = 0
+# One entry per context in force, since lists change atomically. Not per thread: other threads then
+# issue functional operators too, which is slower but correct.
+_functional: list[None] = []
 
 
 @contextmanager
 def functional() -> Iterator[None]:
     """Issue functional operators while the body runs; their results may be passed on unwaited."""
-    global _num_functional
-    _num_functional += 1
+    _functional.append(None)
     try:
         yield
     finally:
-        _num_functional -= 1
+        _functional.pop()
 
 
 def _asked_directly(local: torch.Tensor, name: str) -> Any:
@@ -57,7 +57,7 @@ def _asked_directly(local: torch.Tensor, name: str) -> Any:
     (which groups send as pairs), and for groups written in Python, which have their own methods.
     """
     if (
-        _num_functional > 0
+        _functional
         or _is_looked_at()
         or type(local) is not torch.Tensor
         or local.is_meta

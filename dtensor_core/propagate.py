@@ -1,4 +1,4 @@
-"""AxisSharding propagation: the placements of a call's arguments and results.
+"""Sharding propagation: the placements of a call's arguments and results.
 
 `decide` visits the mesh axes from the first to the last. On each it takes the cheapest candidate
 that the operator's rule offers; the cost is the planner's for redistributing every argument. If
@@ -229,7 +229,7 @@ class _Costs:
     def pending_seconds(self, axis: int, outputs: Placements, *, full: bool) -> float:
         """Return the cost of reducing Partial results.
 
-        They are reduced to replicas if `whole`, and otherwise to shards. A scalar can't be sharded;
+        They are reduced to replicas if `full`, and otherwise to shards. A scalar can't be sharded;
         it is charged half of an all-reduce, the share of a reduce-scatter.
         """
         total = 0.0

@@ -96,7 +96,7 @@ def apart(device_type: str, place: int) -> Iterator[None]:
 
 
 def embed(part: torch.Tensor, spec: Spec, full: torch.Tensor) -> torch.Tensor:
-    """Write this rank's part to its position in `whole`, and return `whole`."""
+    """Write this rank's part to its position in `full`, and return `full`."""
     held = [spec.extents(dim) for dim in range(spec.ndim)]
     for pieces in itertools.product(*(enumerate(extents) for extents in held)):
         target, source = full, part

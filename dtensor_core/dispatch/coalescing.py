@@ -27,7 +27,8 @@ def reduced_together(moves: Sequence[Move]) -> dict[int, torch.Tensor]:
     for place, (_, spec, plan, _) in enumerate(moves):
         is_sum = spec.sums and not spec.is_sharded() and spec.replicated().placements == plan.target
         if is_sum and spec.shape.numel() <= SMALL:
-            groups.setdefault((spec.placements, spec.dtype), []).append(place)
+            # The elements of a list may be on different meshes, whose groups differ.
+            groups.setdefault((spec._whose, spec.placements, spec.dtype), []).append(place)
     done: dict[int, torch.Tensor] = {}
     for places in groups.values():
         if len(places) > 1:

@@ -40,7 +40,7 @@ _UNPLANNABLE = (
 
 
 def derivation(call: Call, full: Decision) -> Function | None:
-    """Return the function to run on DTensors instead of the gathering decision `whole`.
+    """Return the function to run on DTensors instead of the gathering decision `full`.
 
     Returns None if no decomposition communicates less.
     """

@@ -52,6 +52,7 @@ _instead: dict[int, Callable[..., Any]] = {}
 _stand_ins: dict[str, Callable[..., Any]] = {}
 # The threads that asked for rewrites, and for plain tensors as replicas.
 _rewriting: list[int] = []
+_in_force: list[dict[int, Callable[..., Any]]] = []
 _plain_is_whole: list[int] = []
 on_change(entries.clear)
 on_change(_derived.clear)
@@ -166,15 +167,21 @@ def rewriting(functions: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[No
 
     A function receives the operator's arguments and may decline a call by returning NotImplemented.
     """
+    mine = {id(op): function for op, function in functions.items()}
     _rewriting.append(_this_thread())
-    rewrites.update({id(op): function for op, function in functions.items()})
+    _in_force.append(mine)
+    rewrites.update(mine)
     try:
         yield
     finally:
         _rewriting.remove(threading.get_ident())
-        # Another thread may still be in its context; the last one to leave clears.
-        if not _rewriting:
-            rewrites.clear()
+        # By identity: a context around this one, or on another thread, may have equal functions.
+        del _in_force[next(n for n, each in enumerate(_in_force) if each is mine)]
+        # Changed in place and never emptied meanwhile, since other threads look at it.
+        remaining = {op_id: f for functions in list(_in_force) for op_id, f in functions.items()}
+        rewrites.update(remaining)
+        for op_id in mine.keys() - remaining.keys():
+            rewrites.pop(op_id, None)
 
 
 @contextmanager
@@ -280,7 +287,25 @@ def _hashable(arg: Any) -> Any:
         return torch.Generator
     if type(arg) is torch.SymFloat:  # hashable, but hashing it would prevent tracing
         return [arg]
-    return id(arg) if type(arg).__hash__ is None else arg
+    return _Same(arg) if type(arg).__hash__ is None else arg
+
+
+class _Same:
+    """Key of an object without a hash: equal for that object alone, which it keeps alive.
+
+    The id of an object that is gone may be that of another one.
+    """
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and self.of is other.of
+
+    def __hash__(self) -> int:
+        return id(self.of)
 
 
 def forget(op: OpOverload) -> None:

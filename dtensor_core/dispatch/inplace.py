@@ -38,7 +38,6 @@ _METHODS: dict[str, tuple[str, OpOverload]] = {
     "__imul__": ("mul_", aten.mul_.Tensor),
     "__itruediv__": ("div_", aten.div_.Tensor),
 }
-# As in `dispatcher`: tensors saved from a local tensor are not reported as modified.
 
 
 def install(cls: type[torch.Tensor]) -> None:

@@ -169,7 +169,7 @@ def teach(helpers: Any) -> None:
 
 
 def _filled(tensor: DTensor, full: torch.Tensor) -> DTensor:
-    """Write this rank's part of `whole` into the tensor, or into a new one if it has no storage."""
+    """Write this rank's part of `full` into the tensor, or into a new one if it has no storage."""
     part = tensor._spec.part_of(full)
     if tensor.is_meta:
         return DTensor(part.detach().clone(), tensor._spec)

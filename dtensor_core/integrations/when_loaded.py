@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.abc
-import importlib.machinery
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -27,13 +26,21 @@ class _Changer(importlib.abc.MetaPathFinder):
         """Return the module's own spec, with a loader that patches the module once executed."""
         if fullname != self.name:
             return None
-        sys.meta_path.remove(self)
-        found = importlib.machinery.PathFinder.find_spec(fullname, path)
-        if found is not None and found.loader is not None:
+        # The finders behind this one, so that several of a module pass it on in turn.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            found = finder.find_spec(fullname, path, target)
+            if found is not None:
+                break
+        else:
+            return None
+        if found.loader is not None:
             execute = found.loader.exec_module
 
+            # Stays until the module is executed, since a program may only ask where it is.
             def exec_module(module: ModuleType) -> None:
                 execute(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 self.change(module)
 
             found.loader.exec_module = exec_module

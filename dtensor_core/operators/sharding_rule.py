@@ -1,7 +1,7 @@
 """A sharding rule of one call, in terms of factors, and its candidates for one mesh axis.
 
 A factor is a letter for a size that several tensor dimensions may share. A dimension is a tuple of
-factors, outermost first; the empty tuple is a broadcast dimension of size 1. AxisSharding a factor
+factors, outermost first; the empty tuple is a broadcast dimension of size 1. Sharding a factor
 shards every dimension it is part of; outputs that lack it become partial sums. Families build
 rules, `propagate` chooses among their candidates.
 

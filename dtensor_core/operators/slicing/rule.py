@@ -1,4 +1,4 @@
-"""Slices, splits and joins: _written_part of a dimension, and a dimension made of _written_part.
+"""Slices, splits and joins: parts of a dimension, and a dimension made of parts.
 
 Along a dimension sharded plainly over one mesh axis, the result is sharded in the same way; rows
 that change owners are sent (`redistribute.halo_exchange`). If several axes shard the dimension, or
