@@ -57,9 +57,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     check_writable(path)
     place = Path(os.path.realpath(path))
+    # In the same folder, since a rename is atomic within one file system only.
     unfinished = place.with_name(f".{os.getpid()}.{place.name}")
     try:
         unfinished.unlink(missing_ok=True)  # left by a killed process with the same id
+        # O_EXCL, so that a link that somebody else has put there is not followed.
         os.close(opener(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         try:
             yield unfinished
@@ -68,6 +70,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
+        # An OutputError is an OSError as well, and has its four parts already.
         if isinstance(error, OutputError):
             raise
         raise output_error(path, error) from error

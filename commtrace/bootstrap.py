@@ -75,6 +75,7 @@ def main() -> None:
     sys.stdout.reconfigure(  # pyright: ignore[reportAttributeAccessIssue]
         line_buffering=True, write_through=False
     )
+    # Removed from the environment, so that the script's own processes do not inherit them.
     folder = Path(os.environ.pop(SPOOLS_VARIABLE))
     detail = os.environ.pop(DETAIL_VARIABLE)
     stacks = os.environ.pop(STACKS_VARIABLE, "") == "1"
@@ -88,6 +89,7 @@ def main() -> None:
             watch_children(launch)
             run()
     except KeyboardInterrupt:
+        # Left without a note: the rank was asked to end and has not failed.
         sys.exit(_INTERRUPTED)
     except SystemExit as request:
         if request.code not in (None, 0):

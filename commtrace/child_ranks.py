@@ -133,6 +133,7 @@ def _watch_starts(launch: Launch) -> None:
 
 
 def _watched_start(process: Any) -> None:
+    # An attribute of the process, which reaches the child by `spawn` (pickled) and by `fork`.
     process.run = _Child(_launch, process)
     try:
         _start(process)
@@ -154,6 +155,7 @@ class _Child:
     process: BaseProcess
 
     def __call__(self) -> None:
+        # From the class, since the process's own `run` is this object.
         run = type(self.process).run
         launch = replace(self.launch, pids=(*self.launch.pids, os.getpid()))
         _watch_starts(launch)
@@ -186,6 +188,7 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
 
     launch.note_group()
     watch_parent()
+    # Entered before the recording, so that the group outlives it.
     stack.callback(close_gloo)
     stack.enter_context(record_spawned(launch.folder, launch.detail, stacks=launch.stacks))
 
@@ -275,6 +278,7 @@ class _Finder(MetaPathFinder):
         """Return the module's own spec, with a loader that calls the function."""
         if fullname != _C10D:
             return None
+        # Removed first, or the search below would come back here.
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:

@@ -92,10 +92,12 @@ def wire_bytes(kind: str, payload_bytes: int, size: int, *, distance: int = 0) -
     >>> wire_bytes("all_reduce", 1000, 4)
     1500
     """
+    # In integers, since floats are exact up to 2**53 only.
     numerator, denominator = _sent(kind, size, distance)
     return -(-payload_bytes * numerator // denominator)
 
 
+# Fractions are slow, and the recorder asks for each call that it writes.
 @lru_cache(maxsize=4096)
 def _sent(kind: str, size: int, distance: int) -> tuple[int, int]:
     return KINDS[kind].sent.of(size, distance).as_integer_ratio()

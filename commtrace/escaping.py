@@ -19,6 +19,7 @@ def visible(text: str, *, keep: str = "") -> str:
     >>> print(visible("run\x1b]0;owned\x07 \u202eevil"))
     run\x1b]0;owned\x07 \u202eevil
     """
+    # The usual case costs no copy.
     if text.isprintable():
         return text
     return "".join(

@@ -134,6 +134,7 @@ def _variables(folder: Path | str, nproc: int, detail: str, stacks: bool) -> dic
     variables = {SPOOLS_VARIABLE: str(Path(folder).absolute()), DETAIL_VARIABLE: detail}
     variables[STACKS_VARIABLE] = "1" if stacks else ""
     if nproc > 1:
+        # As torchrun does, since the ranks share the cores of this machine.
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     if loopback := interface():
         variables |= dict.fromkeys(INTERFACE_VARIABLES - os.environ.keys(), loopback)
@@ -153,6 +154,7 @@ def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": f"commtrace-{os.getpid()}",
+        # There is no agent: rank 0 hosts the store.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
@@ -243,6 +245,7 @@ def _failure(ended: Ended, spool_folder: Path, timeout: TimeoutReport) -> Launch
     left no time; it precedes those that raised, since a crash is what makes peers raise.
     """
     left = read_failures(spool_folder)
+    # A rank that failed before the timeout is the reason that the others hung.
     if timeout.stacks and not (left and left[0].time_ns < timeout.time_ns):
         stuck = {
             rank: [place for place in stack if not is_own(place[0])]

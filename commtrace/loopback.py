@@ -39,6 +39,7 @@ INTERFACE_VARIABLES = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IF
 
 _num_joined: Counter[tuple[int, int]] = Counter()
 _num_shared: Counter[int] = Counter()
+# A forked rank counts the groups that it joins itself, from 0.
 os.register_at_fork(after_in_child=_num_joined.clear)
 
 
@@ -90,9 +91,11 @@ def _hosted(make: Any, folder: Path, address: str, options: dict[str, Any]) -> A
         listening, _num_shared[port] = None, _num_shared[port] + 1
     else:
         _num_shared[port] = 0
+    # Before the store listens: ranks take a listener without a noted turn for another program.
     _note_turn(folder, port, options["world_size"], _num_shared[port])
     if listening is not None:
         listening.listen(_BACKLOG)
+        # From here on the store owns the socket.
         options["master_listen_fd"] = listening.detach()
     return _part(make(**options), _num_shared[port])
 
@@ -112,6 +115,7 @@ def _bound(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Lets rank 0 bind the port while the launcher reserves it by a socket that does not listen.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address, port))
     except OSError:
@@ -137,6 +141,7 @@ def _is_loopback(address: str) -> bool:
 def _turns(folder: Path, port: int) -> dict[str, list[int]]:
     """Return by number of ranks the store part of each group in turn; empty if none is noted."""
     with contextlib.suppress(OSError):
+        # Never half written, since the file is replaced atomically.
         return json.loads(_path(folder, port).read_text(encoding="ascii"))
     return {}
 

@@ -46,6 +46,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
             why="it is pickled by value, with every variable that it uses",
             attempt=_advice(),
         ) from None
+    # The call is pickled on its own, since the rank must extend its path before it loads that.
     return pickle.dumps((_paths(), _lines_of_cells(), call))
 
 
@@ -58,6 +59,7 @@ def unpack(parcel: bytes) -> Callable[[], Any]:
     paths, lines, call = pickle.loads(parcel)
     sys.path[:] = list(dict.fromkeys([*paths, *sys.path]))
     for filename, of_file in lines.items():
+        # Without a modification time, the entry survives `linecache.checkcache`.
         linecache.cache[filename] = (sum(map(len, of_file)), None, of_file, filename)
     try:
         return pickle.loads(call)
@@ -113,6 +115,7 @@ def read_own(path: Path) -> bytes:
         LaunchError: another user owns the file or its folder, or can write to it.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        # The open file is checked, since its path may lead to another one by now.
         for each in (os.fstat(file.fileno()), path.parent.stat()):
             if each.st_uid != os.geteuid() or each.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise LaunchError(

@@ -124,6 +124,7 @@ def _signals() -> Iterator[list[int]]:
 
     before = {number: signal.getsignal(number) for number in _ENDING_SIGNALS}
     is_main = threading.current_thread() is threading.main_thread()
+    # An ignored signal (nohup) stays ignored, and a handler set in C (None) cannot be restored.
     handled = [each for each in before if is_main and before[each] not in (None, signal.SIG_IGN)]
     for number in handled:
         signal.signal(number, note)
@@ -150,4 +151,5 @@ def watch_parent() -> None:
 def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_POLL_INTERVAL_S)
+    # `sys.exit` would end this thread only.
     os._exit(1)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from commtrace.analyze import Frames
     from commtrace.views.table import Table
 
+# Shorter than `processes._LAST_WORDS_S`, the time in which peers of a failed rank can write.
 _FLUSH_INTERVAL_S = 0.25
 _GRACE_S = 0.1
 _MAX_CALLS_IN_MEMORY = 2_000_000
@@ -213,10 +214,13 @@ class Recording(Views, Decorator):
         failures.extend(self._flusher.stop())
         self._end_steps()
         self._buffer.end_found_steps()
+        # A backend may report a call that is complete a moment later, from a thread of its own.
         self._buffer.await_ends(_GRACE_S, RECORDER.pending.query_devices)
+        # A backend's thread that needs the interpreter during its shutdown aborts the process.
         if not RECORDER.buffers:
             await_callbacks(_GRACE_S)
         self._is_over = not isinstance(self._store, Memory)
+        # Two flushes: the facts in the second one count what the first one could not write.
         for part in (self._flush_last, self._flush_end, self._close):
             try:
                 part()
@@ -295,6 +299,7 @@ class Recording(Views, Decorator):
         for buffer in RECORDER.buffers:
             if buffer.rank in (None, self._buffer.rank):
                 buffer.end_step(self._facts.rank)
+            # Buffers are in the order of entering, so the rest belongs to inner recordings.
             if buffer is self._buffer:
                 return
 
@@ -382,6 +387,7 @@ class _Flusher(threading.Thread):
     """Calls `flush` at regular intervals until stopped; a failed flush is retried next time."""
 
     def __init__(self, flush: Any) -> None:
+        # A daemon: Python joins all other threads before the exit handler that stops this one.
         super().__init__(name="commtrace-flusher", daemon=True)
         self._flush = flush
         self._stopping = threading.Event()

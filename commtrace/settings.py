@@ -246,6 +246,7 @@ def _thresholds(path: Path, place: str, value: Any) -> Mapping[str, float]:
     known = _known(path, place, renamed, THRESHOLDS)
     for name, number in known.items():
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        # Also refuses nan, for which every comparison is false.
         if not is_number or not 0 <= number <= MOST_THRESHOLD:
             expected = f"a number from 0 to {MOST_THRESHOLD:.0e}"
             raise _refused(path, f"{place}.{name}", number, expected)

@@ -70,6 +70,7 @@ def remove_abandoned() -> list[str]:
 @contextlib.contextmanager
 def _abandoned(folder: Path) -> Iterator[None]:
     """Lock a folder whose process is gone; OSError if it is alive or of another user."""
+    # Other users may create folders and links of such names beside ours.
     if not _is_own(folder.lstat(), stat.S_IFDIR):
         raise PermissionError(folder)
     mark = os.open(folder / _MARK_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

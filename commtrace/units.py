@@ -21,6 +21,7 @@ def text_of_bytes(num_bytes: float) -> str:
     """
     size = float(num_bytes)
     for unit in ("B", "kB", "MB", "GB"):
+        # From 999.5 on, three digits would be rounded to `1e+03`.
         if abs(size) < 999.5:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000
@@ -37,6 +38,7 @@ def bytes_of_text(text: str) -> int | None:
     if match is None or (match[3] and not match[2]):
         return None
     base = 1024 if match[3] else 1000
+    # Exact, which a product of floats is not.
     return round(Fraction(match[1]) * base ** " kmgt".index(match[2] or " "))
 
 

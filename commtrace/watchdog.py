@@ -43,6 +43,7 @@ def register_rank(folder: Path, rank: int) -> None:
     _open_files.append(file)  # closing it would let go of the lock
     fcntl.lockf(file, fcntl.LOCK_EX)
     faulthandler.register(_DUMP_SIGNAL, file=file)
+    # Last, since the launcher may then send the signal, which ends a process without a handler.
     print(os.getpid(), f"{threading.main_thread().ident:x}", file=file, flush=True)
 
 
@@ -130,6 +131,7 @@ def _running(folder: Path) -> list[_Rank]:
 
 def _rank(path: Path) -> _Rank | None:
     """Rank that a stack file belongs to; None if it has ended or is not yet registered."""
+    # Opened for writing, as an exclusive lock requires.
     with path.open("r+", encoding="utf-8", errors="replace") as file:
         head, _, answers = file.read().partition("\n")
         with contextlib.suppress(OSError):  # the rank has the lock

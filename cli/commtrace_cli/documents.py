@@ -25,6 +25,7 @@ def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) ->
                 column.name: {"unit": column.unit, "meaning": column.meaning}
                 for column in analysis.columns
             },
+            # pandas turns nan into null, which Python's own writer does not.
             "rows": json.loads(table.to_json(orient="records") or "[]"),
         }
         for analysis, table in tables.items()

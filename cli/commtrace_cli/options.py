@@ -93,6 +93,7 @@ class Grouping(str, Enum):
     OP = "op"
 
 
+# Type checkers cannot follow an enumeration that is created at run time.
 if TYPE_CHECKING:
     ExportFormat = Enum
 else:

@@ -69,6 +69,7 @@ def _shown(text: str) -> str:
 class _DataConsole(_Console):
     def on_broken_pipe(self) -> None:
         """Leave the exit to `main`."""
+        # rich's own method ends the program with exit code 1.
         raise ClosedOutput
 
 
@@ -156,6 +157,7 @@ def say(text: str, *, always: bool = False) -> None:
     """Print notes about the work; only on a terminal, unless `always`."""
     console = word_console()
     if text and (always or console.is_terminal):
+        # Tabs of a traceback would be shown as escapes.
         for line in text.expandtabs().split("\n"):
             console.print(Text(line))
 

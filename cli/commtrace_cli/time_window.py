@@ -7,6 +7,7 @@ import re
 from commtrace.errors import UsageError
 
 UNITS_NS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
+# The sum with the start of a run is a 64-bit integer.
 FOREVER_NS = 1 << 62
 
 _TIME = re.compile(rf"(\d{{1,18}}\.?\d{{0,18}}|\.\d{{1,18}})\s*({'|'.join(UNITS_NS)})")
@@ -58,6 +59,7 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
     return min(first, last), max(first, last)
 
 
+# Keeps a range from filling the memory.
 MOST_RANKS = 1 << 20
 
 

@@ -53,6 +53,7 @@ def typed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     names = [column.name for column in columns]
     if table.empty:
         table = table.reindex(columns=names)
+    # A conversion of a float beyond 64 bits would give an arbitrary integer.
     wide = {
         column.name: table[column.name].clip(-_MOST, _MOST)
         for column in columns

@@ -95,6 +95,7 @@ def arrivals(frames: Frames) -> pd.DataFrame:
     known = matched & arrival.notna() & (comm["blocked_ns"] >= 0)
     wait = _blocked_before(comm, calls["issue"], arrival)
     columns = {
+        # The base is added to integers, since floats of Unix times are not exact.
         "arrival_ns": arrival.where(known, 0).astype("int64") + base,
         "wait_ns": wait,
         "transfer_ns": comm["blocked_ns"] - wait,
@@ -113,6 +114,7 @@ def _is_matched(frames: Frames, calls: pd.DataFrame, collective: Any) -> pd.Seri
     for name in ("kind", "root"):
         alike &= collective[name].transform("min") == collective[name].transform("max")
     num_calls = collective["rank"].transform("size")
+    # A rank that made the call twice could hide one that did not make it.
     each_once = ~calls.duplicated(["group", "seq", "rank"], keep=False)
     all_once = each_once.groupby([calls["group"], calls["seq"]], sort=False).transform("all")
     timed = (frames.comm["issue_ns"] >= 0).groupby(collective.ngroup()).transform("all")

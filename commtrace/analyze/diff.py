@@ -79,6 +79,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
         table[f"{name}_change"] = table[f"{name}_after"] - table[f"{name}_before"]
     differs = table[["calls_change", "payload_bytes_change", "wire_bytes_change"]].abs().max(axis=1)
     table["change"] = SAME
+    # Means over ranks and steps are not exact, so equal runs can differ by a rounding error.
     table.loc[differs > 1e-9, "change"] = CHANGED
     table.loc[~is_old, "change"] = ADDED
     table.loc[~is_new, "change"] = REMOVED

@@ -110,8 +110,10 @@ def _series(values: Sequence[Any], of_type: type) -> Any:
 def _categorical(column: StringColumn) -> Any:
     """Convert to a categorical of the strings that occur in the column, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")
+    # All columns of a file share its strings, so some of them do not occur in this one.
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
     texts = {code: encodable(str(column.strings[code])) for code in used}
+    # Two strings may have the same text once they are escaped.
     names = sorted(set(texts.values()))
     places = {name: place for place, name in enumerate(names)}
     renumbered = np.zeros(len(column.strings), dtype="int64")

@@ -68,6 +68,7 @@ def by_module(runs: Sequence[Frames]) -> list[Grown]:
     inner: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for path in ancestors(row.name)[1:-1]:
+            # As text, since nan is not equal to itself.
             inner.setdefault((row.scope, path), set()).add(repr(row.values))
     return [row for row in rows if repr(row.values) not in inner.get((row.scope, row.name), ())]
 
@@ -111,6 +112,7 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
 def _with_key(lines: pd.DataFrame, moved: pd.Index) -> pd.DataFrame:
     """Add the key that lines are matched by: position within the function, or line number."""
     is_moved = pd.MultiIndex.from_frame(lines[_FUNCTION]).isin(moved)
+    # Negative, so that a position cannot equal a line number.
     place = -1 - lines.groupby(_FUNCTION).cumcount()
     return lines.assign(key=place.where(is_moved, lines["source_line"]))
 

@@ -53,6 +53,7 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
     keys = ordered.groupby(by, sort=False).ngroup().to_numpy()
     start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
+    # Without intervals, `last` below would still have an element.
     if not len(ordered):
         return ordered[[*by, "start", "end"]]
     reached = reached_by(end, keys)

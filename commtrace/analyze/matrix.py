@@ -51,6 +51,7 @@ def matrix(frames: Frames) -> pd.DataFrame:
     spread = sums[sums["way"] == "spread"].merge(towards, on="group")
     spread = spread[spread["rank"] != spread["source"]].assign(target=lambda t: t["rank"])
     spread["wire_bytes"] /= (spread["num"] - 1).clip(lower=1)
+    # At least one part is left, since pandas cannot concatenate nothing.
     pairs = pd.concat([each for each in (peers, ring, spread) if len(each)] or [ring])
     by = ["source", "target"]
     table = pairs.groupby(by)[["wire_bytes", "num_calls"]].sum().reset_index()

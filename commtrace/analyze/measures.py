@@ -131,18 +131,21 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
         index=comm.index,
     )
     keys = [comm[name] for name in by]
+    # Only the combinations that occur, and a sum of unknown values only stays unknown.
     return parts.groupby(keys, observed=True, sort=False).sum(min_count=1)
 
 
 def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
     """Return the columns `MEASURES` of summed `totals`, with the same index."""
     num_ranks = max(frames.num_ranks, 1)
+    # Ranks can have different numbers of steps, so each rank's steps are counted.
     rank_steps = len(frames.steps[["rank", "step"]].drop_duplicates())
     in_steps = steps_ns(frames).sum()
     seconds = sums["elapsed_ns"] / NANOSECONDS_PER_SECOND
     return pd.DataFrame(
         {
             "num_calls": sums["num_calls"] / num_ranks,
+            # Division by nan instead of 0 makes the result unknown.
             "calls_per_step": sums["calls_in_steps"] / (rank_steps or np.nan),
             "payload_bytes": sums["payload_bytes"] / num_ranks,
             "wire_bytes": sums["wire_bytes"] / num_ranks,
@@ -169,6 +172,7 @@ def with_group_facts(frames: Frames) -> Frames:
     """Return `frames` with `mesh_axis` and `group_size` of each call's group in table `comm`."""
     groups = frames.groups.set_index("name")
     names = frames.comm["group"].cat.categories
+    # Looked up for each group rather than for each call.
     axis = groups["mesh_axis"].astype(object).reindex(names).fillna("").tolist()
     size = groups["size"].reindex(names).fillna(-1).astype("int64").to_numpy()
     codes = frames.comm["group"].cat.codes.to_numpy()
@@ -195,6 +199,7 @@ def _bus_factor(frames: Frames) -> pd.Series:
     kind, group = (frames.comm[name].astype("category").cat for name in ("kind", "group"))
     sizes = frames.groups.drop_duplicates("name").set_index("name")["size"]
     of_group = sizes.reindex(group.categories).fillna(-1).astype("int64").tolist()
+    # One factor for each kind and group, from which each call takes its own.
     factors = np.full((len(kind.categories), len(of_group)), np.nan)
     for row, name in enumerate(kind.categories):
         for column, size in enumerate(of_group):

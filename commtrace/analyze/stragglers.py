@@ -114,11 +114,13 @@ def _since_last_call(frames: Frames) -> pd.Series:
         {
             "rank": comm["rank"],
             "id": comm["id"],
+            # Relative to the start: `shift` makes floats, in which Unix times are not exact.
             "issue": comm["issue_ns"] - frames.start_ns,
             "end": end_ns(comm) - frames.start_ns,
         }
     )[comm["issue_ns"] >= 0].sort_values(["rank", "id"])
     by = times.groupby("rank")
+    # Calls overlap, so the preceding call is not always the last to have ended.
     before = by["end"].cummax().groupby(times["rank"]).shift(1)
     return (times["issue"] - before).clip(lower=0).reindex(comm.index).astype("float64")
 

@@ -78,6 +78,7 @@ def _complete_collectives(frames: Frames, touches: pd.Series) -> pd.Series:
     """Extend the mask to all members of its collectives and to both ends of its transfers."""
     group = frames.comm["group"].cat.codes
     number = numbers(frames)
+    # The codes of few groups have 8 bits, in which the product would overflow.
     key = pd.Series(
         group.to_numpy(dtype="int64") * (number.max() + 2) + number, index=number.index
     ).where(number >= 0, -1)

@@ -47,6 +47,7 @@ class CommDebugMode:
             rank = process_rank()
             self._tally = Tally(rank, self._tally.total)
             self._listening = listen(self._tally)
+            # After `listen`, which forgets the modules of an earlier recording.
             self._before = {place: place.num_calls for place in RECORDER.locator.modules.places()}
             self._listening.record_operators(rank or 0)
         return self

@@ -67,6 +67,7 @@ class Tally:
             native_op = operator.removesuffix(".default").replace(".", "::")
         place, in_pass = call.location.place, _pass_of(call.location.phase)
         packet = packet_of(native_op)
+        # Calls come from several threads, and counting is not atomic.
         with self._lock:
             self.total.count(packet)
             self.at[place, in_pass].count(packet)

@@ -169,6 +169,7 @@ def _steps(frames: Frames) -> Iterator[str]:
     reached: dict[int, int] = {}
     ordered = frames.timed_steps.sort_values(["rank", "start_ns", "step"])
     for rank, step, begin, finish in ordered.itertuples(index=False, name=None):
+        # Clipped, since the viewer drops slices that overlap without nesting.
         start = max(begin - base, reached.get(rank, 0))
         end = max(finish - base, start)
         reached[rank] = end
@@ -182,6 +183,7 @@ def _host(frames: Frames) -> Iterator[str]:
         of_rank = frames.ops[frames.ops["rank"] == rank]
         for place, thread in enumerate(_threads(frames, rank)):
             for each in host_slices(of_rank[of_rank["thread"] == thread], frames.start_ns):
+                # Slices differ in little but their times, so the text of the rest is encoded once.
                 rest = rests.get(each.key)
                 if rest is None:
                     rest = rests[each.key] = _rest_of_host(each)

@@ -72,6 +72,7 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
         for place, held in places.items()
         if any(value > SMALLEST * total for value, total in zip(held, whole, strict=True))
     ]
+    # The sort key puts each node before its children, on which the depths and paths rely.
     kept.sort(key=lambda place: [_sort_key(*part) for part in place])
     ids = {place: number for number, place in enumerate(kept)}
     rows = [
@@ -169,7 +170,9 @@ def _blocks(nodes: pd.DataFrame, value: str, level: int, num_ranks: int, theme: 
         labels=[_label(*named) for named in zip(nodes["role"], nodes["name"], strict=True)],
         values=nodes[value].tolist(),
         level=str(level),
+        # The values include those of the blocks inside; plotly would add them otherwise.
         branchvalues="total",
+        # Keeps the order of the nodes; plotly would sort siblings by size.
         sort=False,
         hovertext=_hover_texts(nodes, num_ranks),
         hoverinfo="text",

@@ -26,6 +26,7 @@ def plain(text: str, *, longest: int = LONGEST) -> str:
     >>> plain("<b>x</b>")
     '&lt;b&gt;x&lt;/b&gt;'
     """
+    # Shortened before it is escaped, so that no escape is cut in two.
     if len(text) > longest:
         head = (longest - 1) // 2
         text = f"{text[:head]}…{text[head + 1 - longest :]}"

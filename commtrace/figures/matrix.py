@@ -57,6 +57,7 @@ def matrix(
     figure = go.Figure(layout=titled(_layout(theme, sent, labels, block), title))
     figure.add_trace(
         go.Heatmap(
+            # Cells without bytes stay empty rather than get the lowest colour.
             z=[[value or None for value in row] for row in _scaled(sent).tolist()],
             text=[[text_of_bytes(value) if value else "" for value in row] for row in sent],
             texttemplate="%{text}" if size <= MOST_TEXTS else "",
@@ -75,6 +76,7 @@ def _cells(table: pd.DataFrame, size: int, block: int) -> tuple[np.ndarray, np.n
     side = -(-size // block)
     place = (table["source"] // block).to_numpy(), (table["target"] // block).to_numpy()
     sent, calls = np.zeros((side, side)), np.zeros((side, side), dtype="int64")
+    # `+=` would count a pair that occurs several times only once.
     np.add.at(sent, place, table["wire_bytes"].to_numpy())
     np.add.at(calls, place, table["num_calls"].to_numpy())
     return sent, calls

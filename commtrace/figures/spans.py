@@ -51,6 +51,7 @@ def lanes(rank: pd.Series, start_ns: pd.Series, end_ns: pd.Series) -> np.ndarray
     found = np.zeros(len(spans), dtype="int64")
     for _, rows in spans.groupby("rank", sort=False):
         start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
+        # The usual case, without a loop over the calls: nothing overlaps, and all are in lane 0.
         if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
             continue
         free_from: list[int] = []

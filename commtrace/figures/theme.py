@@ -216,6 +216,7 @@ def legend_entry(name: str, marker: dict[str, Any], **more: Any) -> go.Bar:
     """Return a trace without data that only adds an entry to the legend."""
     return go.Bar(
         name=name,
+        # plotly leaves traces with empty arrays out of the legend.
         x=[None],
         y=[None],
         marker=marker,

@@ -298,6 +298,7 @@ def _look(part: str, colour: str, theme: Theme) -> dict[str, Any]:
 
 
 def _texts(frames: Frames, drawn: pd.DataFrame) -> list[str]:
+    # A call has up to two marks, which share a text.
     single = drawn.loc[drawn["row"] >= 0, "row"].unique()
     stories = map(call_text, calls(frames).iloc[single].to_dict("records"))
     of_call = dict(zip(single.tolist(), stories, strict=True))

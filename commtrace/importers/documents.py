@@ -132,6 +132,7 @@ def read_document(path: Path) -> Document:
         if data.startswith(_PICKLE):
             values = _unpickled(data, summary, allowance)
             return Document(path, FLIGHT_RECORDER, _dump_in(values, summary))
+        # The text takes more memory than its bytes, once a character needs more than one.
         allowance.take((_width_of(data) - 1) * len(data), "text")
         text = data.decode("utf-8-sig", "replace")
         num_bytes = allowance.num_bytes

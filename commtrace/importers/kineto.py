@@ -62,6 +62,7 @@ def read_profiles(documents: Sequence[Document]) -> Imported:
     records = [profile.record(rank) for profile, rank in zip(profiles, ranks.numbers, strict=True)]
     world_size = max([*(record.world_size for record in records), 1 + max(ranks.numbers)])
     inferred = infer_members(records, world_size)
+    # Before the numbering by order, which gives these calls a number.
     _without_doubles(records)
     numbered, left = number_by_order(records)
     lacks = _lacks(records, profiles, inferred, numbered, left)
@@ -222,6 +223,7 @@ class _Profile:
     def _with_kernels(self, calls: list[HostCall], by_id: Mapping[Any, HostCall]) -> list[HostCall]:
         """Return the calls with the times of their kernels, plus calls that only kernels show."""
         by_number = {number_of(call.described): call for call in calls if call.described}
+        # Calls without a number share the key None, which must match no kernel.
         by_number.pop(None, None)
         for start, end, name, args in self._found.kernels:
             call = by_id.get(args.get("External id")) or by_number.get(number_of(args))
@@ -359,6 +361,7 @@ def _give_work(calls: Sequence[HostCall], found: Gathered, size: int) -> None:
         if not ends or ends[-1] != len(works):  # some lie outside the profiled period
             continue
         parts = [works[end - num : end] for num, end in zip(nums, ends, strict=True)]
+        # Work that begins before its call shows that the two lists do not correspond.
         if all(part[0][0] >= call.start for call, part in zip(of_kind, parts, strict=True) if part):
             for call, part in zip(of_kind, parts, strict=True):
                 call.work = part[0][0], max(end for _, end, _ in part)

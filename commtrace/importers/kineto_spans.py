@@ -100,6 +100,7 @@ def _times_of(event: Mapping[str, Any]) -> tuple[int, int] | None:
     return (start, start + length) if 0 <= length < _FAR_NS and abs(start) < _FAR_NS else None
 
 
+# The sum of two such times is a 64-bit integer.
 _FAR_NS = 1 << 61
 
 
@@ -222,6 +223,7 @@ Stack = list[tuple[Span, Any]]
 def _nested(spans: list[Span]) -> Iterator[tuple[Span, Stack]]:
     """Yield each span with the enclosing ones; consumers append to the stack."""
     stack: Stack = []
+    # Without the arguments, which cannot be compared.
     for span in sorted(spans, key=lambda each: each[:3]):
         while stack and -stack[-1][0][1] <= span[0]:
             stack.pop()

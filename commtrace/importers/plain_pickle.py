@@ -24,6 +24,7 @@ _SIZED_BY = {
     pickletools.TAKEN_FROM_ARGUMENT4U: 4,
     pickletools.TAKEN_FROM_ARGUMENT8U: 8,
 }
+# Opcodes that store at a memo index, up to which the unpickler allocates a table.
 _MEMO = {"r": 4, "q": 1}
 _PUT = ord("p")
 _STOP = ord(".")
@@ -62,6 +63,7 @@ def load_plain(data: bytes, most_values: int = 1 << 24) -> Any:
     try:
         value = _PlainUnpickler(io.BytesIO(data)).load()
     except (ForbiddenNameError, MemoryError):
+        # These are not damage, and have messages of their own.
         raise
     except Exception as error:  # damaged bytes can make the unpickler raise anything
         raise BrokenPickleError(f"{type(error).__name__}: {error}") from error

@@ -75,12 +75,14 @@ class CommtraceMagics(Magics):
         """Return the cell as a function without arguments, with the notebook's line numbers."""
         shell = self._shell
         blank = itertools.takewhile(lambda line: not line.strip(), cell.splitlines())
+        # Counts the line of the magic and the blank lines that `transform_cell` removes.
         source = "\n" * (1 + len(list(blank))) + shell.transform_cell(cell)
         file = shell.compile.cache(source, _number_of_cell(shell), raw_code=source)
         tree = shell.transform_ast(ast.parse(source, file))
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         codes = [shell.compile(tree, file, "exec")]
         if last is not None:
+            # This mode displays the value of the expression.
             codes.append(shell.compile(ast.Interactive([last]), file, "single"))
 
         def run() -> None:

@@ -76,6 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.stash[_stale] = stale_entries(config, items)
 
 
+# Before the fixtures are set up, of which `comms` looks for the verdict.
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Read the expectations of the test."""
@@ -93,6 +94,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(refused, pytrace=False)
 
 
+# The innermost wrapper, so that the work of other plugins is not recorded.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Record the body of the test, and judge it."""

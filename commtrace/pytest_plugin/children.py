@@ -86,6 +86,7 @@ class _CountedBegin(classmethod):
 
 def _recorded_start(process: Any) -> None:
     if _watcher is not None:
+        # A class that overrides `run` need not call the target that would be wrapped.
         own = type(process).run is not BaseProcess.run
         if own:
             _watcher.started(f"{process.name}, a process whose class overrides run()")

@@ -50,6 +50,7 @@ def announce(mesh: DeviceMesh) -> None:
     """Notify the recorder of the groups of a mesh, and of their axes."""
     names = getattr(mesh, "_dim_group_names", ())
     axes = getattr(mesh, "mesh_dim_names", None) or [f"axis{n}" for n in range(len(names))]
+    # The facts of a run follow the newest group, which an announced one must not become.
     newest = RECORDER.groups.newest
     for name, axis in zip(names, axes, strict=False):
         try:

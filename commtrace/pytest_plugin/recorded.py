@@ -90,7 +90,9 @@ class RecordedTest:
         children.watch(None)
         self._meshes.__exit__(None, None, None)
         set_rank_context(None)
+        # While the recording is still on, since a recording that is off hears no test call.
         self._why_incomplete = why_incomplete(self._own)
+        # The recording's warning becomes a gap, even where the test turns warnings into errors.
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self._own.__exit__(None, None, None)

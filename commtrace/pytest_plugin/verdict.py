@@ -202,6 +202,7 @@ class Verdict:
         from commtrace.analyze import load
         from commtrace.report import write_report
 
+        # File systems limit the length of a name, usually to 255 bytes.
         name = re.sub(r"[^\w.=-]+", "_", self._item.nodeid).strip("_")[-120:]
         place = self._config.rootpath / folder / name
         paths = saved(self.recorded.traces(), place / "run.json")

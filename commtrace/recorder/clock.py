@@ -23,6 +23,7 @@ def epoch_ns() -> int:
     for _ in range(_NUM_READINGS):
         before, wall, after = now(), time_ns(), now()
         readings.append((after - before, wall - (before + after) // 2))
+    # The shortest reading leaves the least doubt about when the wall clock was read.
     return min(readings)[1]
 
 

@@ -90,6 +90,7 @@ def is_heard(buffer: Sink) -> bool:
     if buffer not in RECORDER.buffers:
         return False
     witness = SelfCheck()
+    # Buffers of a single rank ignore the self-check call by themselves.
     of_all_ranks = [each for each in RECORDER.buffers if each.rank is None]
     for each in of_all_ranks:
         each.rank = NO_RANK
@@ -107,6 +108,7 @@ def _forget_in_child() -> None:
     """Stop recording in a forked child; the parent writes the spool."""
     RECORDER.set_buffers(())
     for each in list(_recording_operators):
+        # Leaving a mode pops the innermost one, which may be another tool's.
         if each.is_innermost:
             each.stop_recording_operators()
 

@@ -39,6 +39,7 @@ class Place:
     def __init__(self, path: str, module: nn.Module, root: Place | None, num_calls: int) -> None:
         self.path = path
         self.class_name = type(module).__name__
+        # Weak: a recording must not keep modules alive.
         self.module = weakref.ref(module)
         self.root = root or self
         self.plain = plain_path(self.root.module(), path.removeprefix(self.root.path).lstrip("."))
@@ -65,6 +66,7 @@ class Place:
         create a new module for each call.
         """
         known = self._names.get(id(module))
+        # The identity may have been that of a module that is gone.
         if known is not None and known[0]() is module:
             return known[1]
         self._num_misses += 1
@@ -79,6 +81,7 @@ class Place:
         self._names = {}
         if owner is not None:
             named = list(owner.named_modules(remove_duplicate=False))
+            # The last assignment wins: the shortest path, and of equals the first one.
             for name, each in sorted(reversed(named), key=_depth, reverse=True):
                 self._names[id(each)] = (weakref.ref(each), name)
 

@@ -61,6 +61,7 @@ class Recorder:
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
         self.buffers = buffers
+        # Bound once here: looking the methods up would cost each operator.
         self.span_keepers = tuple([each.keep_span for each in buffers if each.wants_spans])
         self.wants_layouts = any(each.wants_layouts for each in buffers)
         self.wants_stacks = any(each.wants_stacks for each in buffers)
@@ -94,6 +95,7 @@ class Recorder:
     def numbering(self, *, with_ops: bool) -> Numbering:
         """Return a numbering that starts now."""
         seqs = {group: group.seq for group in self.groups}
+        # A copy, since other threads may add ranks meanwhile.
         calls = {rank: count[0] for rank, count in list(self._num_calls.items())}
         return Numbering(calls, seqs, self.num_ops if with_ops else None)
 
@@ -120,6 +122,7 @@ class Recorder:
                 contents = sent_id(signature, args, self._contents)
             group = request.group
             # Atomic, since no function is called and no thread switches.
+            # The number is in a list, which is true even while the number is 0.
             count = self._num_calls.get(group.rank) or self._new_count(group.rank)
             number, seq = count[0], group.seq
             count[0] = number + 1
@@ -129,6 +132,7 @@ class Recorder:
             collectives.last_op = native_op
             for buffer in self.buffers:
                 buffer.add(call)
+            # Taken last, so that the recorder's own work is no part of the call's duration.
             call.issued(now())
             return call
         except Exception as error:
@@ -136,6 +140,7 @@ class Recorder:
             return None
 
     def _new_count(self, rank: int) -> list[int]:
+        # Threads of one rank may get here together, and all must count in the same list.
         return self._num_calls.setdefault(rank, [0])
 
     def runs_in_cpp(self, tensor: Any, group: Any) -> bool:
@@ -172,6 +177,7 @@ class Recorder:
                 if len(self._announced) >= _MAX_ANNOUNCED:
                     self._announced.clear()
                 request.share()
+                # The request keeps its reason alive, so that the identity in the key is not reused.
                 self._announced[id(reason), native_op] = request
         return request
 

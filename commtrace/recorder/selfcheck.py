@@ -54,6 +54,7 @@ def call_without_peers() -> None:
     group._register_backend(torch.device("cpu"), fake, make_fake_backend(0, 1))
     group._set_default_backend(fake)
     group._set_group_name(_NAME)
+    # The facts of a run follow the newest group, which this one must not become.
     newest = RECORDER.groups.newest
     RECORDER.groups.of(group).rank = _NO_RANK
     with no_dispatch_modes():

@@ -38,6 +38,7 @@ def remove_terminate_handler(write: Callable[[], None]) -> None:
 
 def _terminating() -> None:
     for write in list(_handlers):
+        # The process is about to end: each handler gets its turn, whatever the others do.
         with contextlib.suppress(Exception):
             write()
     _Handler(_before)()
@@ -54,4 +55,5 @@ def _setter() -> Any:
 
 
 _set_terminate = _setter()
+# `_kept` holds the callback, which ctypes would free although C++ still refers to it.
 _ours = ctypes.cast(_kept := _Handler(_terminating), ctypes.c_void_p)

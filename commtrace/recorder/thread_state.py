@@ -130,6 +130,7 @@ class BackwardPass:
         self.task = task
         self.caller = caller
         self.outer_module_call = outer_module_call
+        # An empty interval: no node of this pass has been looked up yet.
         self.made_from = self.made_until = 0
 
 
@@ -180,18 +181,21 @@ def _is_started_in_python() -> bool:
     """Return whether this is the main thread or one started by `threading`."""
     if threading.get_ident() == threading.main_thread().ident:
         return True
+    # The outermost frame of a thread of `threading` is in that module.
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
     return frame.f_globals.get("__name__") == threading.__name__
 
 
+# Weak, so that the state of a thread ends with it.
 _states: weakref.WeakSet[ThreadState] = weakref.WeakSet()
 
 
 class _Current(threading.local):
     def __init__(self) -> None:
         self.state = ThreadState()
+        # A shortcut for module calls, which saves them a look-up.
         self.modules = self.state.modules
         _states.add(self.state)
 
@@ -201,6 +205,7 @@ CURRENT = _Current()
 
 def forget_module_calls() -> None:
     """Drop the module calls of finished passes in all threads."""
+    # A copy, since threads may add themselves meanwhile.
     for state in list(_states):
         state.forget_module_calls()
 

@@ -84,9 +84,11 @@ def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
     """
     position = pd.Series(np.arange(len(frames.comm)), index=frames.comm.index)
     counted = [position[each.rows].to_numpy() for _, each, _ in reported(frames)[:MAX_FINDINGS]]
+    # A set is identified by the XOR of its random marks, which needs no list for each call.
     marks = np.random.default_rng(0).integers(1, 1 << 62, size=len(counted))
     sums = np.zeros(len(frames.comm), dtype="int64")
     for rows, mark in zip(counted, marks, strict=True):
+        # A row that is listed twice would cancel its own mark.
         sums[np.unique(rows)] ^= mark
     _, firsts, code = np.unique(sums, return_index=True, return_inverse=True)
     sets: list[list[int]] = [[] for _ in firsts]

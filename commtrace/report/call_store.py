@@ -94,6 +94,7 @@ def call_store(frames: Frames) -> CallStore:
         rounded = {name: _rounded(columns[name], resolution) for name in _TIMES}
         rounded["rank"] = columns["rank"]
         encoded = [*counted, *(_encoded(name, rounded) for name in _TIMES)]
+        # Without a time stamp, since the fingerprint of equal runs must be equal.
         body = gzip.compress(b"".join(data for _, data in encoded), compresslevel=6, mtime=0)
         if len(body) <= MAX_BYTES:
             break
@@ -151,6 +152,7 @@ def _sites(comm: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
         codes = values.cat.codes if values.dtype == "category" else pd.factorize(values)[0]
         codes = np.asarray(codes, dtype="int64")
         num_codes = int(codes.max(initial=0)) + 1
+        # Renumbered before the combined code would need more than 64 bits.
         if span * num_codes >= 1 << 62:
             key, known = pd.factorize(key)
             span = len(known)
@@ -172,6 +174,7 @@ def _encoded(name: str, columns: dict[str, np.ndarray]) -> tuple[dict[str, Any],
     for other, sign in terms:
         values = values - sign * columns[other]
     if name in _IN_SERIES:
+        # -2 is no rank, so that the first row always begins a series.
         is_first = np.diff(columns["rank"], prepend=-2) != 0
         values = np.where(is_first, values, np.diff(values, prepend=0))
     folded = ((values << 1) ^ (values >> 63)).astype("<u8")

@@ -114,6 +114,7 @@ def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
 
 
 def _row(row: Grown) -> dict[str, Any]:
+    # JSON has no nan.
     values = {
         measure: [None if value != value else value for value in row.values[measure]]
         for measure in MEASURES

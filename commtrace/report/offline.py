@@ -38,6 +38,7 @@ def offline_page(
     script, plotly = "\n".join(map(source, scripts)), get_plotlyjs()
     return environment.get_template(template).render(
         policy=content_policy(script, plotly),
+        # Only texts of this package are exempt from escaping; no value of a trace is.
         style=Markup(style),
         script=Markup(script),
         plotly=packed(plotly),

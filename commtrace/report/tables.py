@@ -81,6 +81,7 @@ def _values(values: pd.Series, column: Column, frames: Frames) -> Any:
         return [None if value != value else value for value in values.tolist()]
     if column.unit == INSTANT:
         values = (values - frames.start_ns).where(values >= 0, column.missing)
+    # -1 stands for the time outside of steps and is no missing value.
     may_lack = column.name not in ("step",)
     return [None if may_lack and value == column.missing else value for value in values.tolist()]
 

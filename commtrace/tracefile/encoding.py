@@ -35,6 +35,7 @@ NOT_ALIKE = -1
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _CODES_OF_MISSING: dict[type, int] = {int: -1, bool: 0, str: 0}
 _SWAP = sys.byteorder == "big"
+# The lowest byte comes first in a file, on machines of either byte order.
 _PLANES = tuple(reversed(range(8))) if _SWAP else tuple(range(8))
 
 
@@ -68,6 +69,7 @@ def encode_ints(values: Sequence[int]) -> tuple[Description, bytes]:
     if width > 1:
         deltas = [0, *map(sub, values[1:], values)]
         narrow = _width(min(deltas), max(deltas))
+        # Differences beyond 64 bits have width 8, so they are never narrower.
         if narrow < width:
             description = {"width": narrow, "delta": True, "first": values[0]}
             return description, _pack(_TYPECODES[narrow], deltas)
@@ -85,6 +87,7 @@ def encode_planes(values: array[int]) -> tuple[Description, bytes]:
     """
     packed = values.tobytes()
     planes = [packed[place::8] for place in _PLANES]
+    # `count` compares the bytes in C.
     alike = [plane[0] if plane.count(plane[:1]) == len(plane) else NOT_ALIKE for plane in planes]
     differing = [plane for plane, byte in zip(planes, alike, strict=True) if byte == NOT_ALIKE]
     return {"planes": alike}, b"".join(differing)

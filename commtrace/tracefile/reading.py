@@ -70,6 +70,7 @@ def reading(summary: str) -> Iterator[None]:
     try:
         yield
     except CommtraceError:
+        # First, since some of these are OSErrors as well.
         raise
     except DamageError as error:
         raise TruncatedTraceError(
@@ -206,6 +207,7 @@ def _all_of(stream: io.RawIOBase, size: int, summary: str) -> bytes:
     """Read a file that may be longer than its size says."""
     most = _limit() or _MOST_BYTES
     parts: list[bytes] = []
+    # At least one byte, since an empty read means the end of the file.
     total, ask_for = 0, size + 1
     while total <= most >= size:
         part = stream.read(ask_for)
@@ -229,6 +231,7 @@ def inflate(data: bytes, most: int, *, container: int = ZLIB) -> bytes:
         machine = zlib.decompressobj(container)
         while not machine.eof:
             try:
+                # One byte beyond the limit shows that there is more. A length of 0 is no limit.
                 part = machine.decompress(data, min(_CHUNK_BYTES, most - total + 1))
             except zlib.error as error:
                 raise DamageError(f"damaged compressed data: {error}") from error
@@ -239,6 +242,7 @@ def inflate(data: bytes, most: int, *, container: int = ZLIB) -> bytes:
             if total > most:
                 raise MoreThanError(f"data that inflates to more than {text_of_bytes(most)}")
             data = machine.unconsumed_tail
+        # A gzip file may have several members, and zeros as padding.
         data = machine.unused_data.lstrip(b"\0") if container == GZIP else b""
     return b"".join(parts)
 
@@ -259,6 +263,7 @@ def parse_json(text: str, allowance: Allowance | None = None) -> Any:
         RecursionError: values are nested too deep.
     """
     if allowance is not None:
+        # An upper bound on the number of values, known before any of them takes memory.
         most = text.count(",") + text.count("[") + text.count("{")
         allowance.take(most * BYTES_PER_VALUE, f"{most:,} values")
     value = _DECODER.decode(text)

@@ -62,6 +62,7 @@ def write_trace(trace: Trace, path: Path | str) -> Path:
         "tables": tables,
     }
     with atomic_write(path) as unfinished:
+        # ASCII, since JSON can escape all other characters, lone surrogates included.
         unfinished.write_text(json.dumps(document, separators=(",", ":")), encoding="ascii")
     return path
 
@@ -91,6 +92,7 @@ def _recode(values: ColumnValues, strings: StringTable) -> array[int]:
     """Return the indices in `strings` of the strings that a column uses."""
     if not isinstance(values, StringColumn):
         return strings.codes(values)
+    # One look-up for each distinct string rather than for each row.
     new = {code: strings.code(values.strings[code]) for code in dict.fromkeys(values.codes)}
     return array("q", [new[code] for code in values.codes])
 
@@ -110,6 +112,7 @@ def read_run_file(path: Path) -> Trace:
     allowance = Allowance(summary, len(data))
     with reading(summary):
         document = _parse(data, summary, allowance)
+        # Frees the bytes of the file before the columns take memory.
         del data
         version = _version(document, summary)
         strings = _list_of_strings(document.get("strings"))

@@ -99,6 +99,7 @@ _KILLED = "the process ended before it wrote its first batch"
 _OTHERS = "merge the spools of the other ranks: this rank is then reported as missing"
 _BATCH = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
+# The recorded program pays for the compression.
 _FASTEST = 1
 
 
@@ -170,12 +171,14 @@ class SpoolWriter:
         payload = zlib.compress(b"".join([_LENGTH.pack(len(encoded)), encoded, *blobs]), _FASTEST)
         batch = _BATCH.pack(len(payload), zlib.crc32(payload)) + payload
         self._append(batch if self._end else _FIRST_LINE + batch)
+        # Not before the batch is in the file: strings of a lost batch go with the next one.
         self._num_written = len(self._strings.strings)
 
     def _append(self, data: bytes) -> None:
         """Append all of `data` or nothing: a partial write, as on a full disk, is truncated."""
         try:
             rest = memoryview(data)
+            # A raw stream may write a part only.
             while rest:
                 rest = rest[self._stream.write(rest) :]
             self._stream.flush()
@@ -384,6 +387,7 @@ class _Builder:
         for name in _OF_EACH[table]:
             rows[name].extend(numbers[name])
         require_codes(numbers[SITE.name], len(sites["rank"]), f"sites of {table}")
+        # The memory is charged before each site is copied into its rows.
         require_rows(len(numbers[SITE.name]), len(TABLES[table]), self._allowance, table)
         for column in SITES[table]:
             rows[column.name].extend(map(sites[column.name].__getitem__, numbers[SITE.name]))

@@ -28,6 +28,7 @@ _DONE_SUFFIX = ".done"
 _SPOOLS_SUFFIX = ".spools"
 _POLL_INTERVAL_S = 0.05
 _TIME_TO_BEGIN_S = 5.0
+# The system states the start of a process in clock ticks, usually of 10 ms.
 _CLOCK_TICK_S = 0.02
 
 
@@ -86,6 +87,7 @@ class SpoolFolder:
             return self._begun(_name_of_process(path), "w+b")
 
     def _begun(self, path: Path, mode: str) -> BinaryIO:
+        # Unbuffered, so that a killed process loses nothing of a batch that was written.
         stream = open(path, mode, buffering=0, opener=opener)  # noqa: SIM115 - the recording closes
         _done_mark(path).unlink(missing_ok=True)
         self._opened = path
@@ -191,6 +193,7 @@ def _process_age_s(pid: int) -> float:
     """Return the age of a process in seconds; infinite if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
+        # The name of the process, in parentheses, may contain blanks. The start is field 22.
         ticks = int(stat.rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):

@@ -100,6 +100,7 @@ class StringTable:
         """Return the indices of many strings."""
         known = self._codes
         try:
+            # Tried first, since it calls no function for each string.
             return array("q", [known[string] for string in strings])
         except KeyError:  # some are new
             return array("q", [self.code(string) for string in strings])

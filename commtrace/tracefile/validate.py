@@ -140,6 +140,7 @@ def _are_candidates(text: str) -> bool:
         and len(each) == 2
         and isinstance(each[0], str)
         and type(each[1]) in (int, float)
+        # Neither nan nor infinity, which Python's JSON reader accepts.
         and abs(each[1]) < 1e300
         for each in candidates
     )
@@ -151,10 +152,12 @@ _FURTHER = {"ranks": _are_members, "candidates": _are_candidates}
 def _doubles(name: str, table: Table) -> Iterator[Problem]:
     """Report rows that share the values of columns that must be unique."""
     keys = [_codes(table[column]) for column in UNIQUE[name]]
+    # Rows in order have no duplicates, which usually spares the sort.
     if not len(keys[0]) or _is_increasing(keys):
         return
     order = np.lexsort(keys[::-1])
     for key in keys:
+        # Unknown values (-1) are no duplicates of each other.
         order = order[key[order] >= 0]
     same = np.ones(len(order) - 1, dtype=bool)
     for key in keys:
@@ -234,7 +237,9 @@ def _printable(trace: Trace) -> Trace:
         if isinstance(values, StringColumn)
     }
     for strings in lists.values():
+        # One attempt for all strings, since bad ones are rare.
         if not _can_be_encoded("\n".join(strings)):
+            # In place, since all columns share the list.
             strings[:] = distinct([_encodable(each) for each in strings])
     return replace(trace, run=_encodable(trace.run))
 

@@ -78,6 +78,7 @@ def _numels(shapes: str) -> tuple[int, ...]:
     """Return the number of elements of each tensor in a text like `[8,16];[4]`."""
     found = []
     for shape in filter(None, shapes.split(";")):
+        # An empty list of sizes is a scalar, whose product is 1.
         sizes = [int(size) for size in shape.strip("[]").split(",") if size]
         found.append(prod(sizes))
     return tuple(found)

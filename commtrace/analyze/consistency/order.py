@@ -73,6 +73,7 @@ def _backward_edges(calls: pd.DataFrame, node: pd.Series) -> Edges:
     places = [
         calls.groupby(node)[name].max().sort_index().to_numpy() for name in ("id", "issue_ns")
     ]
+    # Fewer backward steps leave fewer calls to search.
     place = min(places, key=lambda each: np.count_nonzero(each[first] >= each[then]))
     backward = place[first] >= place[then]
     if not backward.any():
@@ -89,6 +90,7 @@ def _covered_by(values: np.ndarray, lows: np.ndarray, highs: np.ndarray) -> np.n
     """Return a mask of the values that lie in one of the closed intervals."""
     begun = np.searchsorted(np.sort(lows), values, side="right")
     ended = np.searchsorted(np.sort(highs), values, side="left")
+    # A value is inside if more intervals have begun at it than have ended before it.
     return begun > ended
 
 

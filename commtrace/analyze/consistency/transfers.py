@@ -50,6 +50,7 @@ def unmatched_transfers(
             pairs.setdefault(pair, []).append((source, target, row))
         for pair, directions in pairs.items():
             yield _problem(frames, covered, pair, directions, column)
+        # Pairs that differ in number differ in bytes as well, which would be a second problem.
         wide = wide.drop(uneven.index)
 
 

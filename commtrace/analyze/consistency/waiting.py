@@ -53,6 +53,7 @@ class Wait:
 def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait]:
     """Return every rank that hangs in a call at which others did not arrive."""
     comm = frames.comm
+    # By thread, since another thread of the rank may still make calls.
     last = comm.sort_values("id").groupby(["rank", "thread"], sort=False).tail(1)
     hanging = last[last["complete_ns"] < 0]
     if hanging.empty:
@@ -107,6 +108,7 @@ def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
     for wait in all_waits:
         of_rank.setdefault(wait.rank, []).append(wait)
         calls[wait.call] = wait.others
+    # Without a rank that hangs and is waited for, there is no cycle.
     stuck = {rank for others in calls.values() for rank in others} & of_rank.keys()
     if not stuck:
         return []
@@ -167,4 +169,5 @@ def rows_of(found: list[list[Wait]]) -> set[int]:
 
 def hangs_in(all_waits: list[Wait]) -> dict[int, str]:
     """Return the call that each rank hangs in, by rank."""
+    # Reversed, since later keys replace earlier ones: the first wait of a rank counts.
     return {wait.rank: wait.text for wait in reversed(all_waits)}

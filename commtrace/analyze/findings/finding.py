@@ -129,6 +129,7 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
         "num_calls": len(rows) / num_ranks,
         "cost_bytes": finding.cost_bytes / num_ranks,
         "cost_ns": finding.cost_ns / num_ranks,
+        # The share refers to the time in steps, so the cost outside of steps is left out.
         "share": finding.cost_ns * in_steps / (counted_ns(frames) or float("nan")),
         "evidence": ",".join(f"{r}:{i}" for r, i in zip(few["rank"], few["id"], strict=True)),
     }

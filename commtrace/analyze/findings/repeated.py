@@ -93,6 +93,7 @@ def _tensors_again(frames: Frames) -> pd.Index:
     calls = gathers[["rank", "group", "sent_id"]].astype({"group": object})
     calls = calls.assign(number=number[gathers.index]).sort_values("number", kind="stable")
     before = calls.groupby(["rank", "group", "sent_id"])["number"].shift(1)
+    # Unknown tensors share the id -1 and must not pass for the same one.
     calls["before"] = before.where(calls["sent_id"] >= 0)
     collectives = calls.groupby(["group", "number"])["before"]
     is_again = (collectives.transform("count") == collectives.transform("size")) & (

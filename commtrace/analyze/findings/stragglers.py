@@ -100,6 +100,7 @@ def _delays(frames: Frames) -> pd.DataFrame:
     events = events.assign(
         rank=late["rank"],
         step=late["step"],
+        # In floats, since the squares in `_always_late` could overflow 64 bits.
         cost=events["delay_ns"].astype("float64") * events["num_ranks"],
     )
     return events[late["kind"].isin(NEEDS_EVERYONE)]
@@ -111,7 +112,9 @@ def _always_late(frames: Frames, events: pd.DataFrame) -> list[int]:
     odds, least_spread = map(frames.settings.threshold, ("straggler_ratio", "straggler_spread"))
     found = []
     for rank, cost in events.groupby("rank")["cost"]:
+        # The effective number of calls: n if all n cost the same, and 1 if a single one dominates.
         spread = cost.sum() ** 2 / (cost**2).sum()
+        # Without a division, since the others may cause no delay at all.
         is_most = cost.sum() * (num_ranks - 1) >= odds * (total - cost.sum())
         if cost.sum() >= least and is_most and spread >= least_spread:
             found.append(rank)

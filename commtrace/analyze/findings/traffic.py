@@ -39,6 +39,7 @@ def small_messages(frames: Frames) -> list[Finding]:
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
     for (group, kind, phase, carries), rows in small.groupby(of_one, observed=True):
         bundles = rows.groupby(["rank", "step"])
+        # One message remains of each bundle; it is counted like the longest.
         saved = rows["cost"].sum() - bundles["cost"].max().sum()
         mean = text_of_bytes(rows["payload_bytes"].mean())
         content = f"{carries}, " if carries else ""

@@ -71,6 +71,7 @@ def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
     rows = part.comm.loc[labels].join(arrived.drop(columns=["rank", "id"]))
     rows = rows.sort_values(["issue_ns", "rank"])
     issued = rows.loc[rows["issue_ns"] >= 0, "issue_ns"]
+    # Both are nan if no time is known, and every comparison with nan is false.
     first, last = issued.min(), issued.max()
     peers = tuple(
         Peer(

@@ -226,6 +226,7 @@ def _operators(frames: Frames, call: pd.Series) -> tuple[Operator, ...]:
     rows = ops.set_index("id")[["parent", "op", "level", "start_ns", "duration_ns"]]
     chain: list[Operator] = []
     number = int(call["op_id"])
+    # Bounded, since parents that form a cycle must not hang the search.
     while number in rows.index and len(chain) < len(rows):
         row: Mapping[str, object] = rows.loc[number].to_dict()
         chain.append(

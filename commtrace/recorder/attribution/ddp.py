@@ -70,6 +70,7 @@ class BucketNames(_KeepsModel):
     def __call__(self) -> Sequence[str]:
         """Return the names; none if they cannot be determined."""
         wrapper, parameter = self._wrapper, self._parameter
+        # The reducer holds its lock during a backward pass, so asking it here could hang.
         if current_graph_task_id() >= 0:
             return ()
         named = [
@@ -85,6 +86,7 @@ class BucketNames(_KeepsModel):
             if position in (None, *indices)
             and sum(named[i][1].numel() for i in indices if i < len(named)) == self._numel
         ]
+        # Without the parameter that completed it, buckets of one size cannot be told apart.
         is_certain = position is not None or all(sorted(each) == sorted(found[0]) for each in found)
         return found[0] if found and is_certain else ()
 

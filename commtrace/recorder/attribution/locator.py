@@ -61,6 +61,7 @@ from commtrace.recorder.thread_state import CURRENT, ThreadState
 from commtrace.torch_internals.autograd import AccumulateGrad, current_graph_task_id, current_node
 
 _SEEN_CHECKPOINT, _SEEN_OPTIMIZER = 1 << CHECKPOINT, 1 << IN_OPTIMIZER
+# Makes a `Location` without the call of its own `__new__`, a Python function.
 _new = tuple.__new__
 
 
@@ -137,6 +138,7 @@ class Locator:
             found = self._locate_in_callback(attribution, code, instruction)
             if found is not None:
                 return found
+        # The depth is only a hint, but rules most calls out before the stack is walked again.
         if phase is OTHER and state.optimizer.depth and _is_in_step(frame, state):
             phase = OPTIMIZER
         return _new(Location, (phase, call, code, instruction, attribution))
@@ -193,6 +195,7 @@ class Locator:
             node: Any = current_node()
             call = None if node is None else self.call_of_node(node, state)
             parameter = _parameter_of(node)
+            # A reducer sends when the gradient of a leaf is ready, or after the last node.
             if node is None or (call is not None and parameter is not None):
                 if outermost is None:  # called from the engine
                     call, attribution = self._sent_by_reducer(call, parameter, sent, dtype)

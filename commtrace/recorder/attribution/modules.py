@@ -276,6 +276,7 @@ def _tracked(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable[.
     outside = tracker._outside
 
     def tracked_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # True while dynamo traces, so that nothing of what follows becomes part of the graph.
         if is_compiling():
             return original(self, *args, **kwargs)
         modules = CURRENT.modules
@@ -285,6 +286,7 @@ def _tracked(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable[.
             place = tracker.place_of(outer, self)
         number = place.num_calls
         place.num_calls = number + 1
+        # One tuple per call: calls are compared by identity.
         modules.innermost = call = (place, number)
         seqs, calls = modules.mark_seqs, modules.mark_calls
         if not seqs:

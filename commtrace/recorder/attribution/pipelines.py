@@ -46,6 +46,7 @@ def note_transfers() -> Callable[[], None]:
             _note(frame, tensor)
 
     def end() -> None:
+        # Another tool may have replaced it since.
         if dist.P2POp.__init__ is noting:
             dist.P2POp.__init__ = original
         _noted.clear()
@@ -61,6 +62,7 @@ def _note(frame: FrameType | None, tensor: Any) -> None:
             stage = frame.f_locals.get("self")
             module, number = getattr(stage, "submod", None), getattr(stage, "stage_index", -1)
             if isinstance(module, nn.Module):
+                # Entries are not removed one by one, so the table is emptied to bound its memory.
                 if len(_noted) >= _MAX_NOTED:
                     _noted.clear()
                 _noted[id(tensor)] = weakref.ref(tensor), Transfer(module, number, *method)
@@ -90,6 +92,7 @@ def transfer_below(frame: FrameType) -> Transfer | None:
         if at.f_code.co_name in _ISSUING:
             tensor = at.f_locals.get("tensor")
             reference, transfer = _noted.get(id(tensor), (None, None))
+            # Another tensor may have got the identity of a noted one.
             return transfer if reference is not None and reference() is tensor else None
         at = at.f_back
     return None

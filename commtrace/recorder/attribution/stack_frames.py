@@ -82,6 +82,7 @@ def kind_of(frame: FrameType) -> int:
 def _learn_kind(frame: FrameType) -> int:
     """Return the kind of a frame's module; generated code without one is judged by its file."""
     module = frame.f_globals.get("__name__") or ""
+    # Not cached, since all generated code has the same empty name.
     if not module:
         return LIBRARY if frame.f_code.co_filename.startswith(_GENERATED) else USER
     kind = _FRAMES_OF_MODULES.get(module)
@@ -137,6 +138,7 @@ def walk(
     code, instruction, seen = None, -1, 0
     attributing = installed = outermost = None
     while frame is not None:
+        # `kind_of`, inlined to save a call for each frame.
         try:
             kind = kinds[frame.f_globals["__name__"]]
         except KeyError:

@@ -79,6 +79,7 @@ class StepCalls:
                     result = original(thing, *args, **kwargs)
                 finally:
                     setattr(self._nesting, source, depth)
+                # The constructor of a scheduler calls `step` as well.
                 if not depth and not getattr(thing, "_is_initial", False):
                     self._ticked(source, thing)
                 return result

@@ -28,6 +28,7 @@ from commtrace.schema import TABLES
 from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, SpoolWriter, sites_of
 from commtrace.tracefile.spool import NUMBERS, SITES
 
+# Each batch repeats these rows, so their number is bounded.
 _MAX_OUTSTANDING_ROWS = 1000
 _MAX_CALLS_IN_BATCH = 5000
 _MAX_OPS_IN_BATCH = 50_000
@@ -160,6 +161,7 @@ class Buffer:
             call_sites.append(self._add_op(key, each) if call_site is None else call_site)
         if len(self._op_pairs) >= _MAX_PAIRS:
             self._op_pairs.clear()
+        # The operators are kept alive, since the key has their identities.
         found = self._op_pairs[pair] = (call_sites[0], call_sites[1], (op, inner_op))
         return found
 
@@ -228,12 +230,14 @@ class Buffer:
                 try:
                     self._write_batch(facts if number == num_full else None, is_last)
                 except OSError as error:
+                    # The other batches are tried as well, so that their entries leave memory.
                     failure = error
         if failure is not None:
             raise failure
 
     def _write_batch(self, facts: Mapping[str, Any] | None, is_last: bool) -> None:
         done, waiting = self._split_by_completion(is_last)
+        # Before the call sites are taken: a number must not be written ahead of its call site.
         numbers = {"comm": self._numbers_of(done), "ops": self._take_spans()}
         tables = {
             "groups": self._new_groups([*done, *waiting]),
@@ -321,6 +325,7 @@ class Buffer:
     def _take_spans(self) -> list[int]:
         """Take the buffered operator numbers, in the file's numbering; threads may append."""
         spans = self._spans[: _MAX_OPS_IN_BATCH * _SPAN_WIDTH]
+        # Only the part that was copied: threads may have appended to the rest.
         del self._spans[: len(spans)]
         if first := self._numbering.first_op:
             for place in (0, 1):

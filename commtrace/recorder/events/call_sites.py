@@ -32,6 +32,7 @@ class CallSites:
         """
         with self._lock:
             if len(self._numbers) >= _MAX_KNOWN:
+                # Cleared in place, since `number_of` is bound to this dictionary.
                 self._numbers.clear()
                 self._kept_alive.clear()
             number = self._num_known

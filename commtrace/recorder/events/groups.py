@@ -82,6 +82,7 @@ class Groups:
     def of(self, process_group: Any) -> Group:
         """Return the group of a `ProcessGroup`."""
         known = self._known.get(id(process_group))
+        # The identity may have been that of a group that is gone.
         if known is not None and known.process_group() is process_group:
             return known
         key = id(process_group)
@@ -113,6 +114,7 @@ def _meshes() -> list[DeviceMesh]:
 
     Some may be leftovers from a time when another group had the same name.
     """
+    # An instance refers to its class, so that no registry of meshes is needed.
     found = [each for each in gc.get_referrers(DeviceMesh) if type(each) is DeviceMesh]
     young = [{id(each) for each in gc.get_objects(generation)} for generation in (0, 1)]
 

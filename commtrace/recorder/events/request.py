@@ -150,6 +150,7 @@ class Request:
         signature, own = self.signature, self.group.group_rank
         if signature.split is not None:
             split = args[signature.split]
+            # Exact, since all rows have equally many bytes. All splits may be 0.
             return self.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
         sent = args[signature.sent or 0]
         if isinstance(sent, torch.Tensor):  # equal splits, or splits that only the device knows

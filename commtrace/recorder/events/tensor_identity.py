@@ -68,6 +68,7 @@ class TensorIdentity:
             with self._lock:
                 number = self._number(tensors, are_written)
             if are_read and self._differs(number, tensors):
+                # The tensors then have a new number without a sample, so this recurs only once.
                 self.write(tensors)
                 return self.of(tensors, are_written=are_written, are_read=True)
         except (RuntimeError, NotImplementedError):  # inference tensors have no version counter
@@ -118,6 +119,7 @@ class TensorIdentity:
             known = self._storages[address] = _Known(self._num_storages, storage)
             self._num_storages += 1
         num_written = known.num_written
+        # After the number was read: the call sends the contents from before its own write.
         known.num_written += is_written
         return (
             known.number, num_written, tensor._version, tensor.dtype,
@@ -133,6 +135,7 @@ def _sample(tensor: torch.Tensor) -> bytes:
     start = (int(tensor.storage_offset()) + tensor.numel() // 2) * size
     length = min(_SAMPLE_BYTES, int(storage.nbytes()) - start)
     address = storage.data_ptr()
+    # A storage resized to nothing has no address, and reading there would crash.
     return string_at(address + start, length) if address and length > 0 else b""
 
 

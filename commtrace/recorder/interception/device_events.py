@@ -30,6 +30,7 @@ _NS_PER_MS = 1_000_000
 _MAX_EXPECTED = 10_000
 # An elapsed time is a float with a 24-bit mantissa: about a microsecond in ten seconds.
 _ORIGIN_LASTS_NS = 10_000_000_000
+# `cudaStreamCaptureModeRelaxed` of CUDA's runtime.
 _RELAXED = 2
 
 
@@ -137,12 +138,14 @@ class DeviceEvents:
             return False
         if self._origin is None:
             self._origin = self._new_origin()
+        # Without the lock: a deque's operations are atomic, and a query takes what it finds.
         self._expected.append((self._device.record_on_current_stream(), *self._origin, call))
         return True
 
     def query(self) -> None:
         """Set the completion time of calls that have completed since the last query."""
         with self._lock, self._device.querying():
+            # Bounded by the present length, since calls in progress are appended again.
             for _ in range(len(self._expected)):
                 self._query(*self._expected.popleft())
             if self._origin is not None and now() - self._origin[1] > _ORIGIN_LASTS_NS:
@@ -166,6 +169,7 @@ class DeviceEvents:
         before = now()
         event = self._device.record_on_idle_stream()
         event.synchronize()
+        # The event was reached in between; the middle halves the largest error.
         return event, (before + now()) // 2
 
 

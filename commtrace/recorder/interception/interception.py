@@ -60,6 +60,7 @@ class Interception:
         for name, signature in SIGNATURES.items():
             self._register(name, self._kernel(name, signature))
         self._register(BATCH, batched(receiver, next_kernel(BATCH)))
+        # A kernel costs time at each wait, so there is none before the first result.
         pending.before_first_result = self._register_wait_tensor
         self._work_wait = vars(dist.Work)["wait"]
         set_issuer(issuing(receiver))
@@ -74,6 +75,7 @@ class Interception:
         with self._lock:
             self._receiver.pending.before_first_result = None
             for library in self._libraries.values():
+                # The kernels must be gone now, not once the library happens to be collected.
                 library._destroy()
             self._libraries = {}
         set_issuer(None)
@@ -90,6 +92,7 @@ class Interception:
         """Install the kernel of `wait_tensor`, now that there is a result to wait for."""
         pending = self._receiver.pending
         with self._lock:
+            # Several threads may have a first result at once, or another one may be uninstalling.
             if pending.before_first_result is not None:
                 pending.before_first_result = None
                 self._register(WAIT, wait_tensor(pending, next_kernel(WAIT)))

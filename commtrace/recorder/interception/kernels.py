@@ -71,6 +71,7 @@ def native(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
         if not receiver.buffers:  # in a forked process, or during interpreter shutdown
             return pass_on(BELOW[keyset.raw_repr()], *args)
         state = CURRENT.state
+        # `_caller`, inlined to save a call.
         try:
             frame = sys._getframe(1)
         except ValueError:  # a C++ thread such as the autograd engine's
@@ -81,6 +82,7 @@ def native(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
         try:
             result = pass_on(BELOW[keyset.raw_repr()], *args)
         except BaseException:
+            # After an interrupt as well, or the call would remain outstanding.
             call.raised()
             raise
         receiver.pending.returned(call, result, state)
@@ -134,9 +136,11 @@ def functional(receiver: CallReceiver, name: str, signature: Signature, pass_on:
         before = collectives.num_issued
         try:
             result = pass_on(BELOW[keyset.raw_repr()], *args, **kwargs)
+            # No operator of c10d has run below, so this one communicates by itself.
             if collectives.num_issued == before:
                 call = receiver.issue(name, signature, args, _caller(), state)
                 if call is not None:
+                    # Known only now, but issued before it was passed on.
                     call.issued(begin)
                     receiver.pending.returned(call, result, state)
         finally:
@@ -175,6 +179,7 @@ def direct(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
         collectives.functional_calls, collectives.functional_op = calls, name
         collectives.reduce_op = "" if reduce_op is None else args[reduce_op]
         call = receiver.issue(native_op, signature, args, _caller(), state)
+        # The caller may have set these keys itself, so their state is restored, not cleared.
         had = is_excluded(BACKEND_SELECT), is_included(CPU)
         exclude(BACKEND_SELECT, True)
         include(CPU, True)

@@ -81,6 +81,7 @@ class OperatorMode(TorchDispatchMode):
             phase = FORWARD
         else:
             phase, call = self._locate(state, call, task)
+        # Without a lock: nothing between these two lines lets another thread run.
         number = receiver.num_ops
         receiver.num_ops = number + 1
         parent, op = operators.span_id, operators.innermost
@@ -88,6 +89,7 @@ class OperatorMode(TorchDispatchMode):
         if runner is None:
             begin = now()
             try:
+                # `_op` saves the operator's own `__call__`, a Python function.
                 return func._op(*args, **kwargs) if kwargs else func._op(*args)
             finally:
                 duration = now() - begin
@@ -126,6 +128,7 @@ class OperatorMode(TorchDispatchMode):
             operators.is_declining = True
             return op(*args, **kwargs)
         finally:
+            # Still set if the operator raised before it got to the mode.
             operators.is_declining = False
             pop_mode(None)
 

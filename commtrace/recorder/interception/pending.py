@@ -96,6 +96,7 @@ class PendingCalls:
                 return
             call.returned_work(work)
             self._works[id(work)] = call
+            # The call refers to the handle weakly, and Python may not hold it yet.
             collectives.last_work = work
             if request.is_async:
                 _watch(call, work)
@@ -112,6 +113,7 @@ class PendingCalls:
         """Handle the return of a functional collective that issued `calls`: expect waits for it."""
         try:
             tensors = tensors_of(result)
+            # A coalesced collective is one call with several results.
             if len(calls) != len(tensors):
                 calls = [calls[0]] * len(tensors)
             for tensor, call in zip(tensors, calls, strict=True):
@@ -124,6 +126,7 @@ class PendingCalls:
             call.completed_on_return()
             return
         results, key = self._results, tensor.data_ptr()
+        # The memory was given out again, so the former result will not be waited for.
         former = results.pop(key, None)
         if former is None and len(results) > _MAX_RESULTS:
             former = results.pop(next(iter(results)))
@@ -135,6 +138,7 @@ class PendingCalls:
 
     def call_of_result(self, tensor: torch.Tensor) -> Call | None:
         """Return the call whose result `tensor` is, unless it has been waited for."""
+        # A fake tensor has no address to look up.
         if not self._results or isinstance(tensor, FakeTensor):
             return None
         return self._results.pop(tensor.data_ptr(), None)
@@ -142,6 +146,7 @@ class PendingCalls:
     def call_of_work(self, work: Any) -> Call | None:
         """Return the call that a handle belongs to, unless it has been waited for."""
         call = self._works.get(id(work))
+        # The identity may have been that of a handle that is gone.
         return call if call is not None and call.work() is work else None
 
     def waited_for_result(self, call: Call, begin: int) -> None:

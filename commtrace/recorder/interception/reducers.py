@@ -59,6 +59,7 @@ class Reducers:
                 current.give_up()
             current = self._passes[call.thread] = _Pass(task, self._blocked)
             node: Any = current_node()
+            # Without a node, the reducer's callback is running: only the one after it is missing.
             queue_callback(current.end if node is None else current.begin)
         call.owe()
         current.calls.append(call)
@@ -110,6 +111,7 @@ def settle(calls: Sequence[Call], blocked: Blocked, begun: int = _UNKNOWN) -> No
     ended, through = now(), begun
     for call in calls:
         begin = max(through, call.return_ns)
+        # A bucket that was complete before its turn blocks for no time.
         through = ended if call.complete_ns < 0 else max(begin, min(call.complete_ns, ended))
         blocked(call, begin, through)
         call.pay()

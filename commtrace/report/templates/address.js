@@ -62,6 +62,7 @@ class Address {
 
   /** Called by each part of the page whose field has changed; simultaneous changes are one step of the history. */
   changed(name) {
+    // An address that is being applied changes fields, which must not write it again.
     if (this.isFollowing) return;
     if (!this.touched.size) queueMicrotask(() => this.write());
     this.touched.add(name);
@@ -161,6 +162,7 @@ class Address {
         if (!known.has(name)) throw new RangeError("there is no such part");
         values.set(name, known.get(name)(decodedValue(text)));
       } catch (error) {
+        // A defect of the page must not pass for a bad address.
         if (!(error instanceof RangeError)) throw error;
         refused.push(`${part}: ${error.message}`);
       }

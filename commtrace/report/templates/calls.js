@@ -34,6 +34,7 @@ function decodedColumns(head, bytes) {
   for (const { name, num_bytes: numBytes, terms, in_series: inSeries, is_time: isTime } of head.columns) {
     let values = unfolded(bytes, offset, rows, numBytes);
     offset += rows * numBytes;
+    // Sums of times exceed 32 bits.
     if (isTime) values = Float64Array.from(values);
     for (const [other, sign] of terms) {
       const others = columns[other];
@@ -47,6 +48,7 @@ function decodedColumns(head, bytes) {
     }
     columns[name] = values;
   }
+  // After all columns are decoded, since the differences are between rounded times.
   for (const { name, is_time: isTime } of head.columns) {
     if (!isTime || head.resolution_ns === 1) continue;
     const values = columns[name];

@@ -12,6 +12,7 @@ function saveAs(name, parts, type) {
   link.href = url;
   link.download = name;
   link.click();
+  // The browser reads the file after `click` has returned.
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 

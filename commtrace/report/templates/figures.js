@@ -23,6 +23,7 @@ function bytesOf(text) {
 function unpacked(id) {
   const holder = document.getElementById(id);
   const bytes = bytesOf(holder.textContent.trim());
+  // The text of a large run would stay in memory.
   holder.remove();
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 }

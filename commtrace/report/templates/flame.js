@@ -212,6 +212,7 @@ class Flame {
       this.pointed = slice ? String(slice.__data__?.data?.data?.id ?? "") : undefined;
     }, { passive: true });
     this.place.addEventListener("mouseleave", () => { this.pointed = undefined; });
+    // Not passive, since `turn` keeps the browser from zooming the page.
     this.place.addEventListener("wheel", (event) => this.turn(event), { passive: false });
   }
 

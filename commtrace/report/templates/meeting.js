@@ -22,6 +22,7 @@ function meetingOf(calls, row, groups) {
     differs: isTransfer ? "" : ALIKE.filter((name) => value(each, name) !== value(row, name))
       .map((name) => `${name} ${value(each, name) ?? NOT_KNOWN}`).join(", "),
   }));
+  // A group may be named like a property that every object has.
   const group = Object.hasOwn(groups, value(row, "group") || "") ? groups[value(row, "group")] : null;
   const wanted = isTransfer ? [value(row, "rank"), value(row, "peer")].filter((each) => each !== null)
     : group ? group.ranks : [];

@@ -71,6 +71,7 @@ class Spans {
     this.calls = calls;
     this.ranks = ranks;
     const { issue_ns: start, end_ns: end } = calls.own;
+    // Ends are not in order, but the binary search of `within` needs an order.
     this.reach = new Float64Array(calls.num_rows); // the end of the longest call so far
     for (const { from, to } of calls.byRank.values()) {
       for (let row = from, reach = -Infinity; row < to; row += 1) {
@@ -143,6 +144,7 @@ class Spans {
   count(first, last) {
     const isDrawn = this.drawn();
     const { site } = this.calls;
+    // Without a filter, no call is looked at.
     const isAll = isDrawn.every(Boolean);
     let sum = 0;
     for (const [from, to] of this.within(first, last)) {

@@ -16,6 +16,7 @@ class Steering {
     this.place.setAttribute("aria-describedby", "timeline-status");
     this.place.addEventListener("focus", () => this.describe());
     this.place.addEventListener("blur", () => { this.status.textContent = ""; });
+    // Not passive, since `turn` keeps the browser from zooming or moving the page.
     this.place.addEventListener("wheel", (event) => this.turn(event), { passive: false });
     this.place.addEventListener("mousemove", (event) => { this.pointed = event.clientX; }, { passive: true });
     keys.add("Timeline", this.place, [

@@ -110,6 +110,7 @@ class TableView {
     const keys = rows.length > SORTED_AT_ONCE ? this.rows.keys(name) : undefined;
     if (keys === undefined) return [...rows].sort(order);
     const sought = Float64Array.from(rows, (row) => (keys[row] < 0 ? Infinity : sign * keys[row]));
+    // A typed array sorts numbers by value, without a function to compare them.
     const last = sought.slice().sort()[Math.min(this.limit, sought.length) - 1];
     const before = [];
     const equal = [];

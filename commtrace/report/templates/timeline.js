@@ -228,6 +228,7 @@ class Timeline {
     traces.push(...this.traces.marks());
     document.getElementById("timeline-many").hidden = this.isSingle;
     document.getElementById("timeline-shown").textContent = this.shownText(from, to);
+    // A double-click leads back to the chosen step, not to the range that plotly would reset to.
     await Plotly.react(this.place, traces, layout, { ...CONFIG, doubleClick: false });
     this.listen();
   }
