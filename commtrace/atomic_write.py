@@ -119,7 +119,8 @@ def make_folder(folder: Path) -> None:
 
 def output_error(path: Path | str, error: OSError) -> OutputError:
     """Return the four-part error for an OSError on an output file."""
-    reason = (error.strerror or str(error)).lower()
+    # A reason of the system is no template; braces in it are doubled.
+    reason = (error.strerror or str(error)).lower().replace("{", "{{").replace("}", "}}")
     parts = _REFUSALS.get(error.errno or 0, (reason, "", "another path"))
     if error.errno == errno.ENOENT and Path(path).parent.is_dir():
         parts = ("a file system that accepts no new files", "", "another path")

@@ -28,18 +28,21 @@ def text_of_bytes(num_bytes: float) -> str:
     return f"{size:.3g} TB"
 
 
+_SIZE = r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?"
+
+
 def bytes_of_text(text: str) -> int | None:
     """Parse a size; None if it is not one. `MB` is a million, `MiB` is 2**20.
 
     >>> bytes_of_text("1.5 kB"), bytes_of_text("64 KiB"), bytes_of_text("much")
     (1500, 65536, None)
     """
-    match = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    match = re.fullmatch(_SIZE, text.strip().lower())
     if match is None or (match[3] and not match[2]):
         return None
     base = 1024 if match[3] else 1000
     # Exact, which a product of floats is not.
-    return round(Fraction(match[1]) * base ** " kmgt".index(match[2] or " "))
+    return round(Fraction(match[1].replace("_", "")) * base ** " kmgt".index(match[2] or " "))
 
 
 def text_of_duration(duration_ns: float) -> str:

@@ -25,11 +25,25 @@ def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) ->
                 column.name: {"unit": column.unit, "meaning": column.meaning}
                 for column in analysis.columns
             },
-            # pandas turns nan into null, which Python's own writer does not.
-            "rows": json.loads(table.to_json(orient="records") or "[]"),
+            "rows": _rows(table),
         }
         for analysis, table in tables.items()
     }
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    # Not by pandas' `to_json`, which rounds to at most 15 decimals.
+    names = [str(name) for name in table]
+    columns = [_values(table[name]) for name in table]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pd.Series) -> list[Any]:
+    """Return a column's values; those that JSON cannot represent, nan and infinities, as None."""
+    values = column.astype(object).where(column.notna(), None).tolist()
+    if column.dtype.kind != "f":
+        return values
+    return [value if value is not None and math.isfinite(value) else None for value in values]
 
 
 def write_json(

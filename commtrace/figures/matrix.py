@@ -58,7 +58,10 @@ def matrix(
     figure.add_trace(
         go.Heatmap(
             # Cells without bytes stay empty rather than get the lowest colour.
-            z=[[value or None for value in row] for row in _scaled(sent).tolist()],
+            z=[
+                [value if amount else None for value, amount in zip(*row, strict=True)]
+                for row in zip(_scaled(sent).tolist(), sent.tolist(), strict=True)
+            ],
             text=[[text_of_bytes(value) if value else "" for value in row] for row in sent],
             texttemplate="%{text}" if size <= MOST_TEXTS else "",
             hovertext=_hover_texts(sent, calls, labels),

@@ -32,8 +32,8 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
         _again(
             frames,
             rows,
-            f"The same parameters are gathered again within a step, {{}} per rank, "
-            f"unchanged: {_few(str(names))}.",
+            f"The same parameters are gathered again within a step, {_times(frames, rows)} per "
+            f"rank, unchanged: {_few(str(names))}.",
             "Keep them gathered between forward and backward if memory allows: "
             "reshard_after_forward=False of fully_shard, ShardingStrategy.SHARD_GRAD_OP of "
             "FullyShardedDataParallel.",
@@ -47,8 +47,8 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
             _again(
                 frames,
                 rows,
-                f"The same tensors are gathered again, {{}} per rank, in {where}, although no "
-                "rank has written to them since.",
+                f"The same tensors are gathered again, {_times(frames, rows)} per rank, in "
+                f"{where}, although no rank has written to them since.",
                 "Keep the gathered tensor and reuse it, if memory allows.",
             )
         )
@@ -57,7 +57,7 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
 
 def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Finding:
     return Finding(
-        title=title.format(_times(per_rank(frames, len(rows)))),
+        title=title,
         advice=advice,
         rows=rows.index,
         cost_bytes=known(rows["wire_bytes"]).sum(),
@@ -65,7 +65,8 @@ def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Findi
     )
 
 
-def _times(number: str) -> str:
+def _times(frames: Frames, rows: pd.DataFrame) -> str:
+    number = per_rank(frames, len(rows))
     return "once" if number == "1" else f"{number} times"
 
 

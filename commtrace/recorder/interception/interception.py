@@ -17,6 +17,7 @@ and at `torch.distributed.Work.wait`, which is replaced, as are functions that w
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -48,8 +49,7 @@ class Interception:
     def __init__(self, receiver: CallReceiver) -> None:
         self._receiver = receiver
         self._libraries: dict[str, Library] = {}
-        self._work_wait: Kernel | None = None
-        self._replaced: list[tuple[Any, str, Kernel]] = []
+        self._replaced: list[tuple[Any, str, Kernel, Kernel]] = []
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -62,13 +62,11 @@ class Interception:
         self._register(BATCH, batched(receiver, next_kernel(BATCH)))
         # A kernel costs time at each wait, so there is none before the first result.
         pending.before_first_result = self._register_wait_tensor
-        self._work_wait = vars(dist.Work)["wait"]
         set_issuer(issuing(receiver))
-        dist.Work.wait = work_wait(pending, self._work_wait)  # type: ignore[method-assign]
+        self._replace(dist.Work, "wait", lambda wait: work_wait(pending, wait))
         for owner, name in FUNCTIONS_THAT_WAIT:
-            if function := vars(owner).get(name) if owner else None:
-                self._replaced.append((owner, name, function))
-                setattr(owner, name, recording_waits(function, pending.blocked))
+            if owner and name in vars(owner):
+                self._replace(owner, name, lambda f: recording_waits(f, pending.blocked))
 
     def uninstall(self) -> None:
         """Remove the kernels and restore the replaced methods."""
@@ -79,9 +77,17 @@ class Interception:
                 library._destroy()
             self._libraries = {}
         set_issuer(None)
-        dist.Work.wait = self._work_wait  # type: ignore[method-assign]
         while self._replaced:
-            setattr(*self._replaced.pop())
+            owner, name, function, ours = self._replaced.pop()
+            # Another tool may have replaced it since.
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, function)
+
+    def _replace(self, owner: Any, name: str, made: Callable[[Kernel], Kernel]) -> None:
+        function = vars(owner)[name]
+        ours = made(function)
+        self._replaced.append((owner, name, function, ours))
+        setattr(owner, name, ours)
 
     def _register(self, name: str, kernel: Kernel | None) -> None:
         if kernel is not None:

@@ -52,6 +52,11 @@ def test_amounts_that_differ_much_are_coloured_by_their_logarithm() -> None:
     assert list(colours.colorbar.ticktext) == ["1 kB", "10 kB", "100 kB", "1 MB"]
 
 
+def test_a_single_byte_is_drawn_beside_large_amounts() -> None:
+    (cells,) = matrix(table_of((0, 1, 1.0, 1), (1, 0, 1e9, 1))).data
+    assert [list(row) for row in cells.z] == [[None, 0.0], [9.0, None]]
+
+
 def test_a_thousand_ranks_are_drawn_in_blocks_that_lose_no_byte() -> None:
     ring = table_of(*((rank, (rank + 1) % 1000, 8.0, 2) for rank in range(1000)))
     figure = matrix(ring)

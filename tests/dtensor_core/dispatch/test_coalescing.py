@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from dtensor_core import DTensor, Partial, Replicate, Shard, distribute_tensor
 from dtensor_core.debug import CommDebugMode
@@ -49,6 +50,16 @@ def test_each_kind_of_addends_goes_by_itself() -> None:
     for got, pending in zip(found, flat, strict=True):
         assert got.shape == pending.shape
         assert_close(got, pending.full_tensor().exp())
+
+
+@on_threads(4)
+def test_lists_with_tensors_on_several_meshes_are_reduced_on_each() -> None:
+    mesh = kept_mesh((2, 2), ("a", "b"))
+    rank = float(dist.get_rank())
+    x, y = (DTensor.from_local(torch.tensor([rank]), mesh[name], [Partial()]) for name in "ab")
+    found = torch._foreach_sqrt([x, y])
+    for got, pending in zip(found, (x, y), strict=True):
+        assert torch.equal(got.to_local(), pending.full_tensor().sqrt())
 
 
 @on_threads(RANKS)

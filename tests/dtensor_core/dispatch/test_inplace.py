@@ -176,6 +176,22 @@ def test_a_rewrite_applies(mesh: DeviceMesh) -> None:
     assert len(seen) == 1
 
 
+def test_a_rewrite_ends_with_its_context(mesh: DeviceMesh) -> None:
+    x, y = warm(mesh)
+    seen: list[str] = []
+
+    def named(name: str, op: Any) -> dict[Any, Any]:
+        return {op: lambda *args: seen.append(name) or NotImplemented}
+
+    add, mul = torch.ops.aten.add_.Tensor, torch.ops.aten.mul_.Tensor
+    with rewriting(named("outer add", add)):
+        with rewriting(named("inner add", add) | named("inner mul", mul)):
+            x.add_(y).mul_(y)
+        x.add_(y).mul_(y)
+    x.add_(y).mul_(y)
+    assert seen == ["inner add", "inner mul", "outer add"]
+
+
 def test_a_tensor_of_inference_mode_is_written_there_only(mesh: DeviceMesh) -> None:
     _, y = warm(mesh)
     with torch.inference_mode():

@@ -64,6 +64,15 @@ def test_parameters_gathered_twice_in_a_step_are_found_once_for_the_second_time(
     )
 
 
+def test_names_with_braces_are_text() -> None:
+    calls = [
+        call(id=i, step=0, kind="all_gather", carries="parameters", parameters="{w}", seq=i)
+        for i in range(2)
+    ]
+    (one,) = found(calls, "repeated_all_gather")
+    assert "{w}" in one["title"]
+
+
 def test_a_new_step_s_parameters_are_others() -> None:
     calls = [
         call(id=i, step=i, kind="all_gather", carries="parameters", parameters="w")
