@@ -8,7 +8,7 @@ import math
 import pytest
 
 from commtrace import units
-from commtrace.units import text_of_bytes, text_of_duration, text_of_value
+from commtrace.units import bytes_of_text, text_of_bytes, text_of_duration, text_of_value
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,14 @@ def test_a_size_for_people(size: int, text: str) -> None:
 )
 def test_a_time_for_people(duration: float, text: str) -> None:
     assert text_of_duration(duration) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("64_000", 64_000), ("1_0.5 kB", 10_500), ("1_", None), ("1__0 kB", None), ("_1", None)],
+)
+def test_underscores_stand_between_digits(text: str, size: int | None) -> None:
+    assert bytes_of_text(text) == size
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:

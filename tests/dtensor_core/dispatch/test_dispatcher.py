@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import random
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -390,6 +392,19 @@ def test_a_number_that_the_result_rests_on_is_distinguished(mesh) -> None:
     assert kinds == [
         (Partial(kind),) for kind in ("norm2", "norm3", "sum", "norm2", "max", "norm3", "sum")
     ]
+
+
+def test_a_key_keeps_an_object_without_a_hash_alive() -> None:
+    class Unhashable:
+        __hash__ = None  # pyright: ignore
+
+    given = Unhashable()
+    key, gone = dispatcher._hashable(given), weakref.ref(given)
+    assert key == dispatcher._hashable(given) != dispatcher._hashable(Unhashable())
+    assert {key: 1}[dispatcher._hashable(given)] == 1
+    del given
+    gc.collect()
+    assert gone() is not None
 
 
 def test_static_arguments_are_distinguished(mesh) -> None:

@@ -60,6 +60,24 @@ def test_the_dispatcher_is_changed_while_recording_only(world: None) -> None:
     assert nn.Module.__call__ is module_call
 
 
+def test_a_wait_that_another_tool_replaced_meanwhile_stays(
+    world: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist.Work, "wait", wait := vars(dist.Work)["wait"])
+    with commtrace.record():
+        recording = vars(dist.Work)["wait"]
+
+        def theirs(*args: Any) -> Any:
+            return recording(*args)
+
+        dist.Work.wait = theirs  # type: ignore[method-assign]
+    assert recording is not wait
+    assert vars(dist.Work)["wait"] is theirs
+    with commtrace.record() as second:
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+    assert len(calls(second)) == 1
+
+
 def test_nothing_is_seen_after_a_recording(world: None) -> None:
     with commtrace.record() as recording:
         pass
