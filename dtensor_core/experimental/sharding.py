@@ -13,10 +13,10 @@ from dtensor_core.placement import Placement
 from dtensor_core.torch_internals.dispatcher import OpOverload
 
 Acceptable = Sequence[tuple[Sequence[Placement | None], Sequence[Placement | None]]]
-AxisSharding = Callable[..., Acceptable]
+Sharding = Callable[..., Acceptable]
 
 
-def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[AxisSharding], AxisSharding]:
+def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[Sharding], Sharding]:
     """Register a function that lists the acceptable placements of an operator, as a decorator.
 
     The function gets the operator's arguments, with specs in place of tensors (`shape`, `ndim`,
@@ -26,7 +26,7 @@ def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[AxisShardi
     become part of the cache key.
     """
 
-    def register(function: AxisSharding) -> AxisSharding:
+    def register(function: Sharding) -> Sharding:
         for each in op if isinstance(op, list) else [op]:
             replace_row(each, Row(lambda call: _rule(call, function), "registered"))
             forget(each)
@@ -35,7 +35,7 @@ def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[AxisShardi
     return register
 
 
-def _rule(call: Call, function: AxisSharding) -> ShardingRule:
+def _rule(call: Call, function: Sharding) -> ShardingRule:
     call.read.update(argument.name for argument in call.op._schema.arguments)
     offered = tuple(
         Candidate(

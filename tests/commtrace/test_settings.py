@@ -88,7 +88,7 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         ),
         (
             "[tool.commtrace.thresholds]\nstall_factor = -1",
-            "at: tool.commtrace.thresholds.straggler_ratio",
+            "at: tool.commtrace.thresholds.stall_factor",
         ),
         (
             "[tool.commtrace.thresholds]\nlate_odds = 5\nstraggler_ratio = 5",

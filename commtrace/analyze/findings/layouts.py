@@ -8,7 +8,10 @@ from functools import cache
 from math import prod
 
 _TEXT = re.compile(r"^(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?P<rest>.*)$")
-_PLACEMENT = re.compile(r"(\w+):([A-Z]\w*(?:\([^)]*\))?)")
+_PLACEMENT = re.compile(r"(\w+):(_?[A-Z]\w*(?:\([^)]*\))?)")
+
+# A shard, or a strided one with its number of blocks: `_S(0, 2)`.
+_SHARD = re.compile(r"_?S\((\d+)(?:, \d+)?\)")
 
 _ITEM_BYTES = {
     "f64": 8,
@@ -45,7 +48,7 @@ class Layout:
     @property
     def is_replicated(self) -> bool:
         """True if the tensor is replicated along every mesh axis."""
-        return all(placement == "R" for _, placement in self.placements)
+        return {placement for _, placement in self.placements} == {"R"}
 
     def on(self, axis: str) -> str:
         """Return the placement along a mesh axis; empty if the layout has no such axis."""
@@ -54,11 +57,8 @@ class Layout:
     @property
     def sharded(self) -> dict[str, int]:
         """The sharded dimension of each mesh axis along which the tensor is sharded."""
-        return {
-            axis: int(placement[2:-1])
-            for axis, placement in self.placements
-            if re.fullmatch(r"S\(\d+\)", placement)
-        }
+        found = ((axis, _SHARD.fullmatch(placement)) for axis, placement in self.placements)
+        return {axis: int(shard[1]) for axis, shard in found if shard}
 
 
 @cache

@@ -201,6 +201,9 @@ def _words(axis: str, placement: str) -> str:
         return f"replicated over {axis}"
     if kind == "S" and argument.isdigit():
         return f"dim {argument} sharded over {axis}"
+    dim, _, blocks = argument.partition(", ")
+    if kind == "_S" and dim.isdigit() and blocks.isdigit():
+        return f"each of {blocks} blocks of dim {dim} sharded over {axis}"
     if kind == "P" and argument in _TERMS:
         return f"partial {_TERMS[argument]} over {axis}"
     if kind == "P":

@@ -16,6 +16,12 @@ def test_a_text_tells_type_shape_and_placements() -> None:
     assert not parsed.is_replicated
 
 
+def test_a_strided_shard_is_a_shard() -> None:
+    parsed = layout("f32[8,16] dp:R tp:_S(1, 2)")
+    assert parsed is not None
+    assert (parsed.on("tp"), parsed.sharded, parsed.is_replicated) == ("_S(1, 2)", {"tp": 1}, False)
+
+
 def test_a_scalar_has_no_dims_and_other_text_is_no_layout() -> None:
     scalar = layout("f32[] tp:R")
     assert scalar is not None

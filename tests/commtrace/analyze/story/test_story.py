@@ -192,6 +192,7 @@ def test_the_first_candidate_of_each_axis_was_chosen() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
+        ("f32[8,16] tp:_S(1, 2)", "each of 2 blocks of dim 1 sharded over tp"),
         ("f32[8,16] dp:S(0) tp:R", "dim 0 sharded over dp, replicated over tp"),
         ("f32[8] tp:P(sum)", "partial sum over tp"),
         ("f32[8] tp:P(max)", "partial max over tp"),
