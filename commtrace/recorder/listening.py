@@ -6,7 +6,7 @@ import os
 import threading
 
 from commtrace.recorder.bridge import set_runner
-from commtrace.recorder.events.sink import NO_RANK, Sink
+from commtrace.recorder.events.sink import Sink
 from commtrace.recorder.interception.dynamo_skip import skip_own_code
 from commtrace.recorder.interception.interception import Interception
 from commtrace.recorder.interception.operators import OperatorMode, run_local
@@ -90,17 +90,11 @@ def is_heard(buffer: Sink) -> bool:
     if buffer not in RECORDER.buffers:
         return False
     witness = SelfCheck()
-    # Buffers of a single rank ignore the self-check call by themselves.
-    of_all_ranks = [each for each in RECORDER.buffers if each.rank is None]
-    for each in of_all_ranks:
-        each.rank = NO_RANK
     listening = listen(witness)
     try:
         call_without_peers()
     finally:
         listening.stop()
-        for each in of_all_ranks:
-            each.rank = None
     return witness.has_seen
 
 

@@ -12,13 +12,12 @@ import torch
 import torch.distributed as dist
 
 from commtrace.recorder.events.call import Call
-from commtrace.recorder.events.sink import Span
+from commtrace.recorder.events.sink import SELF_CHECK, Span
 from commtrace.recorder.recorder import RECORDER
 from commtrace.torch_internals.dispatcher import no_dispatch_modes
 from commtrace.torch_internals.groups import make_fake_backend
 
 _NAME = "commtrace witness"
-_NO_RANK = -2  # so that the buffer of one rank does not keep the call
 
 
 class SelfCheck:
@@ -56,7 +55,7 @@ def call_without_peers() -> None:
     group._set_group_name(_NAME)
     # The facts of a run follow the newest group, which this one must not become.
     newest = RECORDER.groups.newest
-    RECORDER.groups.of(group).rank = _NO_RANK
+    RECORDER.groups.of(group).rank = SELF_CHECK
     with no_dispatch_modes():
         group.allreduce([torch.zeros(1)])
     RECORDER.groups.newest = newest

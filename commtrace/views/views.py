@@ -123,11 +123,26 @@ class Views(ABC):
         """Draw the time for which each rank is blocked, by waiting and by transfer."""
         return self.picture("waits", **options)
 
-    def report(self, path: Path | str) -> Path:
-        """Write the page of the run to `path`, and return the path."""
+    def report(
+        self,
+        path: Path | str,
+        *,
+        window_ns: tuple[int, int] | None = None,
+        steps: tuple[int, int] | None = None,
+    ) -> Path:
+        """Write the page of the run to `path`, and return the path.
+
+        Args:
+            path: File to write.
+            window_ns: Restricts the page to a time window, in ns since the start of the run.
+            steps: Restricts the page to steps, from the first to the last, both included.
+
+        Raises:
+            UsageError: The run has no such part.
+        """
         from commtrace.report import write_report
 
-        return write_report(self.frames(), path)
+        return write_report(self.frames(), path, window_ns=window_ns, steps=steps)
 
     def _repr_html_(self) -> str | None:
         from commtrace.views.card import card

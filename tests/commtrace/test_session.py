@@ -658,6 +658,23 @@ def test_a_recording_proves_that_it_is_on_and_leaves_no_trace_of_that(world: Non
         assert each.trace().run["process_group"] == "fake"
 
 
+def test_calls_of_other_threads_are_kept_while_a_recording_checks_itself(
+    world: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = listening.call_without_peers
+
+    def check_beside_a_thread() -> None:
+        thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(8),))
+        thread.start()
+        thread.join()
+        check()
+
+    monkeypatch.setattr(listening, "call_without_peers", check_beside_a_thread)
+    with commtrace.record() as recording:
+        assert recording.is_heard()
+    assert recording.counts() == {"all_reduce": 1}
+
+
 def test_a_recording_that_no_longer_hears_says_so(world: None) -> None:
     with commtrace.record() as recording:
         num_events = RECORDER.buffers

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
+import math
 import pickle
 
 import pytest
@@ -24,8 +26,9 @@ from dtensor_core import (
 )
 from dtensor_core.api import LeafError
 from dtensor_core.errors import MeshError, PlacementError
+from dtensor_core.layout import held_extents, shardings_of
 from dtensor_core.testing.fake import fake_world
-from dtensor_core.testing.threads import kept_mesh, on_threads
+from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 
 
 class Stack(nn.Module):
@@ -219,3 +222,38 @@ def test_a_plain_state_dict_loads_into_a_distributed_module(mesh) -> None:
     module = distribute_module(Stack(8), mesh)
     module.load_state_dict(plain.state_dict())
     assert torch.equal(module.seq[0].weight.to_local(), plain.seq[0].weight)
+
+
+PLACEMENTS = (
+    Replicate(), Shard(0), Shard(1), _StridedShard(0, split_factor=2),
+    _StridedShard(1, split_factor=3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("source", [0, None])
+@pytest.mark.parametrize("mesh_shape", [(3,), (2, 2)])
+def test_every_rank_gets_the_slices_of_its_placements(
+    mesh_shape: tuple[int, ...], source: int | None
+) -> None:
+    """Slices of the full tensor by `held_extents`, for even, uneven, short and empty shards."""
+
+    def body() -> None:
+        mesh = kept_mesh(mesh_shape)
+        coords = mesh.get_coordinate()
+        assert coords is not None
+        for placements in itertools.product(PLACEMENTS, repeat=len(mesh_shape)):
+            for shape in ((0, 4), (1, 7), (5, 6), (8, 3)):
+                full = torch.arange(float(math.prod(shape))).reshape(shape)
+                placed = distribute_tensor(full, mesh, placements, src_data_rank=source)
+                part = full
+                for dim, size in enumerate(shape):
+                    shardings = shardings_of(placed.placements, mesh_shape, coords, dim)
+                    rows = [
+                        torch.arange(each.offset, each.offset + each.size)
+                        for each in held_extents(size, shardings)
+                    ]
+                    part = part.index_select(dim, torch.cat(rows) if rows else torch.arange(0))
+                assert torch.equal(placed.to_local(), part), (placements, shape)
+                assert torch.equal(placed.full_tensor(), full), (placements, shape)
+
+    run_threads(body, math.prod(mesh_shape))

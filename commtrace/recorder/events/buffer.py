@@ -21,7 +21,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.call_sites import CallSites
 from commtrace.recorder.events.numbering import Numbering
-from commtrace.recorder.events.sink import LOCAL, Span
+from commtrace.recorder.events.sink import LOCAL, SELF_CHECK, Span
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
 from commtrace.schema import TABLES
@@ -103,7 +103,8 @@ class Buffer:
 
     def add(self, call: Call) -> None:
         """Keep a call from the moment it is issued."""
-        if self.rank is not None and call.request.group.rank != self.rank:
+        rank = call.request.group.rank
+        if rank != self.rank and (self.rank is not None or rank == SELF_CHECK):
             return
         if self._num_kept >= self._most_calls:
             self.num_dropped += 1

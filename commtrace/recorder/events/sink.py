@@ -8,6 +8,8 @@ from commtrace.recorder.events.call import Call
 
 NO_RANK = -1
 """Rank that does not exist; a sink of it keeps nothing."""
+SELF_CHECK = -2
+"""Rank of the call by which the recorder checks itself; buffers do not keep it."""
 DTENSOR, LOCAL = "dtensor", "local"
 """Levels of operators."""
 

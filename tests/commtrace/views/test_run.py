@@ -144,6 +144,10 @@ def test_two_runs_are_compared(run: Run, tmp_path: Path) -> None:
 def test_the_page_is_written(run: Run, tmp_path: Path) -> None:
     path = run.report(tmp_path / "page.html")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    part = run.report(tmp_path / "part.html", steps=(0, 0)).read_text(encoding="utf-8")
+    assert "This page shows a part of the run" in part
+    with pytest.raises(UsageError):
+        run.report(tmp_path / "none.html", window_ns=(10**15, 10**16))
 
 
 def test_names_of_the_trace_are_escaped_wherever_they_are_shown() -> None:
