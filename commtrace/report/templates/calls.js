@@ -34,8 +34,8 @@ function decodedColumns(head, bytes) {
   for (const { name, num_bytes: numBytes, terms, in_series: inSeries, is_time: isTime } of head.columns) {
     let values = unfolded(bytes, offset, rows, numBytes);
     offset += rows * numBytes;
-    // Sums of times exceed 32 bits.
-    if (isTime) values = Float64Array.from(values);
+    // Sums can exceed 32 bits.
+    if (isTime || inSeries) values = Float64Array.from(values);
     for (const [other, sign] of terms) {
       const others = columns[other];
       for (let row = 0; row < rows; row += 1) values[row] += sign * others[row];
