@@ -27,12 +27,20 @@ def pins(text: str) -> dict[str, Requirement]:
     }
 
 
+def is_pinned_torch() -> bool:
+    """True unless `make test TORCH=...` tests another torch, which has requirements of its own."""
+    pin = pins((ROOT / "constraints.txt").read_text())["torch"]
+    return pin.specifier.contains(metadata.version("torch"))
+
+
 def needed(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> set[str]:
     """Names of all direct and indirect requirements of the installed distribution `name`."""
     if (name, extras) in seen:
         return set()
     seen.add((name, extras))
     names = {canonicalize_name(name)}
+    if names == {"torch"} and not is_pinned_torch():
+        return names
     for line in metadata.requires(name) or []:
         requirement = Requirement(line)
         environments = [{"extra": extra} for extra in ("", *extras)]
