@@ -24,6 +24,7 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import once
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
+from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -37,9 +38,9 @@ COLUMNS = (
     Column("last_rank", int, "", "rank whose arrival ended the wait, itself if none; -1 unknown"),
 )
 
-NEEDS_EVERYONE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-NEEDS_ROOT = ("broadcast", "scatter")
-ROOT_NEEDS_EVERYONE = ("reduce", "gather")
+NEEDS_EVERYONE = needing(EVERY_RANK)
+NEEDS_ROOT = needing(ROOT)
+ROOT_NEEDS_EVERYONE = needing(EVERY_RANK_AT_ROOT)
 
 
 def end_ns(comm: pd.DataFrame) -> pd.Series:

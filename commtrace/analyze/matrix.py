@@ -13,6 +13,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import SEND, TRANSFERS, members
+from commtrace.collective_table import EACH, TO_ROOT, routed
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -21,8 +22,6 @@ COLUMNS = (
     Column("wire_bytes", float, "bytes", "bytes over the run", title="Sent"),
     Column("num_calls", int, "", "calls of the source that send them", title="Calls"),
 )
-
-SPREAD = ("all_to_all", "scatter")
 
 
 def matrix(frames: Frames) -> pd.DataFrame:
@@ -37,10 +36,10 @@ def matrix(frames: Frames) -> pd.DataFrame:
             "wire_bytes": comm["wire_bytes"].astype("float64"),
         }
     )
-    sums.loc[comm["kind"].isin(SPREAD), "way"] = "spread"
-    is_gather = comm["kind"] == "gather"
-    sums.loc[is_gather, "way"] = "peer"
-    sums.loc[is_gather, "to"] = comm.loc[is_gather, "root"]
+    sums.loc[comm["kind"].isin(routed(EACH)), "way"] = "spread"
+    to_root = comm["kind"].isin(routed(TO_ROOT))
+    sums.loc[to_root, "way"] = "peer"
+    sums.loc[to_root, "to"] = comm.loc[to_root, "root"]
     sums = sums[~comm["kind"].isin(set(TRANSFERS) - {SEND})]
     keys = ["group", "source", "way", "to"]
     sums = sums.groupby(keys)["wire_bytes"].agg(wire_bytes="sum", num_calls="size").reset_index()

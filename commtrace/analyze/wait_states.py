@@ -19,6 +19,7 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import recorded_ns
+from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -41,19 +42,16 @@ COLUMNS = (
     Column("worst_wait_ns", int, "ns", "total wait for that rank", title="Waited for it"),
 )
 
-STATES = {
-    "all_reduce": "Wait at N x N",
-    "all_gather": "Wait at N x N",
-    "reduce_scatter": "Wait at N x N",
-    "all_to_all": "Wait at N x N",
-    "barrier": "Wait at Barrier",
-    "broadcast": "Late Broadcast",
-    "scatter": "Late Broadcast",
-    "reduce": "Early Reduce",
-    "gather": "Early Reduce",
-    "recv": "Late Sender",
-    "send": "Late Receiver",
-}
+_STATES = (
+    ("Wait at N x N", needing(EVERY_RANK)),
+    ("Wait at Barrier", ("barrier",)),
+    ("Late Broadcast", needing(ROOT)),
+    ("Early Reduce", needing(EVERY_RANK_AT_ROOT)),
+    ("Late Sender", ("recv",)),
+    ("Late Receiver", ("send",)),
+)
+# A kind that is named alone has its own state, which replaces the one of its needs.
+STATES = {kind: state for state, kinds in _STATES for kind in kinds}
 
 _BY = ["state", "kind", "mesh_axis"]
 

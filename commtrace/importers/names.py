@@ -10,7 +10,7 @@ import sys
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from commtrace.collective_table import KINDS, wire_bytes
+from commtrace.collective_table import KINDS, PEER, needing, wire_bytes
 
 NOT_KNOWN = -1
 
@@ -42,7 +42,7 @@ COALESCED = frozenset({"coalesced", "end_coalescing"})
 """Entries that close a batch of separately listed calls."""
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-TRANSFERS = frozenset({"send", "recv"})
+TRANSFERS = frozenset(needing(PEER))
 
 
 def kind_of(name: str) -> str:

@@ -19,12 +19,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from commtrace.collective_table import EVERY_RANK, PEER, needing
 from commtrace.tracefile.spool import Spool
 
 _NOT_KNOWN = -1
 # Collectives that complete on no rank before every rank has issued them.
-_JOINING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-_TRANSFERS = frozenset({"send", "recv"})
+_JOINING = frozenset(needing(EVERY_RANK))
+_TRANSFERS = frozenset(needing(PEER))
 # Assumed agreement of wall clocks: about what NTP achieves in one building.
 _WALL_ERROR_NS = 1_000_000
 

@@ -22,11 +22,12 @@ import pandas as pd
 
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.collective_table import KINDS
 from commtrace.units import text_of_bytes, text_of_ranks
 
 KIND = "kind"
 FIELDS = (KIND, "reduce_op", "root", "dtype", "size")
-UNEVEN = ("all_to_all", "gather", "scatter")
+UNEVEN = tuple(name for name, kind in KINDS.items() if kind.is_uneven)
 _MOST_ELEMENTS = 2**63
 """Exclusive upper bound on the number of elements of a tensor."""
 _WORDS = {"reduce_op": "reduction", "dtype": "element type"}
