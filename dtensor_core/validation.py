@@ -18,6 +18,8 @@ from dtensor_core.placement import (
     Partial,
     Placement,
     Replicate,
+    Shard,
+    _StridedShard,
     as_placement,
 )
 from dtensor_core.spec import TensorMeta
@@ -76,7 +78,11 @@ def _normalize(placement: Placement, ndim: int) -> Placement:
                 hint="shard a dim that the tensor has, or use Replicate()",
             )
         )
-    return placement if dim >= 0 else placement.with_dim(dim + ndim)
+    if dim >= 0:
+        return placement
+    if isinstance(placement, _StridedShard):
+        return _StridedShard(dim + ndim, split_factor=placement.split_factor)
+    return Shard(dim + ndim)
 
 
 def global_meta(

@@ -26,7 +26,7 @@ from dtensor_core import (
 from dtensor_core.experimental import implicit_replication, local_map
 from dtensor_core.parallel import loss_parallel
 from dtensor_core.testing import on_threads, run_threads
-from tests.dtensor_core.works_with.compiled import check, forgotten, needs_cpp, whole  # noqa: F401
+from tests.dtensor_core.works_with.compiled import check, forgotten, full, needs_cpp  # noqa: F401
 
 R, S, P = Replicate, Shard, Partial
 
@@ -171,7 +171,7 @@ def test_gradients_arrive_in_any_layout(placement: Any) -> None:
         compiled(x).backward(gradient)
         assert isinstance(x.grad, DTensor)
         assert x.grad.placements == (S(0),)
-        torch.testing.assert_close(whole(x.grad), torch.full((8, 8), 6.0))
+        torch.testing.assert_close(full(x.grad), torch.full((8, 8), 6.0))
 
 
 @on_threads(4)
@@ -224,7 +224,7 @@ def test_where_the_graph_breaks_the_results_are_those_of_eager(function: Any) ->
     x = sharded(mesh, S(0))
     function = torch.no_grad()(function) if "grad" not in function.__code__.co_names else function
     eager, compiled = function(x), torch.compile(function, backend="aot_eager")(x)
-    torch.testing.assert_close(whole(compiled), whole(eager))
+    torch.testing.assert_close(full(compiled), full(eager))
 
 
 @on_threads(2)
@@ -239,7 +239,7 @@ def test_dropout_draws_what_eager_draws() -> None:
     eager = dropped(x)
     torch.manual_seed(1)
     compiled = torch.compile(dropped, backend="aot_eager", fullgraph=True)(x)
-    torch.testing.assert_close(whole(compiled), whole(eager))
+    torch.testing.assert_close(full(compiled), full(eager))
 
 
 @on_threads(4)
