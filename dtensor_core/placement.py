@@ -101,11 +101,6 @@ class Placement:
     def _short(self) -> str:
         return self.letter
 
-    def with_dim(self, dim: int) -> Placement:
-        """Return the same sharding of another dimension."""
-        others = [getattr(self, name) for name in self.__slots__ if name != "dim"]
-        return self._intern(dim, *others)
-
     def is_shard(self, dim: int | None = None) -> bool:
         """True for `Shard`, of that dimension if one is given."""
         return False

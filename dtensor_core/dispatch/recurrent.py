@@ -20,6 +20,7 @@ from dtensor_core.placement import (
     Placement,
     Replicate,
     Shard,
+    shard_in_blocks,
 )
 from dtensor_core.torch_internals.dispatcher import COMPOSITE_IMPLICIT, OpOverload
 from dtensor_core.torch_internals.trees import tree_leaves, tree_map
@@ -106,14 +107,16 @@ def _shards(x: Any, states: Any, batch: int, batch_of_states: int) -> list[Place
     """Return the batch's sharding on each axis, as one of dim 0; None if no tensor has one."""
     dims = [(x, batch), *((state, batch_of_states) for state in tree_leaves(states))]
     return [
-        next((p.with_dim(0) for p, d in of_axis if p.sharded_dim == d), None)
+        next((shard_in_blocks(0, p.num_blocks) for p, d in of_axis if p.sharded_dim == d), None)
         for of_axis in zip(*[[(p, d) for p in t.placements] for t, d in dims], strict=True)
     ]
 
 
 def _placed(tensor: Any, shards: Sequence[Placement | None], dim: int) -> Any:
     """Shard the tensor by `dim` as given, and replicate it on other axes."""
-    wanted = tuple(Replicate() if shard is None else shard.with_dim(dim) for shard in shards)
+    wanted = tuple(
+        Replicate() if shard is None else shard_in_blocks(dim, shard.num_blocks) for shard in shards
+    )
     return tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
 
 
@@ -140,6 +143,8 @@ def _whose_part(
     shape, stride = [time, count, features], [count * features, features, 1]
     if first:
         local, shape[:2], stride[:2] = local.transpose(0, 1), shape[1::-1], stride[1::-1]
-    placements = [Replicate() if shard is None else shard.with_dim(dim) for shard in shards]
+    placements = [
+        Replicate() if shard is None else shard_in_blocks(dim, shard.num_blocks) for shard in shards
+    ]
     sizes = {"run_check": False, "shape": torch.Size(shape), "stride": tuple(stride)}
     return type(like).from_local(local, like._spec.mesh, placements, **sizes)
