@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from benchmarks.kit import RANKS, Kit
 from benchmarks.measure import Contender
 from benchmarks.models import MODEL, parallel_transformer, step_of, transformer_args
-from dtensor_core.testing import MLPModule
+from tests.dtensor_core.models.small_models import MLPModule
 
 ROWS, COLUMNS = 64, 32
 FLAT, SQUARE = (RANKS,), (2, RANKS // 2)

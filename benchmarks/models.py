@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.kit import RANKS, Kit
 from benchmarks.measure import Contender
-from dtensor_core.testing import ModelArgs, Transformer
+from tests.dtensor_core.models.small_models import ModelArgs, Transformer
 
 BATCH, SEQUENCE = 4, 32
 

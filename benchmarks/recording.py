@@ -30,7 +30,7 @@ from benchmarks.measure import Figures, repeated, resident_bytes
 from benchmarks.models import MODEL, parallel_transformer, step_of
 from commtrace.tracefile.spool import batches
 from commtrace.units import NANOSECONDS_PER_SECOND, text_of_bytes, text_of_duration
-from dtensor_core.testing import Transformer
+from tests.dtensor_core.models.small_models import Transformer
 
 PIPED_WIDTH = 120
 PLAIN = "plain"

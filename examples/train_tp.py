@@ -19,6 +19,7 @@ from pydoc_data.topics import topics
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 
 import commtrace
 from dtensor_core import DeviceMesh, DTensor, Replicate, Shard, init_device_mesh
@@ -30,19 +31,79 @@ from dtensor_core.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from dtensor_core.testing import ModelArgs, Transformer
 
 VOCABULARY = 256  # a token is a byte
 BATCH, SEQUENCE = 8, 64
-MODEL = ModelArgs(
-    n_layers=4,
-    vocab_size=VOCABULARY,
-    max_seq_len=SEQUENCE,
-    dim=64,
-    n_heads=4,
-    dropout_p=0.0,
-    weight_tying=False,
-)
+DIM, HEADS, BLOCKS = 64, 4, 4
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq = nn.Linear(DIM, DIM, bias=False)
+        self.wk = nn.Linear(DIM, DIM, bias=False)
+        self.wv = nn.Linear(DIM, DIM, bias=False)
+        self.wo = nn.Linear(DIM, DIM, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map `[B, L, D]` to `[B, L, D]`."""
+        q, k, v = (
+            matrix(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)  # [B, H, L, D / H]
+            for matrix in (self.wq, self.wk, self.wv)
+        )
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(attended.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """Linear, GELU, linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(DIM, 4 * DIM)
+        self.w2 = nn.Linear(4 * DIM, DIM)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map `[B, L, D]` to `[B, L, D]`."""
+        return self.w2(F.gelu(self.w1(x)))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each with a norm before it and a residual connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(DIM)
+        self.attention = Attention()
+        self.ffn_norm = nn.LayerNorm(DIM)
+        self.feed_forward = FeedForward()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map `[B, L, D]` to `[B, L, D]`."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed_forward(self.ffn_norm(x))
+
+
+class Transformer(nn.Module):
+    """A decoder-only language model with learned positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok_embeddings = nn.Embedding(VOCABULARY, DIM)
+        self.pos_embeddings = nn.Embedding(SEQUENCE, DIM)
+        self.layers = nn.ModuleList([Block() for _ in range(BLOCKS)])
+        self.norm = nn.LayerNorm(DIM)
+        self.output = nn.Linear(DIM, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map tokens `[B, L]` to logits `[B, L, V]`."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tok_embeddings(tokens) + self.pos_embeddings(positions)
+        for layer in self.layers:
+            x = layer(x)
+        return self.output(self.norm(x))
 
 
 def plan(sequence_parallel: bool) -> dict[str, ParallelStyle]:
@@ -80,8 +141,8 @@ def parallelize(model: torch.nn.Module, mesh: DeviceMesh, *, sequence_parallel: 
     A norm on a shard of the sequence produces a partial sum as its gradient. Without the hook it
     would be reduced over the ranks each time it is read, and AdamW reads it twice.
     """
-    if MODEL.n_heads % mesh.size():
-        raise ValueError(f"{mesh.size()} ranks cannot share {MODEL.n_heads} heads evenly")
+    if HEADS % mesh.size():
+        raise ValueError(f"{mesh.size()} ranks cannot share {HEADS} heads evenly")
     parallelize_module(model, mesh, plan(sequence_parallel))
     for parameter in model.parameters():
         if isinstance(parameter, DTensor):
@@ -92,7 +153,7 @@ def parallelize(model: torch.nn.Module, mesh: DeviceMesh, *, sequence_parallel: 
 def build(seed: int) -> Transformer:
     """Build the model on one process; the same seed gives the same model on every rank."""
     torch.manual_seed(seed)
-    return Transformer(MODEL)
+    return Transformer()
 
 
 def batches(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -31,14 +31,6 @@ _HOME = {
     "run_tests": "cases",
     "TestCase": "compare",
     "DTensorConverter": "converter",
-    "Attention": "models",
-    "FeedForward": "models",
-    "MLPModule": "models",
-    "MLPStacked": "models",
-    "ModelArgs": "models",
-    "RMSNormPython": "models",
-    "Transformer": "models",
-    "TransformerBlock": "models",
 }
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]

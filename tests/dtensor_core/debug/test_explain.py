@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from dtensor_core import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.debug import CommDebugMode, ExplainError, explain
-from dtensor_core.testing import ModelArgs, Transformer
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
+from tests.dtensor_core.models.small_models import ModelArgs, Transformer
 
 
 @pytest.fixture

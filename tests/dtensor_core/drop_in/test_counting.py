@@ -9,8 +9,8 @@ from torch.distributed.tensor import DTensor as TorchDTensor
 
 from dtensor_core import DTensor, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from dtensor_core.testing import MLPModule
 from tests.dtensor_core.drop_in.counted import RANKS, functional, with_each_counter
+from tests.dtensor_core.models.small_models import MLPModule
 
 
 @with_each_counter

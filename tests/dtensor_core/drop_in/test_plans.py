@@ -17,9 +17,9 @@ from dtensor_core.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from dtensor_core.testing import MLPModule, MLPStacked, ModelArgs, Transformer
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.drop_in.counted import RANKS, functional
+from tests.dtensor_core.models.small_models import MLPModule, MLPStacked, ModelArgs, Transformer
 
 PAIR = {"net1": ColwiseParallel(), "net2": RowwiseParallel()}
 WHOLE = ColwiseParallel(output_layouts=Replicate())

@@ -20,9 +20,9 @@ from dtensor_core.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from dtensor_core.testing import RMSNormPython
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.drop_in.counted import RANKS, functional, with_each_counter
+from tests.dtensor_core.models.small_models import RMSNormPython
 
 
 def sharded(module: nn.Module, style: Any) -> nn.Module:

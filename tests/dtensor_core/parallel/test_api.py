@@ -14,8 +14,9 @@ from dtensor_core.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from dtensor_core.testing import MLPModule, MLPStacked, fake_world, on_threads, run_threads
+from dtensor_core.testing import fake_world, on_threads, run_threads
 from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.models.small_models import MLPModule, MLPStacked
 
 
 class Note(ParallelStyle):

@@ -15,8 +15,9 @@ from dtensor_core.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from dtensor_core.testing import RMSNormPython, kept_mesh, on_threads, run_threads
+from dtensor_core.testing import kept_mesh, on_threads, run_threads
 from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.models.small_models import RMSNormPython
 
 RANKS = 4
 GATHER, SCATTER = {"all_gather_into_tensor": 1}, {"reduce_scatter_tensor": 1}

@@ -33,8 +33,9 @@ from dtensor_core.parallel import (
     loss_parallel,
     parallelize_module,
 )
-from dtensor_core.testing import MLPModule, ModelArgs, Transformer, fake_world
+from dtensor_core.testing import fake_world
 from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.models.small_models import MLPModule, ModelArgs, Transformer
 from tests.dtensor_core.works_with.compiled import forgotten  # noqa: F401
 
 

@@ -16,7 +16,8 @@ from dtensor_core.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from dtensor_core.testing import MLPModule, ModelArgs, Transformer, run_processes, run_threads
+from dtensor_core.testing import run_processes, run_threads
+from tests.dtensor_core.models.small_models import MLPModule, ModelArgs, Transformer
 from tests.dtensor_core.works_with.compiled import forgotten, full, needs_cpp  # noqa: F401
 
 Make = Callable[[DeviceMesh], nn.Module]

@@ -26,8 +26,9 @@ from dtensor_core import (
     init_device_mesh,
 )
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from dtensor_core.testing import MLPModule, ModelArgs, Transformer, fake_world, on_threads
+from dtensor_core.testing import fake_world, on_threads
 from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.models.small_models import MLPModule, ModelArgs, Transformer
 
 
 @pytest.fixture

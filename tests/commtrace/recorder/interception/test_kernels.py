@@ -30,8 +30,9 @@ from commtrace.recorder.interception.signatures import SIGNATURES, WAIT
 from dtensor_core import init_device_mesh, observe, parallel
 from dtensor_core.experimental import set_link
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from dtensor_core.testing import MLPModule, fake_world, run_processes, run_threads
+from dtensor_core.testing import fake_world, run_processes, run_threads
 from tests.commtrace.recorder.recorded import call, calls, unplaced_call
+from tests.dtensor_core.models.small_models import MLPModule
 
 functional = torch.ops._c10d_functional
 

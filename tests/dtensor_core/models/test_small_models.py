@@ -17,16 +17,15 @@ import torch
 import torch.nn.functional as F
 
 from dtensor_core import DTensor, Shard
-from dtensor_core.testing import (
+from dtensor_core.testing import kept_mesh, run_threads
+from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.models.small_models import (
     MLPModule,
     MLPStacked,
     ModelArgs,
     RMSNormPython,
     Transformer,
-    kept_mesh,
-    run_threads,
 )
-from tests.dtensor_core.counting import Collectives
 
 RANKS, LAYERS, STEPS = 4, 2, 20
 BATCH, LENGTH, VOCABULARY = 4, 16, 8
