@@ -14,6 +14,7 @@ from tests.programs.program import Program
 # Patterns of a statement and its error, and the reason. All are in docs/moving-over.md.
 _KNOWN = (
     ("in-place operations that require placement changes are not supported", "given addends"),
+    ("norms that are still to be reduced", "signs of norms that are written to"),
     ("what is written keeps its shape", "resize_"),
     ("a copy, .* of an expanded tensor needed communication", "copies of expanded tensors"),
     ("a copy, .*aten.expand.default needed communication", "copies of expanded tensors"),
