@@ -18,6 +18,8 @@ RUN_DEMO := $(BIN)/commtrace run --nproc 4 --force
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
+# The tests start hundreds of processes, each of which would compile the packages anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb programs fuzz docs docs-site notebooks clean

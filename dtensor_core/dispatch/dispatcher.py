@@ -44,8 +44,10 @@ _SCALARS = frozenset((int, float, bool, complex))
 # The cache, and the functions that replace operators; `inplace` reads both too.
 entries: dict[tuple[Any, ...], Entry] = {}
 rewrites: dict[int, Callable[..., Any]] = {}
-# Apart from `entries`, so that a cached call need not be tested for being decomposed.
-_derived: dict[tuple[Any, ...], Entry] = {}
+# Apart from `entries`, so that a cached call is tested neither for being decomposed nor for the
+# values of its numbers: `_decisive` names those that decide the calls of a key.
+_rare: dict[tuple[Any, ...], Entry] = {}
+_decisive: dict[tuple[Any, ...], tuple[str, ...]] = {}
 _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
@@ -55,7 +57,8 @@ _rewriting: list[int] = []
 _in_force: list[dict[int, Callable[..., Any]]] = []
 _plain_is_whole: list[int] = []
 on_change(entries.clear)
-on_change(_derived.clear)
+on_change(_rare.clear)
+on_change(_decisive.clear)
 # The DTensor class, set by `install`, which `tensor` calls.
 _class: type[Any] = torch.Tensor
 
@@ -123,7 +126,7 @@ def dispatch(
         # Replaced operators never become entries, so that a cached call does not look here.
         if op_id in _instead:
             return seen(op, _instead[op_id], args, kwargs or {})
-        entry = _derived.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
+        entry = _rare.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
         if type(entry.kind) is DecomposedCall:
             with implicit_replication():  # for the tensors that it makes
                 return seen(op, entry.run, args, kwargs or {})
@@ -310,12 +313,13 @@ class _Same:
 
 def forget(op: OpOverload) -> None:
     """Drop the cached decisions of an operator, whose rule has changed."""
-    for key in [key for key in entries if key[0] == id(op)]:
-        del entries[key]
+    for kept in (entries, _decisive):
+        for key in [key for key in kept if key[0] == id(op)]:
+            del kept[key]
     shape_generic_cache.forget(id(op))
     _known.discard(id(op))
     _instead.pop(id(op), None)
-    _derived.clear()  # each depends on the rules of several operators
+    _rare.clear()  # each decomposed one depends on the rules of several operators
 
 
 def _learn(op: OpOverload) -> None:
@@ -326,7 +330,8 @@ def _learn(op: OpOverload) -> None:
     """
     for position, argument in enumerate(op._schema.arguments):
         if is_value(argument):
-            _dynamic.update(_places(op, position))
+            # By its position in a key, and by its name.
+            _dynamic.update(((id(op), position + 1), (id(op), argument.name)))
     if row_of(op) is None and op.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
         _instead[id(op)] = op.decompose
     if op.name() in _stand_ins:
@@ -334,41 +339,68 @@ def _learn(op: OpOverload) -> None:
     _known.add(id(op))
 
 
-def _places(op: OpOverload, position: int) -> tuple[tuple[int, int], tuple[int, str]]:
-    """Return the two forms in which `_dynamic` knows an argument: position in a key, and name."""
-    return (id(op), position + 1), (id(op), op._schema.arguments[position].name)
-
-
 def _miss(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], key: tuple[Any, ...]
 ) -> Entry:
     """Decide a call not seen before, at these sizes or at others, and cache it.
 
-    A number that the decision depends on becomes part of the operator's keys from then on. A call
-    that mixes DTensors with plain tensors is refused here. It never becomes an entry, and one that
-    `implicit_replication` allowed has a key of its own.
+    If the decision depends on a number, only the calls of this key are looked up by its value too.
+    A call that mixes DTensors with plain tensors is refused here. It never becomes an entry, and
+    one that `implicit_replication` allowed has a key of its own.
     """
-    entry = shape_generic_cache.entry_of(key)
-    if entry is None:
-        refuse_collective(op)
-        if not _applies(_plain_is_whole):
-            refuse_mixed(op, args, kwargs, _class)
-        with no_modes():
-            entry = make_entry(op, args, kwargs)
-        for name in entry.read:
-            if (id(op), name) in _dynamic:
-                _dynamic.difference_update(_places(op, argument_names(op)[name]))
-                # This key lacks the number: the entry would be found for its other values too.
-                key = ()
-        if not key:
+    names = _decisive.get(key)
+    if names is not None:
+        entry = _rare.get(_by_value(key, op, names, args, kwargs))
+        if entry is not None:
             return entry
-        if isinstance(entry.kind, (PlainCall, ViewCall)) and entry.kind.is_sizeless:
-            shape_generic_cache.keep(key, entry)
-    kept = _derived if type(entry.kind) is DecomposedCall else entries
-    if len(kept) >= _CACHE_LIMIT:
-        del kept[next(iter(kept))]
-    kept[key] = entry
-    return entry
+    else:
+        entry = shape_generic_cache.entry_of(key)
+        if entry is not None:
+            return _kept(entries, key, entry)
+    refuse_collective(op)
+    if not _applies(_plain_is_whole):
+        refuse_mixed(op, args, kwargs, _class)
+    with no_modes():
+        entry = make_entry(op, args, kwargs)
+    numbers = [name for name in entry.read if (id(op), name) in _dynamic]
+    # Those of before too: the numbers that a rule reads may depend on the values of others.
+    names = tuple(sorted({*(names or ()), *numbers}))
+    if names:
+        _kept(_decisive, key, names)
+        return _kept(_rare, _by_value(key, op, names, args, kwargs), entry)
+    if type(entry.kind) is DecomposedCall:
+        return _kept(_rare, key, entry)
+    if isinstance(entry.kind, (PlainCall, ViewCall)) and entry.kind.is_sizeless:
+        shape_generic_cache.keep(key, entry)
+    return _kept(entries, key, entry)
+
+
+def _kept(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> Any:
+    """Add a value to a cache, which drops its oldest one if it is full."""
+    if len(cache) >= _CACHE_LIMIT:
+        del cache[next(iter(cache))]
+    cache[key] = value
+    return value
+
+
+def _by_value(
+    key: tuple[Any, ...],
+    op: OpOverload,
+    names: Sequence[str],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> tuple[Any, ...]:
+    """Return the key of a call with the values of these numbers."""
+    places = argument_names(op)
+    values: list[Any] = []
+    for name in names:
+        place = places[name]
+        value = args[place] if place < len(args) else kwargs.get(name)
+        # Text, since no nan equals another one, and a list has no hash.
+        values.append(
+            repr(value) if isinstance(value, (int, float, complex, list, tuple)) else None
+        )
+    return (*key, *values)
 
 
 def _redistribute(

@@ -1,16 +1,22 @@
-"""Fixtures that run the demo once for all tests, with the command that `make demo` runs."""
+"""Fixtures that run the demo once for all tests, with the command that `make demo` runs.
+
+Workers of pytest-xdist share the runs: the first one that needs a run makes it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from commtrace.analyze import Frames, load
 from tests.demo.loading import TRAIN_TP
@@ -60,16 +66,38 @@ def losses_in(output: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"^step +\d+ +loss (\S+)$", output, re.MULTILINE)]
 
 
+def recorded(mode: str, folder: Path) -> None:
+    """Record the training of one mode in a folder, unless another worker has done so."""
+    with FileLock(folder.with_suffix(".lock")):
+        if folder.exists():
+            return
+        making = folder.with_suffix(".making")
+        making.mkdir(exist_ok=True)
+        before = cpu_of_children_s()
+        trace = making / "run.json"
+        options = ("-n", "4", "--force", "-o", trace)
+        done = start("-m", "commtrace_cli", "run", *options, TRAIN_TP, *MODES[mode])
+        cpu_s = cpu_of_children_s() - before
+        assert done.returncode == 0, done.stderr
+        about = {"losses": losses_in(done.stdout), "cpu_s": cpu_s}
+        (making / "about.json").write_text(json.dumps(about))
+        making.rename(folder)
+
+
+@lru_cache
+def demo_in(folder: Path, mode: str) -> Demo:
+    """The training of one mode; kept, since its tests in several files alternate between modes."""
+    recorded(mode, folder)
+    about = json.loads((folder / "about.json").read_text())
+    return Demo(mode, folder / "run.json", **about, frames=load(folder / "run.json"))
+
+
 @pytest.fixture(scope="session", params=list(MODES))
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The training of one mode, recorded by `commtrace run`."""
-    mode = request.param
-    trace = tmp_path_factory.mktemp("demo") / "run.json"
-    before = cpu_of_children_s()
-    done = start("-m", "commtrace_cli", "run", "-n", "4", "-o", trace, TRAIN_TP, *MODES[mode])
-    cpu_s = cpu_of_children_s() - before
-    assert done.returncode == 0, done.stderr
-    return Demo(mode, trace, losses_in(done.stdout), cpu_s, load(trace))
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if hasattr(request.config, "workerinput") else own
+    return demo_in(shared / f"demo-{request.param.replace(' ', '-')}", request.param)
 
 
 @pytest.fixture(scope="session")

@@ -336,14 +336,26 @@ def test_tensors_of_two_meshes_are_refused(mesh) -> None:
 
 
 def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:
-    for op in (torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor):
-        dispatcher.forget(op)  # what others have called may depend on the number
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x.mul(0.5).add(1).add_(2, alpha=3)
     x.mul(0.0).add(0).add_(0, alpha=2)
     before = len(dispatcher.entries)
     for step in range(100):
         x.mul(float(step)).add(step).add_(step, alpha=step + 2)
+    assert len(dispatcher.entries) <= before
+
+
+def test_numbers_that_decide_some_layouts_are_keys_of_those_alone(mesh) -> None:
+    x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    full = distribute_tensor(torch.ones(4), mesh, [Replicate()])
+    largest = DTensor.from_local(torch.ones(4), mesh, [Partial("max")])
+    for alpha in (2.0, -2.0, 0.5, -0.5, 2.0):
+        total = torch.add(full, largest, alpha=alpha)
+        assert total.placements == ((Partial("max") if alpha > 0 else Replicate()),)
+    torch.add(x, x, alpha=0.5)
+    before = len(dispatcher.entries)
+    for step in range(1, 100):
+        torch.add(x, x, alpha=step / 7)
     assert len(dispatcher.entries) <= before
 
 
