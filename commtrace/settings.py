@@ -8,6 +8,9 @@
     [tool.commtrace.thresholds]           # of findings, see THRESHOLDS
     small_bytes = 16_000
 
+    [tool.commtrace.kernels]              # kinds of a library's own communication kernels, by
+    "my_all_?reduce.*kernel" = "all_reduce"    # regular expressions of their names
+
     [[tool.commtrace.muted]]              # known, intended findings
     rule = "outside_modules"
     module = "head.*"                     # and source = "train.py:*"; patterns, "*" by default
@@ -20,6 +23,7 @@ SettingsError, which names the place.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +35,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from commtrace.collective_table import KINDS
 from commtrace.errors import SettingsError, unknown_name
 
 tomllib: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -121,6 +126,7 @@ class Settings:
         path: the file; None if no file sets anything.
         detail: empty if not set.
         thresholds: those that are set.
+        kernels: kinds of communication by regular expressions of kernel names.
     """
 
     path: Path | None = None
@@ -128,6 +134,7 @@ class Settings:
     libraries: tuple[str, ...] = ()
     own_packages: tuple[str, ...] = ()
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
     muted: tuple[Muted, ...] = ()
 
     def threshold(self, name: str) -> float:
@@ -181,6 +188,7 @@ def _read(path: Path, state: tuple[int, int]) -> Settings:
         "libraries": _names,
         "own_packages": _names,
         "thresholds": _thresholds,
+        "kernels": _kernels,
         "muted": _all_muted,
     }
     known = _known(path, TABLE, _table(path, table, TABLE), reads)
@@ -251,6 +259,20 @@ def _thresholds(path: Path, place: str, value: Any) -> Mapping[str, float]:
             expected = f"a number from 0 to {MOST_THRESHOLD:.0e}"
             raise _refused(path, f"{place}.{name}", number, expected)
     return MappingProxyType(dict(known))
+
+
+def _kernels(path: Path, place: str, value: Any) -> Mapping[str, str]:
+    table = _table(path, value, place)
+    for pattern, kind in table.items():
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            expected = f"a regular expression of kernel names: {error}"
+            raise _refused(path, place, pattern, expected) from error
+        if kind not in KINDS:
+            expected = f"one of {', '.join(KINDS)}"
+            raise _refused(path, f'{place}."{pattern}"', kind, expected)
+    return MappingProxyType(dict(table))
 
 
 def _all_muted(path: Path, place: str, value: Any) -> tuple[Muted, ...]:

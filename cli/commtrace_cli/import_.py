@@ -40,6 +40,8 @@ def import_(
     source = trace.run["imported_from"]
     say(f"imported {calls:,} calls of {ranks} ranks from {source}", always=True)
     say(f"note: ranks: {trace.run['ranks_from']}", always=True)
+    if "kernels" in trace.run:
+        say(f"note: {trace.run['kernels']}", always=True)
     for missing in trace.run["lacks"]:
         say(f"note: the source lacks {missing}", always=True)
     finish([output], then=["commtrace", "check", output])

@@ -106,6 +106,8 @@ def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:
             yield "", Text(f"{heading.replace('_', ' ')} {', '.join(names)}")
     for name, value in settings.thresholds.items():
         yield "", Text(f"threshold {name} {value:g}, by default {THRESHOLDS[name].default:g}")
+    for pattern, kind in settings.kernels.items():
+        yield "", Text(f"kernels named {pattern} are {kind}")
     for each in settings.muted:
         places = {"module": each.module, "source": each.source}
         where = "".join(f", {name} {text}" for name, text in places.items() if text != "*")

@@ -51,6 +51,7 @@ def import_trace(sources: Iterable[Path | str]) -> Trace:
             "imported_files": len(documents),
             "ranks_from": "; ".join([imported.ranks_from, *non_members(imported.records)]),
             "lacks": imported.lacks,
+            **({"kernels": imported.kernels} if imported.kernels else {}),
             "torn_ranks": [],
         }
         if len(documents) > 1 and not all(record.host for record in imported.records):

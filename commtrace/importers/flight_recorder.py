@@ -21,6 +21,7 @@ from typing import Any
 from commtrace.errors import NotATraceError
 from commtrace.event import CommEvent
 from commtrace.importers.documents import Document
+from commtrace.importers.matching import infer_members
 from commtrace.importers.names import (
     COALESCED,
     NO_COMMUNICATION,
@@ -37,7 +38,6 @@ from commtrace.importers.recorded import (
     Imported,
     RankRecord,
     group_row,
-    infer_members,
     members_of,
     ranks_of,
 )

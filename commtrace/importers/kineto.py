@@ -9,14 +9,17 @@ Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from commtrace.errors import InvalidTraceError
 from commtrace.event import CommEvent, OpEvent, StepRow
 from commtrace.importers.documents import Document
+from commtrace.importers.kernels import Kernel, recognizer
 from commtrace.importers.kineto_arguments import (
     is_async,
     message_of,
@@ -30,10 +33,20 @@ from commtrace.importers.kineto_arguments import (
 from commtrace.importers.kineto_events import Events
 from commtrace.importers.kineto_spans import (
     COLLECTIVE_NAME,
+    Calls,
     Gathered,
     HostCall,
+    Work,
     calls_of,
     gather,
+    id_of,
+)
+from commtrace.importers.matching import (
+    STREAM,
+    infer_members,
+    number_by_order,
+    stream_groups,
+    with_sizes,
 )
 from commtrace.importers.names import (
     NOT_KNOWN,
@@ -46,27 +59,41 @@ from commtrace.importers.recorded import (
     Imported,
     RankRecord,
     group_row,
-    infer_members,
     members_of,
-    number_by_order,
     ranks_of,
 )
 from commtrace.schema import MAX_RANKS
+from commtrace.settings import settings_of
 from commtrace.tracefile.reading import is_int
+
+WAYS = LAUNCH, OPERATOR, NUMBER, KERNEL = "launch", "operator", "number", "name alone"
+"""Ways in which the call of a kernel is found, in the order in which they are tried."""
 
 
 def read_profiles(documents: Sequence[Document]) -> Imported:
     """Import traces rank by rank, and list the missing information."""
-    profiles = [_Profile(document) for document in documents]
+    recognized = recognizer(settings_of().kernels)
+    profiles = [_Profile(document, recognized) for document in documents]
     ranks = ranks_of(documents, [profile.rank for profile in profiles])
     records = [profile.record(rank) for profile, rank in zip(profiles, ranks.numbers, strict=True)]
     world_size = max([*(record.world_size for record in records), 1 + max(ranks.numbers)])
+    matched = stream_groups(records, world_size)
     inferred = infer_members(records, world_size)
+    with_sizes(records)
     # Before the numbering by order, which gives these calls a number.
     _without_doubles(records)
     numbered, left = number_by_order(records)
-    lacks = _lacks(records, profiles, inferred, numbered, left)
-    return Imported(records, ranks.source, lacks)
+    lacks = [*matched, *_lacks(records, profiles, inferred, numbered, left)]
+    return Imported(records, ranks.source, lacks, _kernels_text(profiles))
+
+
+def _kernels_text(profiles: Sequence[_Profile]) -> str:
+    """Return how many kernels were joined to calls in which way."""
+    ways = sum([profile.matched for profile in profiles], Counter())
+    if not ways:
+        return ""
+    shares = ", ".join(f"{way}: {ways[way]:,}" for way in WAYS if ways[way])
+    return f"{ways.total():,} communication kernels, by {shares}"
 
 
 def _lacks(
@@ -83,7 +110,9 @@ def _lacks(
             call.payload_bytes < 0 for call in calls
         ),
         "calls with an unknown end": sum(call.complete_ns < 0 for call in calls),
-        "communication kernels without a known call": sum(p.num_strays for p in profiles),
+        "operators of communication kernels, which are calls of their own": sum(
+            profile.matched[KERNEL] for profile in profiles
+        ),
         "collectives that could not be matched across ranks": left,
         "collectives that were numbered by their order in the group": numbered,
     }
@@ -108,6 +137,16 @@ def _without_doubles(records: Sequence[RankRecord]) -> None:
         for place, call in enumerate(record.comm):
             if call.seq >= 0 and seen[call.group, call.seq] > 1:
                 record.comm[place] = call._replace(seq=NOT_KNOWN)
+
+
+def _call_of(work: Work, launched: HostCall | None) -> HostCall:
+    """Return the call of a kernel that no call on the host issued, where it was launched."""
+    name = str(work.args.get(COLLECTIVE_NAME) or work.kernel.kind)
+    described = work.args if COLLECTIVE_NAME in work.args else {}
+    if launched is None:
+        return HostCall(work.start, work.start, NOT_KNOWN, name, described=described)
+    # A copy, since a graph launches several kernels at once.
+    return replace(launched, name=name, described=described)
 
 
 class _Busy:
@@ -147,15 +186,15 @@ class _Busy:
 class _Profile:
     """One rank's trace."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, recognized: Callable[[str], Kernel | None]) -> None:
         events = Events(document)
         self.document = document
-        self._found: Gathered = gather(events)
+        self._found: Gathered = gather(events, recognized)
         self._about = events.about
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
         self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
         self.rank = _stated_rank(self._distributed, document)
-        self.num_strays = 0
+        self.matched: Counter[str] = Counter()
         self.num_invalid = self._found.num_invalid
         # A group described only by start, stride and size must not use more memory than the file.
         self._most_members = max(len(document.content), MAX_RANKS)
@@ -163,8 +202,8 @@ class _Profile:
     def record(self, rank: int) -> RankRecord:
         """Return the whole trace as rows."""
         found, epoch = self._found, self._epoch
-        calls, by_id, ops = calls_of(found)
-        calls = self._with_kernels(calls, by_id)
+        shown = calls_of(found)
+        calls = self._with_kernels(shown)
         record = RankRecord(
             rank,
             self.document.path,
@@ -182,7 +221,7 @@ class _Profile:
             StepRow(rank, number, start + epoch, end + epoch)
             for number, (start, end) in sorted(found.steps.items())
         ]
-        record.ops = [self._op_row(rank, op) for op in ops]
+        record.ops = [self._op_row(rank, op) for op in shown.ops]
         names = [name for name, row in record.groups.items() if rank in members_of(row)]
         self._only_group = names[0] if len(names) == 1 else ""
         size = len(members_of(record.groups[self._only_group])) if self._only_group else 1
@@ -220,24 +259,33 @@ class _Profile:
         self._most_members -= len(ranks)
         return ranks
 
-    def _with_kernels(self, calls: list[HostCall], by_id: Mapping[Any, HostCall]) -> list[HostCall]:
+    def _with_kernels(self, found: Calls) -> list[HostCall]:
         """Return the calls with the times of their kernels, plus calls that only kernels show."""
+        calls = list(found.issued)
+        issued = {id(call) for call in calls}
         by_number = {number_of(call.described): call for call in calls if call.described}
         # Calls without a number share the key None, which must match no kernel.
         by_number.pop(None, None)
-        for start, end, name, args in self._found.kernels:
-            call = by_id.get(args.get("External id")) or by_number.get(number_of(args))
-            if call is None and args.get(COLLECTIVE_NAME):
-                call = HostCall(start, start, NOT_KNOWN, str(args[COLLECTIVE_NAME]), {}, args)
-                calls.append(call)
-                if (number := number_of(args)) is not None:
-                    by_number[number] = call
+        for work in self._found.kernels:
+            launched = found.launched.get(work.number("correlation"))
+            number = number_of(work.args)
+            ways = {
+                LAUNCH: launched if id(launched) in issued else None,
+                OPERATOR: found.by_id.get(id_of(work.args)),
+                NUMBER: by_number.get(number),
+            }
+            way = next((way for way, call in ways.items() if call is not None), KERNEL)
+            call = ways.get(way)
             if call is None:
-                self.num_strays += 1
-                continue
-            before = call.work or (start, end)
-            call.work = min(before[0], start), max(before[1], end)
-            call.is_on_device, call.kernel = True, name
+                call = _call_of(work, launched)
+                calls.append(call)
+                if number is not None:
+                    by_number[number] = call
+            self.matched[way] += 1
+            before = call.work or (work.start, work.end)
+            call.work = min(before[0], work.start), max(before[1], work.end)
+            call.is_on_device, call.kernel = True, work.kernel
+            call.stream = work.number("stream")
         return sorted(calls, key=lambda call: call.start)
 
     def _step_of(self, instant: int) -> int:
@@ -266,6 +314,8 @@ class _Profile:
     def _row(self, record: RankRecord, call: HostCall, busy: _Busy) -> Any:
         kind, args = call.kind, call.described
         group = str(args.get("Process Group Name") or self._only_group)
+        if not group and call.stream >= 0 and not record.groups:
+            group = f"{STREAM}{call.stream}"
         row = record.groups.get(group)
         ranks = members_of(row) if row is not None else ()
         size = len(ranks) or (row.size if row is not None else NOT_KNOWN)
@@ -343,26 +393,34 @@ def _group(name: str, description: str, ranks: list[int], size: Any, backend: st
     return row if ranks else row._replace(size=known)
 
 
-def _give_work(calls: Sequence[HostCall], found: Gathered, size: int) -> None:
+def _give_work(calls: list[HostCall], found: Gathered, size: int) -> None:
     """Assign gloo's work to calls; works of one kind run in the order of the calls.
 
-    gloo has no reduce-scatter and runs an all-reduce instead; for a list, one for each rank.
+    gloo has no reduce-scatter and runs an all-reduce instead; for a list, one for each rank. Works
+    that begin before the first call of their kind were issued before the profiled period, and
+    become calls of their own.
     """
-    waiting: dict[str, list[HostCall]] = {}
+    waiting: dict[str, list[HostCall]] = {kind: [] for kind in found.workers}
     for call in calls:
         if call.work is None and not call.described:
             kind = "all_reduce" if call.kind == "reduce_scatter" else call.kind
             waiting.setdefault(kind, []).append(call)
     for kind, works in found.workers.items():
         works.sort(key=lambda work: work[0])
-        of_kind = waiting.get(kind, [])
+        of_kind = waiting[kind]
+        begin = of_kind[0].start if of_kind else found.end + 1
+        before = bisect_left(works, begin, key=lambda work: work[0])
+        for start, end, args in works[:before]:
+            own = HostCall(start, start, NOT_KNOWN, kind, noted=args, work=(start, end))
+            calls.append(own)
         nums = [size if call.name == "reduce_scatter_" else 1 for call in of_kind]
-        ends = list(accumulate(nums))
-        if not ends or ends[-1] != len(works):  # some lie outside the profiled period
+        ends = list(accumulate(nums, initial=before))
+        if ends[-1] != len(works):  # some end after the profiled period
             continue
-        parts = [works[end - num : end] for num, end in zip(nums, ends, strict=True)]
+        parts = [works[end - num : end] for num, end in zip(nums, ends[1:], strict=True)]
         # Work that begins before its call shows that the two lists do not correspond.
         if all(part[0][0] >= call.start for call, part in zip(of_kind, parts, strict=True) if part):
             for call, part in zip(of_kind, parts, strict=True):
                 call.work = part[0][0], max(end for _, end, _ in part)
                 call.worker_args = part[0][2]
+    calls.sort(key=lambda call: call.start)

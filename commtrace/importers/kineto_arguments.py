@@ -26,10 +26,11 @@ from commtrace.tracefile.reading import DamageError, is_int
 _RECEIVES_FIRST = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Kinds whose operator takes the output as its first argument and the input as its second."""
 
+_SENDS_AS_MUCH = frozenset({"all_reduce", "broadcast", "recv", "reduce"})
+"""Kinds whose output has the shape of their input."""
+
 _ROOT_AT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}
 _PEER_AT = {"send": 2, "recv": 2}
-_REDUCTION = re.compile(r"_(Sum|Prod|Max|Min|Avg|PreMulSum|SumPostDiv)_", re.IGNORECASE)
-_REDUCTIONS = {"prod": "product", "premulsum": "premul_sum", "sumpostdiv": "avg"}
 
 
 def number_of(args: Mapping[str, Any]) -> tuple[str, str, int] | None:
@@ -88,9 +89,7 @@ def root_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
 
 def reduction_of(call: HostCall, kind: str) -> str:
     """Return the reduction, as stated in the name of the device kernel."""
-    found = _REDUCTION.search(call.kernel) if "reduce" in kind else None
-    name = found.group(1).lower() if found else ""
-    return _REDUCTIONS.get(name, name)
+    return call.kernel.reduce_op if call.kernel and "reduce" in kind else ""
 
 
 def peer_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
@@ -120,7 +119,11 @@ def is_async(call: HostCall) -> bool:
 
 
 def message_of(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str]]:
-    """Return elements sent and received, element type, and both shapes as text."""
+    """Return elements sent and received, element type, and both shapes as text.
+
+    They stand in the description, or in the operator's arguments. For a list of tensors these lack
+    the shapes, which the annotation then has of the tensors sent.
+    """
     args = call.described
     if "In msg nelems" in args:
         sent, received = int(args["In msg nelems"]), int(args.get("Out msg nelems", NOT_KNOWN))
@@ -128,9 +131,13 @@ def message_of(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str
         return sent, received, str(args.get("dtype") or ""), flat
     dims, types = call.args.get("Input Dims") or (), call.args.get("Input type") or ()
     of_worker = call.worker_args.get("Input type") or ()
-    dtype = next((t for t in (*of_worker, *types[:2]) if dtype_of(str(t))[1] > 0), "")
+    noted = call.noted.get("Input type") or ()
+    dtype = next((t for t in (*of_worker, *types[:2], *noted) if dtype_of(str(t))[1] > 0), "")
     both = [_shapes(dims[place]) if place < len(dims) else [] for place in (0, 1)]
-    if kind in _RECEIVES_FIRST:
+    if not any(both):
+        into = _shapes(call.noted.get("Input Dims"))
+        out = into if kind in _SENDS_AS_MUCH else []
+    elif kind in _RECEIVES_FIRST:
         out, into = both
     else:
         out = into = both[0]

@@ -7,19 +7,22 @@ is counted once, however many events describe it:
     c10d::allreduce_            the operator, on any backend: shapes, flags, roots
       record_param_comms        its description: group, number, sizes (NCCL and its like)
     gloo:all_reduce             its work on a thread of gloo: when it began and ended
+    nccl:all_reduce             its sizes, in traces without a description
     ncclDevKernel_AllReduce...  its work on the device, with a copy of the description
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from commtrace.collective_table import KINDS
+from commtrace.importers.kernels import UNKNOWN, Kernel
 from commtrace.importers.names import NO_COMMUNICATION, NOT_KNOWN, is_library, kind_of
+from commtrace.tracefile.reading import is_int
 
-FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE = range(8)
+FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE, LAUNCH = range(9)
 
 Span = tuple[int, int, int, str, Mapping[str, Any]]
 """Start, minus end (so that outer spans sort first), type, name, arguments."""
@@ -27,40 +30,65 @@ Span = tuple[int, int, int, str, Mapping[str, Any]]
 _STEP, _MODULE, _ENGINE = "ProfilerStep#", "nn.Module: ", "autograd::engine::evaluate_function"
 _OPTIMIZER_STEP, _DESCRIPTION, _COLLECTIVES = "Optimizer.step#", "record_param_comms", "c10d::"
 COLLECTIVE_NAME = "Collective name"
-_HOST_BACKENDS = ("gloo", "mpi", "ucc")
+_HOST_BACKENDS, _DEVICE_BACKENDS = ("gloo", "mpi", "ucc"), ("nccl", "rccl", "xccl")
 
 
 @dataclass(slots=True)
 class HostCall:
-    """One communication call on the host; `work` is the period in which gloo or a device ran it."""
+    """One communication call on the host; `work` is the period in which gloo or a device ran it.
+
+    Of its arguments, `args` are those of the operator, `described` those of the description,
+    `noted` those of the annotation, and `worker_args` those of gloo's work.
+    """
 
     start: int
     end: int
     thread: int
-    name: str
-    args: Mapping[str, Any]
+    name: str = ""
+    args: Mapping[str, Any] = field(default_factory=dict)
     described: Mapping[str, Any] = field(default_factory=dict)
+    noted: Mapping[str, Any] = field(default_factory=dict)
     place: Mapping[str, Any] = field(default_factory=dict)
     op: str = ""
     op_id: int = NOT_KNOWN
     work: tuple[int, int] | None = None
     is_on_device: bool = False
     worker_args: Mapping[str, Any] = field(default_factory=dict)
-    kernel: str = ""
+    kernel: Kernel | None = None
+    stream: int = NOT_KNOWN
 
     @property
     def kind(self) -> str:
-        """Kind of the call, taken from its description if it has one."""
-        return kind_of(str(self.described.get(COLLECTIVE_NAME) or self.name))
+        """Kind of the call by its description, its operator, or its kernel."""
+        kind = kind_of(str(self.described.get(COLLECTIVE_NAME) or self.name))
+        return kind if kind in KINDS or self.kernel is None else self.kernel.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One communication kernel on a device; times in ns of the rank's clock."""
+
+    start: int
+    end: int
+    kernel: Kernel
+    args: Mapping[str, Any]
+
+    def number(self, name: str) -> int:
+        """Return an argument that is an integer, such as its stream; -1 if the trace lacks it."""
+        value = self.args.get(name)
+        return value if is_int(value) else NOT_KNOWN
 
 
 @dataclass(slots=True)
 class Gathered:
     """Classified events of one rank; times in ns of its clock."""
 
+    recognized: Callable[[str], Kernel | None]
     spans: dict[int, list[Span]] = field(default_factory=dict)
     workers: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = field(default_factory=dict)
-    kernels: list[tuple[int, int, str, Mapping[str, Any]]] = field(default_factory=list)
+    kernels: list[Work] = field(default_factory=list)
+    launches: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Thread and time of the launch of each kernel, by correlation."""
     computing: list[tuple[int, int]] = field(default_factory=list)
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
@@ -70,9 +98,11 @@ class Gathered:
     """Number of events with invalid times, or that end before they begin."""
 
 
-def gather(events: Iterable[Mapping[str, Any]]) -> Gathered:
-    """Collect the events of interest."""
-    found = Gathered()
+def gather(
+    events: Iterable[Mapping[str, Any]], recognized: Callable[[str], Kernel | None]
+) -> Gathered:
+    """Collect the events of interest; `recognized` knows the kernels that communicate."""
+    found = Gathered(recognized)
     for event in events:
         if event.get("ph") != "X" or event.get("ts") is None:
             continue
@@ -94,10 +124,19 @@ def _times_of(event: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return begin and end in ns; None if the event's times are invalid."""
     begins, lasts = event["ts"], event.get("dur") or 0
     try:
-        start, length = round(float(begins) * 1000), round(float(lasts) * 1000)
+        start, length = _ns(begins), _ns(lasts)
     except (TypeError, ValueError, OverflowError):
         return None
     return (start, start + length) if 0 <= length < _FAR_NS and abs(start) < _FAR_NS else None
+
+
+def _ns(microseconds: Any) -> int:
+    """Return nanoseconds; exact for numbers that a float's product with 1000 would round."""
+    if type(microseconds) is int:
+        return microseconds * 1000
+    number = float(microseconds)
+    integer = int(number)
+    return integer * 1000 + round((number - integer) * 1000)
 
 
 # The sum of two such times is a 64-bit integer.
@@ -130,7 +169,7 @@ def _of_python(found: Gathered, event: Mapping[str, Any], name: str, start: int,
 def _of_annotation(
     found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
 ) -> None:
-    backend, _, work = name.partition(":")
+    backend, _, work = name.partition(" ")[0].partition(":")  # `nccl:send 0->1`
     if name.startswith(_STEP):
         number = name[len(_STEP) :]
         if number.isdigit():
@@ -140,16 +179,25 @@ def _of_annotation(
     elif backend in _HOST_BACKENDS and kind_of(work) in KINDS:
         of_kind = found.workers.setdefault(kind_of(work), [])
         of_kind.append((start, end, event.get("args") or {}))
-    elif work and kind_of(work) in KINDS:
-        _add(found, event, NOTE, name, start, end)
+    elif backend in _DEVICE_BACKENDS and kind_of(work) in KINDS:
+        _add(found, event, NOTE, work, start, end)
 
 
 def _of_kernel(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
     args = event.get("args") or {}
-    if COLLECTIVE_NAME in args or name.lower().startswith(("nccl", "rccl")):
-        found.kernels.append((start, end, name, args))
-    else:
+    kernel = found.recognized(name)
+    if kernel is None and COLLECTIVE_NAME in args:
+        kernel = Kernel(UNKNOWN)
+    if kernel is None:
         found.computing.append((start, end))
+    else:
+        found.kernels.append(Work(start, end, kernel, args))
+
+
+def _of_runtime(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
+    correlation, thread = (event.get("args") or {}).get("correlation"), event.get("tid")
+    if is_int(correlation) and is_int(thread):
+        found.launches[correlation] = thread, start
 
 
 _HANDLERS = {
@@ -158,6 +206,10 @@ _HANDLERS = {
     "python_function": _of_python,
     "user_annotation": _of_annotation,
     "kernel": _of_kernel,
+    "cuda_runtime": _of_runtime,
+    "cuda_driver": _of_runtime,
+    "hip_runtime": _of_runtime,
+    "runtime": _of_runtime,
 }
 
 
@@ -173,11 +225,35 @@ Op = tuple[int, int, str, int, int, Mapping[str, Any], int]
 """Number, parent's number, name, start, end, place, thread."""
 
 
-def calls_of(found: Gathered) -> tuple[list[HostCall], dict[Any, HostCall], list[Op]]:
-    """Return the calls in order of issue, the calls by the ids in kernels, and the operators."""
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Communication calls of one rank, and the operators around them.
+
+    Attributes:
+        issued: The calls that the host shows, in order of issue.
+        by_id: These calls by the ids of the operators that describe them.
+        launched: The call that launched a kernel, by correlation. If none did, a call that is not
+            among `issued`, with the place of the launch.
+        ops: All operators.
+    """
+
+    issued: list[HostCall]
+    by_id: Mapping[Any, HostCall]
+    launched: Mapping[int, HostCall]
+    ops: list[Op]
+
+
+def calls_of(found: Gathered) -> Calls:
+    """Return the calls that the host shows, by all that kernels may refer to."""
     calls: list[HostCall] = []
     by_id: dict[Any, HostCall] = {}
+    launched: dict[int, HostCall] = {}
     ops: list[Op] = []
+    for correlation in {work.number("correlation") for work in found.kernels}:
+        if correlation in found.launches:
+            thread, start = found.launches[correlation]
+            launch = (start, -start, LAUNCH, "", {"correlation": correlation})
+            found.spans.setdefault(thread, []).append(launch)
     for thread, spans in found.spans.items():
         for span, stack in _nested(spans):
             start, minus_end, span_type, name, args = span
@@ -186,29 +262,50 @@ def calls_of(found: Gathered) -> tuple[list[HostCall], dict[Any, HostCall], list
                 parent = next((each[1] for each in reversed(stack) if each[0][2] == OP), NOT_KNOWN)
                 stack.append((span, len(ops)))
                 ops.append((len(ops), parent, name, start, -minus_end, _place(stack), thread))
-            elif span_type == C10D or (
-                span_type == PARAMS and _is_call(args) and _is_taken(inside)
+            elif span_type == LAUNCH:
+                call = inside[1] if inside else _located(HostCall(start, start, thread), stack)
+                launched[args["correlation"]] = call
+            elif (
+                span_type == C10D
+                or (span_type == PARAMS and _is_call(args) and _is_taken(inside))
+                or (span_type == NOTE and inside is None)
             ):
                 call = HostCall(start, -minus_end, thread, name.removeprefix(_COLLECTIVES), args)
-                call.described = args if span_type == PARAMS else {}
-                call.place = _place(stack)
-                around = next((each for each in reversed(stack) if each[0][2] == OP), None)
-                call.op, call.op_id = (around[0][3], around[1]) if around else ("", NOT_KNOWN)
-                calls.append(call)
+                if span_type == PARAMS:
+                    call.described = args
+                elif span_type == NOTE:
+                    call.args, call.noted = {}, args
+                calls.append(_located(call, stack))
                 stack.append((span, call))
-                by_id[args.get("External id")] = call
+                by_id[id_of(args)] = call
             else:
                 if inside is not None:
-                    by_id[args.get("External id")] = inside[1]
+                    by_id[id_of(args)] = inside[1]
                     if span_type == PARAMS and _is_call(args):
                         inside[1].described = args
+                    elif span_type == NOTE and not inside[1].noted:
+                        inside[1].noted = args
                 stack.append((span, None))
     calls.sort(key=lambda call: call.start)
     by_id.pop(None, None)
-    return calls, by_id, _renumbered(ops, calls)
+    every = {id(call): call for call in (*calls, *launched.values())}
+    return Calls(calls, by_id, launched, _renumbered(ops, every.values()))
 
 
-def _renumbered(ops: list[Op], calls: list[HostCall]) -> list[Op]:
+def id_of(args: Mapping[str, Any]) -> Any:
+    """Return the id that an operator's event shares with what it ran, if it has one."""
+    return args.get("External id", args.get("external id"))
+
+
+def _located(call: HostCall, stack: Stack) -> HostCall:
+    """Set the location of a call in the program, and return the call."""
+    call.place = _place(stack)
+    around = next((each for each in reversed(stack) if each[0][2] == OP), None)
+    call.op, call.op_id = (around[0][3], around[1]) if around else ("", NOT_KNOWN)
+    return call
+
+
+def _renumbered(ops: list[Op], calls: Iterable[HostCall]) -> list[Op]:
     """Number the operators of all threads in order of their start."""
     order = sorted(range(len(ops)), key=lambda number: ops[number][3])
     new = {old: place for place, old in enumerate(order)} | {NOT_KNOWN: NOT_KNOWN}

@@ -65,10 +65,11 @@ _DTYPES = {
     "long int": ("int64", 8), "c10::bfloat16": ("bfloat16", 2), "c10::half": ("float16", 2),
     "c10::complex<float>": ("complex64", 8), "c10::complex<double>": ("complex128", 16),
 }  # fmt: skip
+_DTYPES |= {name: (name, itemsize) for name, itemsize in list(_DTYPES.values())}
 
 
 def dtype_of(name: str) -> tuple[str, int]:
-    """Return an element type's torch name and size in bytes from its C++ name; -1 if unknown.
+    """Return an element type's torch name and size in bytes from either name; -1 if unknown.
 
     >>> dtype_of("BFloat16")
     ('bfloat16', 2)

@@ -7,7 +7,7 @@ are assigned by order, if all members of the group made matching calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from commtrace.errors import TraceError
 from commtrace.event import GroupRow
 from commtrace.importers.documents import Document
-from commtrace.importers.names import TRANSFERS, mesh_axis_of
+from commtrace.importers.names import mesh_axis_of
 from commtrace.schema import MAX_RANKS, TABLES
 from commtrace.tracefile.facts import require_spool_facts
 from commtrace.tracefile.spool import Spool
@@ -68,11 +68,19 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Contents of the files of one tool by rank, the source of the ranks, and what is missing."""
+    """Contents of the files of one tool by rank, and statements about them.
+
+    Attributes:
+        records: The contents, by rank.
+        ranks_from: The source of the ranks.
+        lacks: Missing information.
+        kernels: Number of communication kernels by the way in which their calls were found.
+    """
 
     records: list[RankRecord]
     ranks_from: str
     lacks: list[str]
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,64 +164,3 @@ def group_row(name: str, description: str, ranks: Sequence[int], backend: str) -
 def members_of(row: Any) -> tuple[int, ...]:
     """Return the ranks in a group's row."""
     return tuple(map(int, row.ranks.split(","))) if row.ranks else ()
-
-
-def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
-    """Infer the ranks of groups that no file lists; return those groups' names, to be reported.
-
-    The default group has all ranks. Other groups have the ranks whose calls on them were recorded.
-    """
-    known: dict[str, Any] = {}
-    callers: dict[str, set[int]] = {}
-    for record in records:
-        for row in record.groups.values():
-            if row.ranks or row.name not in known:
-                known[row.name] = row
-        for name in {call.group for call in record.comm}:
-            callers.setdefault(name, set()).add(record.rank)
-    inferred = {}
-    for name, row in known.items():
-        if not row.ranks:
-            is_default = row.description == "default_pg"
-            ranks = range(world_size) if is_default else sorted(callers.get(name, ()))
-            inferred[name] = row._replace(ranks=",".join(map(str, ranks)), size=len(ranks) or -1)
-    for record in records:
-        for name, row in record.groups.items():
-            if not row.ranks:
-                record.groups[name] = inferred.get(name, known[name])
-    return [name for name in inferred if known[name].description != "default_pg"]
-
-
-def number_by_order(records: Sequence[RankRecord]) -> tuple[int, int]:
-    """Number the collectives without numbers; return how many were and how many were not numbered.
-
-    A group's calls are numbered in order if each member made as many calls of the same kinds: that
-    they belong together is then more than a guess.
-    """
-    unnumbered: dict[str, dict[int, list[int]]] = {}
-    for place, record in enumerate(records):
-        for row, call in enumerate(record.comm):
-            if call.seq < 0 and call.kind not in TRANSFERS:
-                unnumbered.setdefault(call.group, {}).setdefault(place, []).append(row)
-    numbered = left = 0
-    for group, rows in unnumbered.items():
-        if _fits(records, group, rows):
-            for place, of_rank in rows.items():
-                calls = records[place].comm
-                for seq, row in enumerate(of_rank):
-                    calls[row] = calls[row]._replace(seq=seq)
-            numbered += sum(map(len, rows.values()))
-        else:
-            left += sum(map(len, rows.values()))
-    return numbered, left
-
-
-def _fits(records: Sequence[RankRecord], group: str, rows: Mapping[int, list[int]]) -> bool:
-    row = next((r.groups[group] for r in records if group in r.groups), None)
-    ranks = {records[place].rank for place in rows}
-    if row is None or ranks != set(members_of(row)):
-        return False
-    if any(call.group == group and call.seq >= 0 for r in records for call in r.comm):
-        return False
-    kinds = {tuple(records[place].comm[n].kind for n in each) for place, each in rows.items()}
-    return len(kinds) == 1

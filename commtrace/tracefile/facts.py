@@ -105,6 +105,7 @@ RUN_FACTS: dict[str, Check] = {
     "detail": _is_text,
     "process_group": _is_text,
     "ranks_from": _is_text,
+    "kernels": _is_text,
 }
 """Facts that a run may have."""
 

@@ -277,6 +277,7 @@ _FACTS: dict[str, tuple[Any, ...]] = {
     "detail": (*_TEXTS, "collective", "op"),
     "process_group": (*_TEXTS, "none"),
     "ranks_from": _TEXTS,
+    "kernels": _TEXTS,
     "steps_from": (*_TEXTS, None, 3, []),
     "something": (*_TEXTS, None, 0.5, [1, [2]], {"x": {}}, True, float("inf")),
 }

@@ -87,6 +87,48 @@ class Profile:
             external = {"External id": self._ids + 1, "stream": 20}
             self.span(kernel_name, "kernel", *kernel, tid=20, **external, **copied)
 
+    def undescribed(
+        self,
+        name: str,
+        op: str,
+        ts: float,
+        *,
+        shapes: list[list[int]],
+        kernel: tuple[float, float],
+        kernel_name: str = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)",
+        stream: int = 84,
+    ) -> None:
+        """Add a collective as traces of 2022 and 2023 have it, without fields of the group.
+
+        Only its launch ties the kernel to it: the kernel's external id is its correlation.
+        """
+        self._ids += 3
+        external = {"External id": self._ids}
+        lists = {"Input Dims": [[], [], []], "Input type": ["TensorList", "", "Scalar"]}
+        noted = {"Input Dims": shapes, "Input type": ["float"] * len(shapes)}
+        self.span(op, "cpu_op", ts, 20, **external, **lists)
+        self.span("record_param_comms", "cpu_op", ts + 2, 16, **lists)
+        self.span(f"nccl:{name}", "user_annotation", ts + 4, 12, **noted)
+        self.launched(kernel_name, ts + 8, kernel, stream=stream)
+
+    def launched(
+        self,
+        kernel_name: str,
+        ts: float,
+        *kernels: tuple[float, float],
+        stream: int = 84,
+        runtime: str = "cudaLaunchKernel",
+        cat: str = "cuda_runtime",
+        **fields: Any,
+    ) -> None:
+        """Add a launch on the host, and the kernels `(begin, duration)` that it starts."""
+        self._ids += 1
+        correlation = 40_000 + self._ids
+        self.span(runtime, cat, ts, 2, correlation=correlation)
+        for begin, length in kernels:
+            ids = {"External id": correlation, "correlation": correlation, "stream": stream}
+            self.span(kernel_name, "kernel", begin, length, tid=stream, **{**ids, **fields})
+
     def document(self, **changed: Any) -> dict[str, Any]:
         """The whole trace."""
         config = [

@@ -58,9 +58,11 @@ def test_a_trace_of_kernels_alone_counts_them(tmp_path: Path) -> None:
         profile.span("ncclDevKernel_AllGather_RING_LL", "kernel", 10 * seq, 5, tid=20, **args)
     profile.span("ncclDevKernel_SendRecv(x)", "kernel", 90, 5, tid=20)
     frames = imported(tmp_path, profile)
-    assert frames.comm["kind"].tolist() == ["all_gather"] * 2
-    assert frames.comm["payload_bytes"].tolist() == [4096] * 2
-    assert "communication kernels without a known call: 1 of 2" in frames.run["lacks"]
+    assert frames.comm["kind"].tolist() == ["all_gather", "all_gather", "unknown"]
+    assert frames.comm["payload_bytes"].tolist() == [4096, 4096, -1]
+    assert frames.comm["blocked_ns"].tolist() == [5 * US] * 3
+    lacking = "operators of communication kernels, which are calls of their own: 3 of 3"
+    assert lacking in frames.run["lacks"]
 
 
 @pytest.mark.parametrize(
