@@ -18,8 +18,8 @@ from typing import Any
 
 from commtrace.errors import InvalidTraceError
 from commtrace.event import CommEvent, OpEvent, StepRow
+from commtrace.importers.device_kernels import Kernel, recognizer
 from commtrace.importers.documents import Document
-from commtrace.importers.kernels import Kernel, recognizer
 from commtrace.importers.kineto_arguments import (
     is_async,
     message_of,

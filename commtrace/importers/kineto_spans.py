@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commtrace.collective_table import KINDS
-from commtrace.importers.kernels import UNKNOWN, Kernel
+from commtrace.importers.device_kernels import UNKNOWN, Kernel
 from commtrace.importers.names import NO_COMMUNICATION, NOT_KNOWN, is_library, kind_of
 from commtrace.tracefile.reading import is_int
 

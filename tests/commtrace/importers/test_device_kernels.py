@@ -10,7 +10,7 @@ import pytest
 from commtrace.analyze import CATALOG, Frames, load
 from commtrace.errors import SettingsError
 from commtrace.importers import import_trace
-from commtrace.importers.kernels import KERNELS, UNKNOWN, recognizer
+from commtrace.importers.device_kernels import KERNELS, UNKNOWN, recognizer
 from commtrace.settings import settings_of
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, write_profiles
 
