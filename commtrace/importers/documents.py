@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,11 @@ _NAME_FILES = "pass the files that the ranks wrote"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file: the text of a chrome trace, or the values of a flight recorder's dump."""
+    """One file: the text of a chrome trace, or the values of a flight recorder's dump.
+
+    The text of one of several chrome traces is None: `loaded` reads it again when it is imported,
+    so that one of them is in memory at a time.
+    """
 
     path: Path
     format: str
@@ -71,7 +75,12 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
     Raises:
         TraceError: names the file that cannot be imported, and the reason.
     """
-    documents = [read_document(path) for path in _files_of(sources)]
+    paths = _files_of(sources)
+    documents: list[Document] = []
+    for path in paths:
+        document = read_document(path)
+        is_one_of_many = document.format == PROFILER and len(paths) > 1
+        documents.append(replace(document, content=None) if is_one_of_many else document)
     formats = {document.format: document.path for document in documents}
     if len(formats) > 1:
         found = "; ".join(f"{path} of {name}" for name, path in formats.items())
@@ -82,6 +91,25 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
             attempt="import each format separately",
         )
     return documents
+
+
+def loaded(document: Document) -> Document:
+    """Return a document with its content.
+
+    Raises:
+        TraceError: the file has been replaced meanwhile.
+    """
+    if document.content is not None:
+        return document
+    found = read_document(document.path)
+    if found.format != document.format:
+        raise TraceError(
+            f"cannot import {document.path}",
+            found=f"a file of {found.format}, which was one of {document.format} before",
+            why="it was replaced while it was read",
+            attempt="import it again",
+        )
+    return found
 
 
 def _files_of(sources: Iterable[Path | str]) -> list[Path]:

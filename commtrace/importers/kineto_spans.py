@@ -218,7 +218,13 @@ def _add(
 ) -> None:
     thread = event.get("tid")
     spans = found.spans.setdefault(thread if isinstance(thread, int) else NOT_KNOWN, [])
-    spans.append((start, -end, span_type, name, event.get("args") or {}))
+    # Arguments of an operator are read only if it describes communication.
+    args = event.get("args") or _NO_ARGS if span_type in _READ else _NO_ARGS
+    spans.append((start, -end, span_type, name, args))
+
+
+_READ = frozenset({C10D, PARAMS, NOTE})
+_NO_ARGS: Mapping[str, Any] = {}
 
 
 Op = tuple[int, int, str, int, int, Mapping[str, Any], int]

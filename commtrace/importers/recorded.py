@@ -7,7 +7,7 @@ are assigned by order, if all members of the group made matching calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,16 @@ from commtrace.tracefile.trace import StringTable, table_of
 
 @dataclass(slots=True)
 class RankRecord:
-    """One rank: rows of the tables and facts about it; groups by the names it uses."""
+    """One rank: rows of the tables and facts about it; groups by the names it uses.
+
+    Operators are many, and are a table at once, with their strings in `strings`.
+    """
 
     rank: int
     path: Path
     comm: list[Any] = field(default_factory=list)
-    ops: list[Any] = field(default_factory=list)
+    ops: Mapping[str, Any] = field(default_factory=dict)
+    strings: StringTable = field(default_factory=lambda: StringTable([""]))
     steps: list[Any] = field(default_factory=list)
     groups: dict[str, Any] = field(default_factory=dict)
     host: str = ""
@@ -41,14 +45,14 @@ class RankRecord:
 
     def spool(self) -> Spool:
         """Return the record as a spool."""
-        strings = StringTable([""])
         rows = {
             "comm": self.comm,
-            "ops": self.ops,
             "steps": self.steps,
             "groups": list(self.groups.values()),
         }
-        tables = {name: table_of(name, rows.get(name, ()), strings) for name in TABLES}
+        tables = {name: table_of(name, rows.get(name, ()), self.strings) for name in TABLES}
+        if self.ops:
+            tables["ops"] = dict(self.ops)
         facts = {
             "rank": self.rank,
             "host": self.host,

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
+from commtrace.errors import TraceError
 from commtrace.importers import import_trace
+from commtrace.importers.documents import documents_of, loaded
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, training, write_profiles
 
 
@@ -245,3 +247,28 @@ def test_a_trace_without_communication_is_one(tmp_path: Path) -> None:
     frames = imported(tmp_path, profile)
     assert (len(frames.comm), len(frames.ops)) == (0, 1)
     assert any("No communication was recorded" in notice.text for notice in notices_of(frames))
+
+
+def test_one_file_of_many_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    folder = write_profiles(tmp_path, training(ranks=3))
+    documents = documents_of([folder])
+    assert [document.content for document in documents] == [None] * 3
+    (alone,) = documents_of([folder / "trace_rank1.json"])
+    assert loaded(documents[1]) == alone
+
+
+def test_a_file_that_was_replaced_while_it_was_read_is_refused(tmp_path: Path) -> None:
+    folder = write_profiles(tmp_path, training(ranks=2))
+    documents = documents_of([folder])
+    (folder / "trace_rank0.json").write_text('{"entries": [], "pg_config": {}}')
+    with pytest.raises(TraceError, match="replaced while it was read"):
+        loaded(documents[0])
+
+
+def test_flow_arrows_are_skipped_wherever_they_stand(tmp_path: Path) -> None:
+    profile = training(ranks=1)[0]
+    plain = imported(tmp_path / "plain", profile).comm
+    arrow = {"ph": "s", "id": 7, "pid": 0, "tid": 1, "ts": 1.5, "cat": "ac2g", "name": "ac2g"}
+    odd = {"ph": "f", "name": 'a "}" of a name', "args": {"ph": "X"}}
+    profile.events = [each for event in profile.events for each in (arrow, odd, event, arrow)]
+    assert imported(tmp_path / "arrows", profile).comm.equals(plain)
