@@ -42,6 +42,9 @@ class Notice:
 def _no_calls(frames: Frames) -> str:
     if len(frames.comm):
         return ""
+    source = frames.run.get("imported_from")
+    if source:
+        return f"No communication was recorded: the files imported from {source} contain no calls."
     return (
         "No communication was recorded: the program issued no collective and no point-to-point "
         "call while recording was on."

@@ -145,7 +145,32 @@ def _lacks(dumps: Sequence[Mapping[str, Any]], inferred: list[str]) -> list[str]
         lacks.append(_NO_FRAMES)
     if inferred:
         lacks.append(f"the ranks of group {', '.join(inferred)}: inferred from the calls on it")
+    if not all(dump.get("entries") for dump in dumps):
+        lacks.append(f"calls of ranks without entries. {_OF_GLOO}")
+    elif any(str(entry["profiling_name"]).startswith("gloo:") for entry in entries):
+        unlisted = sum(_num_unlisted(dump["entries"]) for dump in dumps)
+        counted = f" ({unlisted} by the numbers of the operations)" if unlisted else ""
+        lacks.append(f"sends and recvs{counted} and reduce-scatters. {_OF_GLOO}")
     return lacks
+
+
+_OF_GLOO = "gloo enters no sends and recvs, and a reduce-scatter as the all-reduce that it runs"
+
+
+def _num_unlisted(entries: Sequence[Entry]) -> int:
+    """Return how many operations of a rank have no entry, as far as the ring reaches back.
+
+    Operations of each group are numbered from 1, with an entry or not.
+    """
+    numbers: dict[Any, set[int]] = {}
+    for entry in entries:
+        if is_int(number := entry.get("op_id")) and number > 0:
+            numbers.setdefault(entry.get("pg_id"), set()).add(number)
+    is_complete = not entries[0]["record_id"]
+    return sum(
+        max(of_group) - (0 if is_complete else min(of_group) - 1) - len(of_group)
+        for of_group in numbers.values()
+    )
 
 
 def _groups(dump: Mapping[str, Any], document: Document) -> dict[str, Any]:

@@ -27,11 +27,13 @@ class Dump:
         self.ranks: dict[str, list[int]] = ranks or RANKS
         self.entries: list[dict[str, Any]] = []
         self._seqs: dict[tuple[str, bool], int] = {}
+        self._ops: dict[str, int] = {}
         self._first_group = 0
 
     def anew(self) -> Dump:
         """Destroy all groups and create others with the same names."""
         self._seqs.clear()
+        self._ops.clear()
         self._first_group += len(RANKS)
         return self
 
@@ -52,6 +54,15 @@ class Dump:
         for name in names:
             self._entry(name, group, seq, is_p2p, state="scheduled", **fields)
         self._entry(closing, group, seq, is_p2p, state=state, sizes=[], out=[])
+        return self
+
+    def _next_op(self, group: str) -> int:
+        self._ops[group] = number = self._ops.get(group, 0) + 1
+        return number
+
+    def unlisted(self, group: str = ALL) -> Dump:
+        """Run an operation that the backend does not enter, as gloo does with a send."""
+        self._next_op(group)
         return self
 
     def _bump(self, group: str, is_p2p: bool) -> int:
@@ -87,7 +98,7 @@ class Dump:
                 "thread_id": "1401",
                 "collective_seq_id": 0 if is_p2p else seq,
                 "p2p_seq_id": seq if is_p2p else 0,
-                "op_id": number + 1,
+                "op_id": self._next_op(group),
                 "profiling_name": f"{self.backend}:{name}",
                 "time_created_ns": created,
                 "input_sizes": [list(shape) for shape in sizes],

@@ -327,3 +327,26 @@ def test_damaged_entries_never_escape_as_a_traceback(tmp_path: Path) -> None:
         path.write_text(json.dumps(document))
         with contextlib.suppress(TraceError):
             import_trace([path])
+
+
+def test_operations_that_gloo_does_not_enter_are_counted(tmp_path: Path) -> None:
+    dumps = [Dump(rank, backend="gloo") for rank in range(4)]
+    for dump in dumps:
+        dump.unlisted().call("all_reduce").unlisted().unlisted().call("all_reduce").call("barrier")
+    lacks = import_trace([write_dumps(tmp_path / "all", dumps)]).run["lacks"]
+    assert any("sends and recvs (12 by the numbers of the operations)" in each for each in lacks)
+    lacks = import_trace([write_dumps(tmp_path / "ring", dumps, last=2)]).run["lacks"]
+    assert any("sends and recvs and reduce-scatters" in each for each in lacks)
+
+
+def test_nothing_is_unlisted_on_nccl(tmp_path: Path) -> None:
+    lacks = import_trace([write_dumps(tmp_path, healthy())]).run["lacks"]
+    assert not any("sends" in each for each in lacks)
+
+
+def test_a_dump_without_entries_is_no_proof_of_silence(tmp_path: Path) -> None:
+    dumps = [Dump(rank).unlisted() for rank in range(2)]
+    frames = load(import_trace([write_dumps(tmp_path, dumps)]))
+    assert any("gloo enters no sends and recvs" in each for each in frames.run["lacks"])
+    (said,) = [each.text for each in notices_of(frames) if "No communication" in each.text]
+    assert said.endswith("the files imported from flight recorder contain no calls.")
