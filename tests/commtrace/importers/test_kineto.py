@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
-from commtrace.errors import TraceError
-from commtrace.importers import import_trace
-from commtrace.importers.documents import documents_of, loaded
+from commtrace.errors import TraceError, TruncatedTraceError
+from commtrace.importers import import_trace, kineto
+from commtrace.importers.documents import Document, documents_of, loaded
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, training, write_profiles
 
 
@@ -230,8 +230,6 @@ def test_clocks_of_several_hosts_are_aligned_by_their_kernels(tmp_path: Path) ->
 
 @pytest.mark.parametrize("fraction", [0.2, 0.6, 0.97])
 def test_a_trace_that_breaks_off_is_refused_with_its_place(fraction: float, tmp_path: Path) -> None:
-    from commtrace.errors import TruncatedTraceError
-
     folder = write_profiles(tmp_path, training(ranks=1))
     path = folder / "trace_rank0.json"
     text = path.read_text()
@@ -273,3 +271,37 @@ def test_flow_arrows_are_skipped_wherever_they_stand(tmp_path: Path) -> None:
     odd = {"ph": "f", "name": 'a "}" of a name', "args": {"ph": "X"}}
     profile.events = [each for event in profile.events for each in (arrow, odd, event, arrow)]
     assert imported(tmp_path / "arrows", profile).comm.equals(plain)
+
+
+def test_files_that_are_read_by_processes_of_their_own_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_profiles(tmp_path, training(ranks=3))
+    alone = import_trace([folder])
+    read: list[Path] = []
+
+    def read_elsewhere(document: Document) -> Any:
+        read.append(document.path)
+        monkeypatch.setattr(kineto, "read_file", None)  # no second attempt in this process
+        return _read_elsewhere(document)
+
+    monkeypatch.setattr(kineto, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(kineto.os, "cpu_count", lambda: 2)
+    _read_elsewhere = kineto._read_elsewhere
+    monkeypatch.setattr(kineto, "_read_elsewhere", read_elsewhere)
+    together = import_trace([folder])
+    assert len(read) == 3
+    assert together.run == alone.run
+    for name in ("comm", "ops", "steps", "groups"):
+        assert list(together.rows(name)) == list(alone.rows(name))
+
+
+def test_a_damaged_file_is_refused_as_if_it_were_read_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(kineto.os, "cpu_count", lambda: 2)
+    path = write_profiles(tmp_path, training(ranks=2)) / "trace_rank1.json"
+    path.write_text(path.read_text()[:-200])
+    with pytest.raises(TruncatedTraceError, match="trace_rank1.json"):
+        import_trace([tmp_path])

@@ -1,0 +1,354 @@
+"""One rank's torch.profiler (Kineto) trace, as rows of the tables.
+
+If the trace has a call's work, the call's times are taken from it. On a device that is the span of
+its kernels; the call is blocked while no other kernel runs, and `call_ns` is the part of that
+before the first other kernel, so that waits appear where they occur. On gloo it is the time from
+the issue to the end of the work. Otherwise only the time and duration of the issue are known.
+Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from commtrace.errors import InvalidTraceError
+from commtrace.event import CommEvent, OpEvent, StepRow
+from commtrace.importers.device_kernels import Kernel
+from commtrace.importers.documents import Document
+from commtrace.importers.kineto_arguments import (
+    is_async,
+    message_of,
+    number_of,
+    peer_of,
+    ranks_in,
+    reduction_of,
+    root_of,
+    seq_of,
+)
+from commtrace.importers.kineto_events import Events
+from commtrace.importers.kineto_spans import (
+    COLLECTIVE_NAME,
+    Calls,
+    Gathered,
+    HostCall,
+    Work,
+    calls_of,
+    gather,
+    id_of,
+)
+from commtrace.importers.matching import (
+    STREAM,
+)
+from commtrace.importers.names import (
+    NOT_KNOWN,
+    TRANSFERS,
+    dtype_of,
+    payload_of,
+    wire_of,
+)
+from commtrace.importers.recorded import (
+    RankRecord,
+    group_row,
+    members_of,
+)
+from commtrace.schema import MAX_RANKS
+from commtrace.tracefile.reading import is_int
+from commtrace.tracefile.trace import table_of
+
+WAYS = LAUNCH, OPERATOR, NUMBER, KERNEL = "launch", "operator", "number", "name alone"
+"""Ways in which the call of a kernel is found, in the order in which they are tried."""
+
+
+class Profile:
+    """One rank's trace."""
+
+    def __init__(self, document: Document, recognized: Callable[[str], Kernel | None]) -> None:
+        events = Events(document)
+        self.document = document
+        self._found: Gathered = gather(events, recognized)
+        self._about = events.about
+        self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
+        self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
+        self.rank = _stated_rank(self._distributed, document)
+        self.matched: Counter[str] = Counter()
+        self.num_invalid = self._found.num_invalid
+        # A group described only by start, stride and size must not use more memory than the file.
+        self._most_members = max(len(document.content), MAX_RANKS)
+
+    def record(self, rank: int) -> RankRecord:
+        """Return the whole trace as rows."""
+        found, epoch = self._found, self._epoch
+        shown = calls_of(found)
+        calls = self._with_kernels(shown)
+        record = RankRecord(
+            rank,
+            self.document.path,
+            host=str(self._about.get("host_name") or ""),
+            pid=min(found.pids, default=-1),
+            device=self._device(),
+            start_ns=found.start + epoch if found.start >= 0 else epoch,
+            end_ns=found.end + epoch if found.end >= 0 else epoch,
+            world_size=int(self._distributed.get("world_size") or 1),
+            groups=self._groups(calls),
+        )
+        self._steps = sorted((start, end, number) for number, (start, end) in found.steps.items())
+        self._step_starts = [start for start, *_ in self._steps]
+        record.steps = [
+            StepRow(rank, number, start + epoch, end + epoch)
+            for number, (start, end) in sorted(found.steps.items())
+        ]
+        ops = [self._op_row(rank, op) for op in shown.ops]
+        self.has_modules = any(row.module for row in ops)
+        record.ops = table_of("ops", ops, record.strings)
+        names = [name for name, row in record.groups.items() if rank in members_of(row)]
+        self._only_group = names[0] if len(names) == 1 else ""
+        size = len(members_of(record.groups[self._only_group])) if self._only_group else 1
+        _give_work(calls, found, size)
+        busy = _Busy(found.computing)
+        record.comm = [
+            self._row(record, call, busy)._replace(id=number) for number, call in enumerate(calls)
+        ]
+        self.has_modules |= any(row.module for row in record.comm)
+        return record
+
+    def _device(self) -> str:
+        has_device = bool(self._found.kernels or self._found.computing)
+        return "cuda" if has_device or self._about.get("deviceProperties") else "cpu"
+
+    def _groups(self, calls: Sequence[HostCall]) -> dict[str, Any]:
+        backend = str(self._distributed.get("backend") or "")
+        groups = {}
+        for about in self._distributed.get("pg_config") or ():
+            name, description = str(about.get("pg_name")), str(about.get("pg_desc") or "")
+            ranks = about.get("ranks")
+            ranks = ranks if isinstance(ranks, list) else self._ranks_in(str(ranks), about)
+            groups[name] = _group(name, description, ranks, about.get("pg_size"), backend)
+        for call in calls:
+            args = call.described
+            name = str(args.get("Process Group Name") or "")
+            if name and (name not in groups or not groups[name].ranks):
+                ranks = self._ranks_in(str(args.get("Process Group Ranks") or ""), args)
+                description = str(args.get("Process Group Description") or "")
+                size = args.get("Group size")
+                groups[name] = _group(name, description, ranks, size, backend)
+        return groups
+
+    def _ranks_in(self, text: str, about: Mapping[str, Any]) -> list[int]:
+        ranks = ranks_in(text, about, self._most_members)
+        self._most_members -= len(ranks)
+        return ranks
+
+    def _with_kernels(self, found: Calls) -> list[HostCall]:
+        """Return the calls with the times of their kernels, plus calls that only kernels show."""
+        calls = list(found.issued)
+        issued = {id(call) for call in calls}
+        by_number = {number_of(call.described): call for call in calls if call.described}
+        # Calls without a number share the key None, which must match no kernel.
+        by_number.pop(None, None)
+        for work in self._found.kernels:
+            launched = found.launched.get(work.number("correlation"))
+            number = number_of(work.args)
+            ways = {
+                LAUNCH: launched if id(launched) in issued else None,
+                OPERATOR: found.by_id.get(id_of(work.args)),
+                NUMBER: by_number.get(number),
+            }
+            way = next((way for way, call in ways.items() if call is not None), KERNEL)
+            call = ways.get(way)
+            if call is None:
+                call = _call_of(work, launched)
+                calls.append(call)
+                if number is not None:
+                    by_number[number] = call
+            self.matched[way] += 1
+            before = call.work or (work.start, work.end)
+            call.work = min(before[0], work.start), max(before[1], work.end)
+            call.is_on_device, call.kernel = True, work.kernel
+            call.stream = work.number("stream")
+        return sorted(calls, key=lambda call: call.start)
+
+    def _step_of(self, instant: int) -> int:
+        place = bisect_right(self._step_starts, instant) - 1
+        if place < 0 or instant >= self._steps[place][1]:
+            return NOT_KNOWN
+        return self._steps[place][2]
+
+    def _op_row(self, rank: int, op: Any) -> Any:
+        number, parent, name, start, end, place, thread = op
+        return OpEvent(
+            rank=rank,
+            id=number,
+            parent=parent,
+            op=name.replace("::", "."),
+            level="local",
+            start_ns=start + self._epoch,
+            duration_ns=end - start,
+            step=self._step_of(start),
+            phase=place["phase"],
+            module=place.get("module", ""),
+            module_class=place.get("module_class", ""),
+            thread=thread,
+        )
+
+    def _row(self, record: RankRecord, call: HostCall, busy: _Busy) -> Any:
+        kind, args = call.kind, call.described
+        group = str(args.get("Process Group Name") or self._only_group)
+        if not group and call.stream >= 0 and not record.groups:
+            group = f"{STREAM}{call.stream}"
+        row = record.groups.get(group)
+        ranks = members_of(row) if row is not None else ()
+        size = len(ranks) or (row.size if row is not None else NOT_KNOWN)
+        sent, received, dtype, shapes = message_of(call, kind)
+        name, itemsize = dtype_of(dtype) if dtype else ("", NOT_KNOWN)
+        payload = payload_of(kind, sent, received, itemsize, size)
+        root = root_of(call, kind, ranks)
+        source = call.place.get("source", ("", NOT_KNOWN, ""))
+        return CommEvent(
+            rank=record.rank,
+            kind=kind,
+            native_op=f"c10d::{call.name}" if call.args else call.name,
+            group=group,
+            seq=seq_of(args) if kind not in TRANSFERS else NOT_KNOWN,
+            reduce_op=reduction_of(call, kind),
+            root=root,
+            peer=peer_of(call, kind, ranks),
+            dtype=name if kind != "barrier" else "",
+            input_shapes=shapes[0],
+            output_shapes=shapes[1],
+            payload_bytes=payload,
+            wire_bytes=wire_of(kind, payload, ranks, record.rank, root),
+            is_async=is_async(call),
+            step=self._step_of(call.start),
+            phase=call.place.get("phase", ""),
+            module=call.place.get("module", ""),
+            module_class=call.place.get("module_class", ""),
+            thread=call.thread,
+            op=call.op.replace("::", "."),
+            op_id=call.op_id,
+            source_file=source[0],
+            source_line=source[1],
+            source_function=source[2],
+            **self._times(call, busy),
+        )
+
+    def _times(self, call: HostCall, busy: _Busy) -> dict[str, int]:
+        epoch = self._epoch
+        if call.work is None:
+            return {"issue_ns": call.start + epoch, "call_ns": call.end - call.start}
+        start, end = call.work
+        if call.is_on_device:
+            return {
+                "issue_ns": start + epoch,
+                "call_ns": busy.free_from(start, end),
+                "blocked_ns": busy.free_in(start, end),
+                "complete_ns": end + epoch,
+            }
+        end = max(end, call.end)
+        return {
+            "issue_ns": call.start + epoch,
+            "call_ns": call.end - call.start,
+            "blocked_ns": NOT_KNOWN if is_async(call) else end - call.start,
+            "complete_ns": end + epoch,
+        }
+
+
+def _call_of(work: Work, launched: HostCall | None) -> HostCall:
+    """Return the call of a kernel that no call on the host issued, where it was launched."""
+    name = str(work.args.get(COLLECTIVE_NAME) or work.kernel.kind)
+    described = work.args if COLLECTIVE_NAME in work.args else {}
+    if launched is None:
+        return HostCall(work.start, work.start, NOT_KNOWN, name, described=described)
+    # A copy, since a graph launches several kernels at once.
+    return replace(launched, name=name, described=described)
+
+
+class _Busy:
+    """Busy intervals of a device; answers how long it was idle in an interval."""
+
+    def __init__(self, intervals: list[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._sums = [0]
+        for start, end in sorted(intervals):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+                self._sums[-1] = self._sums[-2] + self._ends[-1] - self._starts[-1]
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+                self._sums.append(self._sums[-1] + end - start)
+
+    def _until(self, instant: int) -> int:
+        place = bisect_right(self._starts, instant)
+        if not place:
+            return 0
+        return self._sums[place] - max(self._ends[place - 1] - instant, 0)
+
+    def free_from(self, start: int, end: int) -> int:
+        """Return the idle time from `start` to the next computation, `end` at the latest."""
+        place = bisect_right(self._starts, start)
+        if place and self._ends[place - 1] > start:
+            return 0
+        return min(self._starts[place] if place < len(self._starts) else end, end) - start
+
+    def free_in(self, start: int, end: int) -> int:
+        """Return the total idle time between `start` and `end`."""
+        return end - start - (self._until(end) - self._until(start))
+
+
+def _stated_rank(about: Mapping[str, Any], document: Document) -> int:
+    """Return the rank that a trace states, checked against its world size."""
+    rank, size = about.get("rank", NOT_KNOWN), about.get("world_size")
+    if not is_int(rank) or not -1 <= rank < MAX_RANKS or (is_int(size) and 0 < size <= rank):
+        raise InvalidTraceError(
+            f"cannot import {document.path}",
+            place="distributedInfo",
+            found=f"rank {str(rank)[:40]} of {str(size)[:40]}",
+            why=f"a rank is an integer below the world size and below {MAX_RANKS:,}",
+            attempt="record it again, or copy it again",
+        )
+    return rank
+
+
+def _group(name: str, description: str, ranks: list[int], size: Any, backend: str) -> Any:
+    row = group_row(name, description, ranks, backend)
+    known = int(size) if isinstance(size, (int, float)) and size > 0 else NOT_KNOWN
+    return row if ranks else row._replace(size=known)
+
+
+def _give_work(calls: list[HostCall], found: Gathered, size: int) -> None:
+    """Assign gloo's work to calls; works of one kind run in the order of the calls.
+
+    gloo has no reduce-scatter and runs an all-reduce instead; for a list, one for each rank. Works
+    that begin before the first call of their kind were issued before the profiled period, and
+    become calls of their own.
+    """
+    waiting: dict[str, list[HostCall]] = {kind: [] for kind in found.workers}
+    for call in calls:
+        if call.work is None and not call.described:
+            kind = "all_reduce" if call.kind == "reduce_scatter" else call.kind
+            waiting.setdefault(kind, []).append(call)
+    for kind, works in found.workers.items():
+        works.sort(key=lambda work: work[0])
+        of_kind = waiting[kind]
+        begin = of_kind[0].start if of_kind else found.end + 1
+        before = bisect_left(works, begin, key=lambda work: work[0])
+        for start, end, args in works[:before]:
+            own = HostCall(start, start, NOT_KNOWN, kind, noted=args, work=(start, end))
+            calls.append(own)
+        nums = [size if call.name == "reduce_scatter_" else 1 for call in of_kind]
+        ends = list(accumulate(nums, initial=before))
+        if ends[-1] != len(works):  # some end after the profiled period
+            continue
+        parts = [works[end - num : end] for num, end in zip(nums, ends[1:], strict=True)]
+        # Work that begins before its call shows that the two lists do not correspond.
+        if all(part[0][0] >= call.start for call, part in zip(of_kind, parts, strict=True) if part):
+            for call, part in zip(of_kind, parts, strict=True):
+                call.work = part[0][0], max(end for _, end, _ in part)
+                call.worker_args = part[0][2]
+    calls.sort(key=lambda call: call.start)
