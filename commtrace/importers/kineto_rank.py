@@ -121,13 +121,14 @@ class Profile:
         return "cuda" if has_device or self._about.get("deviceProperties") else "cpu"
 
     def _groups(self, calls: Sequence[HostCall]) -> dict[str, Any]:
-        backend = str(self._distributed.get("backend") or "")
+        backend = _backend(str(self._distributed.get("backend") or ""))
         groups = {}
         for about in self._distributed.get("pg_config") or ():
             name, description = str(about.get("pg_name")), str(about.get("pg_desc") or "")
             ranks = about.get("ranks")
             ranks = ranks if isinstance(ranks, list) else self._ranks_in(str(ranks), about)
-            groups[name] = _group(name, description, ranks, about.get("pg_size"), backend)
+            own = _backend(str(about.get("backend_config") or backend))
+            groups[name] = _group(name, description, ranks, about.get("pg_size"), own)
         for call in calls:
             args = call.described
             name = str(args.get("Process Group Name") or "")
@@ -313,6 +314,16 @@ def _stated_rank(about: Mapping[str, Any], document: Document) -> int:
             attempt="record it again, or copy it again",
         )
     return rank
+
+
+def _backend(config: str) -> str:
+    """Return the backend of `cuda:nccl`; a configuration of several stays as it is.
+
+    >>> _backend("cuda:nccl"), _backend("cpu:gloo,cuda:nccl")
+    ('nccl', 'cpu:gloo,cuda:nccl')
+    """
+    backends = {part.rpartition(":")[2] for part in config.split(",")}
+    return backends.pop() if len(backends) == 1 else config
 
 
 def _group(name: str, description: str, ranks: list[int], size: Any, backend: str) -> Any:

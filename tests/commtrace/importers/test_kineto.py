@@ -305,3 +305,17 @@ def test_a_damaged_file_is_refused_as_if_it_were_read_here(
     path.write_text(path.read_text()[:-200])
     with pytest.raises(TruncatedTraceError, match=r"trace_rank1\.json"):
         import_trace([tmp_path])
+
+
+def test_each_group_has_its_own_backend(tmp_path: Path) -> None:
+    about = {
+        "backend": "nccl",
+        "rank": 0,
+        "world_size": 2,
+        "pg_config": [
+            {"pg_name": name, "pg_desc": "", "pg_size": 2, "ranks": [0, 1], "backend_config": text}
+            for name, text in (("0", "cpu:gloo,cuda:nccl"), ("1", "cuda:nccl"), ("2", "cpu:gloo"))
+        ],
+    }
+    groups = imported(tmp_path, Profile(0), distributedInfo=about).groups.set_index("name")
+    assert groups["backend"].to_dict() == {"0": "cpu:gloo,cuda:nccl", "1": "nccl", "2": "gloo"}
