@@ -30,12 +30,14 @@ def stream_groups(records: Sequence[RankRecord], world_size: int) -> list[str]:
     Returns:
         Sentences on the streams that fit, and on those that do not.
     """
-    names = dict.fromkeys(
-        call.group for record in records for call in record.comm if call.group.startswith(STREAM)
-    )
+    streams: dict[str, list[list[Any]]] = {}
+    for place, record in enumerate(records):
+        for call in record.comm:
+            if call.group.startswith(STREAM):
+                of_ranks = streams.setdefault(call.group, [[] for _ in records])
+                of_ranks[place].append(call)
     said: list[str] = []
-    for name in names:
-        calls = [[call for call in record.comm if call.group == name] for record in records]
+    for name, calls in streams.items():
         why = _misfit(records, calls, world_size)
         ranks = [record.rank for record in records] if not why else []
         for record in records:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -167,4 +168,9 @@ def group_row(name: str, description: str, ranks: Sequence[int], backend: str) -
 
 def members_of(row: Any) -> tuple[int, ...]:
     """Return the ranks in a group's row."""
-    return tuple(map(int, row.ranks.split(","))) if row.ranks else ()
+    return _ranks(row.ranks) if row.ranks else ()
+
+
+@lru_cache(maxsize=256)
+def _ranks(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))  # asked for each call of a group
