@@ -128,6 +128,12 @@ def test_another_torch_is_the_newest_tested_one(document: str) -> None:
     assert set(re.findall(r"TORCH=([\d.]+\d)", text)) == {newest}
 
 
+def test_the_questions_come_before_the_installation() -> None:
+    text = README.read_text()
+    assert re.findall(r"^## (.+)$", text, re.M)[0] == "Questions and commands"
+    assert text.index("| question |") < text.index("pip install") < text.index("make demo")
+
+
 def command_lines(text: str) -> list[list[str]]:
     """Command lines that a document gives for `commtrace`."""
     lines = re.findall(r"(?:^    |`)commtrace ([a-z][^`\n]*)", text, re.M)
