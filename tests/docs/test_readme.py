@@ -13,6 +13,7 @@ import pytest
 import torch
 from typer.main import get_command
 
+from commtrace.recorder.interception.untried_torch import NEWEST_TRIED
 from commtrace_cli.main import app, main
 from dtensor_core import observe
 from dtensor_core.testing import fake_world
@@ -100,6 +101,37 @@ def test_every_question_is_answered_in_the_terminal(
                 main()
             assert ended.value.code == 0, question
             assert capfd.readouterr().out, question
+
+
+def torch_versions(text: str) -> tuple[str, ...]:
+    """Return the oldest and the newest version of torch that a document first states as tested."""
+    found = re.search(r"[Tt]ested\s+with\s+torch\s+([\d.]+\d)\s+and\s+([\d.]+\d)", text)
+    assert found
+    return found.groups()
+
+
+@pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md"])
+def test_the_versions_of_torch_are_those_that_are_tested(document: str) -> None:
+    root = README.parent
+    oldest, newest = torch_versions((root / document).read_text())
+    (pinned,) = re.findall(r"^torch==(.+)$", (root / "constraints.txt").read_text(), re.M)
+    assert oldest == pinned
+    assert tuple(map(int, newest.split(".")[:2])) == NEWEST_TRIED
+    (required,) = re.findall(r'"torch>=([\d.]+)"\]', (root / "pyproject.toml").read_text())
+    assert f"{oldest}.".startswith(f"{required}.")
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "Makefile"])
+def test_another_torch_is_the_newest_tested_one(document: str) -> None:
+    text = (README.parent / document).read_text()
+    _, newest = torch_versions(README.read_text())
+    assert set(re.findall(r"TORCH=([\d.]+\d)", text)) == {newest}
+
+
+def test_the_questions_come_before_the_installation() -> None:
+    text = README.read_text()
+    assert re.findall(r"^## (.+)$", text, re.M)[0] == "Questions and commands"
+    assert text.index("| question |") < text.index("pip install") < text.index("make demo")
 
 
 def command_lines(text: str) -> list[list[str]]:
