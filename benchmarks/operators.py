@@ -3,7 +3,7 @@
 Every operator runs on 4 ranks that are threads, with every layout that `tests.opdb` tries, once on
 dtensor_core's tensors and once on torch's. Compared are the combinations that torch's DTensor gets
 right: calls, elements and bytes that were sent, and results that are sharded. Results are right if
-they equal those of whole tensors.
+they equal those of full tensors.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
 from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
@@ -54,7 +54,7 @@ def end_ns(comm: pd.DataFrame) -> pd.Series:
     )
 
 
-@once
+@cached_per_run
 def arrivals(frames: Frames) -> pd.DataFrame:
     """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
     comm, base = frames.comm, frames.start_ns

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from commtrace.analyze.by_module import ancestors, natural_key, parts
-from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import totals
 from commtrace.errors import UsageError, closest
@@ -51,7 +51,7 @@ _Place = tuple[tuple[str, str], ...]
 _ROLE_ORDER = {_PHASE: 0, _OP: 1, _KIND: 1, _MODULE: 2}
 
 
-@once
+@cached_per_run
 def flame_nodes(frames: Frames) -> pd.DataFrame:
     """Return the nodes of the tree, each before its children.
 
@@ -285,7 +285,7 @@ def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
             (
                 bold(_title(node.role, node.name)),
                 wrapped(path),
-                "what one rank does, on average:",
+                "mean over ranks:",
                 _amount("sent", text_of_bytes, node.wire_bytes, whole.wire_bytes, num_ranks),
                 _amount("time", text_of_duration, node.time_ns, whole.time_ns, num_ranks),
                 _amount("exposed", text_of_duration, node.blocked_ns, whole.blocked_ns, num_ranks),

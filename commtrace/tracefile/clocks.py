@@ -8,9 +8,9 @@ rank has issued it. With `d` to be added to the times of B,
 
 for every collective that both took part in, identified by its number in its group. Transfers are
 not counted, since only two ranks make them. The tightest two bounds enclose `d`. The estimate is
-their midpoint, or 0, the wall clocks' own answer, if 0 is within bounds looser than wall clocks
-are assumed to agree. Bounds that cross show clock drift: the midpoint is then off by as much as
-they overlap.
+their midpoint, or 0, which means that the wall clocks agree, if 0 is within bounds looser than the
+assumed agreement of wall clocks. Bounds that cross show clock drift: the midpoint is then off by as
+much as they overlap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRANSFERS = frozenset(needing(PEER))
 # Assumed agreement of wall clocks: about what NTP achieves in one building.
 _WALL_ERROR_NS = 1_000_000
 
-Key = tuple[str, str, int]
+SharedCollective = tuple[str, str, int]
 """A collective: the group's name and ranks, and its number in the group."""
 Instants = tuple[int, int]
 """Issue time of the last of some ranks in a collective, and completion time of the first."""
@@ -89,7 +89,9 @@ def _offset_within_system(spool: Spool, spools: Sequence[Spool]) -> int:
 
 
 def _align_systems(
-    aligned: dict[str, Alignment], others: Iterable[str], calls: Mapping[str, dict[Key, Instants]]
+    aligned: dict[str, Alignment],
+    others: Iterable[str],
+    calls: Mapping[str, dict[SharedCollective, Instants]],
 ) -> None:
     """Align one system after the other, smallest error first; skip those that share no call."""
     waiting = list(others)
@@ -107,7 +109,9 @@ def _align_systems(
         waiting.remove(boot)
 
 
-def _between(own: Mapping[Key, Instants], other: Mapping[Key, Instants]) -> Alignment | None:
+def _between(
+    own: Mapping[SharedCollective, Instants], other: Mapping[SharedCollective, Instants]
+) -> Alignment | None:
     """Return the alignment of their times to ours; None if they share no collective."""
     shared = own.keys() & other.keys()
     if not shared:
@@ -122,12 +126,12 @@ def _between(own: Mapping[Key, Instants], other: Mapping[Key, Instants]) -> Alig
 
 def _instants(
     spools: Iterable[tuple[Spool, Names, int]], mixed: Collection[str]
-) -> dict[Key, Instants]:
+) -> dict[SharedCollective, Instants]:
     """Return the times of every collective that ranks of one system took part in, on its clock.
 
     `mixed` groups also carry transfers.
     """
-    found: dict[Key, Instants] = {}
+    found: dict[SharedCollective, Instants] = {}
     for spool, names, offset in spools:
         # A host does not see completion on a device, but an imported file may state it.
         if spool.facts["device"] != "cpu" and not spool.facts.get("sees_completion"):

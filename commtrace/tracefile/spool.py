@@ -14,10 +14,10 @@ Calls and operators are many but few differ. Each is written as numbers only, on
 identifies its `site`, a row of a pseudo-table with all other columns. Sites are numbered through
 the file, like strings.
 
-A batch with a wrong length or checksum is the torn tail of a killed process: it is dropped, and
-everything before it counts. Each batch lists all calls in progress as `outstanding`; those of the
-last batch count, as calls without a known end. Steps that were found rather than marked are rows of
-`found_steps`, with their source.
+A batch with a wrong length or checksum is the truncated tail left by a killed process: it is
+dropped, and everything before it counts. Each batch lists all calls in progress as `outstanding`;
+those of the last batch count, as calls without a known end. Steps that were found rather than
+marked are rows of `found_steps`, with their source.
 
 The file exceeds the usual length, to keep the writer and the reader of the layout together.
 """
@@ -225,18 +225,18 @@ class Spool:
     Attributes:
         facts: facts of all batches merged.
         tables: column values by table and column.
-        is_torn: the last batch was cut off.
+        is_truncated: the last batch was cut off.
         path: the file, None in memory.
     """
 
     facts: dict[str, Any]
     tables: dict[str, dict[str, ColumnValues]]
-    is_torn: bool
+    is_truncated: bool
     path: Path | None = None
 
 
 def read_spool(path: Path) -> Spool:
-    """Read the spool of one rank, without its torn tail.
+    """Read the spool of one rank, without its truncated tail.
 
     Raises:
         EmptyTraceError: the file is empty.
@@ -305,7 +305,7 @@ def _check_first_line(data: bytes, summary: str) -> None:
 
 
 def _payload_at(data: bytes, position: int) -> bytes:
-    """Return the payload of the batch at `position`; empty if there is none or it is torn."""
+    """Return the payload of the batch at `position`; empty if there is none or it is truncated."""
     if position + _BATCH.size > len(data):
         return b""
     length, checksum = _BATCH.unpack_from(data, position)

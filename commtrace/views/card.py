@@ -8,7 +8,7 @@ from commtrace.analyze import CATALOG, Frames, notices_of
 from commtrace.analyze.notices import EVERYTHING
 from commtrace.escaping import visible
 from commtrace.report.answers import Answers
-from commtrace.report.cards import verdict
+from commtrace.report.cards import consistency_summary
 from commtrace.report.tiles import NOT_KNOWN, Tile, tiles
 from commtrace.units import text_of_value
 from commtrace.views.html import html
@@ -92,7 +92,9 @@ def _tiles(frames: Frames) -> list[Tile]:
     if len(frames.comm) > _MOST_CALLS:
         return []
     answers = Answers(frames)
-    return [tile for tile in tiles(answers, verdict(answers)) if tile.value != NOT_KNOWN]
+    return [
+        tile for tile in tiles(answers, consistency_summary(answers)) if tile.value != NOT_KNOWN
+    ]
 
 
 def _name(frames: Frames) -> str:

@@ -204,9 +204,9 @@ def test_a_folder_has_the_files_as_the_tests_lie(tmp_path: Path) -> None:
 def test_written_and_read_is_the_same(tmp_path: Path) -> None:
     place = dict.fromkeys(("module", "op", "kind", "group", "phase"), "x")
     entry = {"ranks": 3, "places": [place | {"calls": 1 / 3, "payload_bytes": 2, "wire_bytes": 0}]}
-    news = {"test_b": entry, 'test_"a"[é]': {"ranks": 1, "places": []}}
-    assert baseline.write(tmp_path / "a" / "b.comms.json", news)
-    assert baseline.read(tmp_path / "a" / "b.comms.json") == news
+    entries = {"test_b": entry, 'test_"a"[é]': {"ranks": 1, "places": []}}
+    assert baseline.write(tmp_path / "a" / "b.comms.json", entries)
+    assert baseline.read(tmp_path / "a" / "b.comms.json") == entries
     assert baseline.compare(entry, entry, "same", test="", path="") is None
 
 

@@ -1,8 +1,8 @@
 """Recording changes no result of any origin of calls, bit for bit, and agrees with the profiler.
 
 Each origin is a function that trains a little and returns its results. It runs plainly, then
-recorded, on two gloo processes. The profiler, which counts operators at torch's dispatcher, is the
-independent witness of the counts, and of the backend doing the same work while recorded.
+recorded, on two gloo processes. The profiler, which counts operators at torch's dispatcher,
+confirms the counts independently, and that the backend does the same work while recorded.
 """
 
 from __future__ import annotations
@@ -193,10 +193,10 @@ def run_once(origin: Callable[[], Any], detail: str | None, *, profile: bool) ->
     """Results, and the counts of the recorder and the profiler: calls, and the backend's work."""
     recording = commtrace.record(detail=detail) if detail else nullcontext()
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    witness = torch.profiler.profile(experimental_config=everywhere) if profile else nullcontext()
-    with recording, witness:
+    profiler = torch.profiler.profile(experimental_config=everywhere) if profile else nullcontext()
+    with recording, profiler:
         results = origin()
-    events: Any = witness.events() if profile else ()  # type: ignore[union-attr]
+    events: Any = profiler.events() if profile else ()  # type: ignore[union-attr]
     seen = Counter(each.name for each in events if each.name.startswith("c10d::"))
     done = Counter(each.name for each in events if each.name.startswith("gloo:"))
     counts = recording.counts("native_op") if detail else Counter()  # type: ignore[union-attr]

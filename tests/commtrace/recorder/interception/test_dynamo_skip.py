@@ -49,7 +49,7 @@ class Broken(nn.Module):
         return self.second(y)
 
 
-class Unwhole(nn.Module):
+class PartlyCompiled(nn.Module):
     """Cannot be compiled itself; its children can, and outnumber the versions kept per function."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def compiled(make: Callable[[], nn.Module], mode: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [Reduced, Broken, Unwhole])
+@pytest.mark.parametrize("make", [Reduced, Broken, PartlyCompiled])
 def test_what_is_compiled_is_the_same_while_recording(make: Any) -> None:
     plain = compiled(make, None)
     assert plain["stats"]["unique_graphs"] >= 2
