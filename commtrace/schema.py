@@ -66,6 +66,8 @@ class Column:
     """Form of a string: a key of `FORMS`."""
     title: str = ""
     """Heading in tables for people; by default the name, in words."""
+    long_title: str = ""
+    """Title on axes, buttons and in captions; by default the heading."""
 
     def __post_init__(self) -> None:
         if not self.most:
@@ -75,6 +77,11 @@ class Column:
     def heading(self) -> str:
         """Heading in tables for people."""
         return self.title or self.name.replace("_", " ").capitalize()
+
+    @property
+    def long_heading(self) -> str:
+        """Title where there is more space than in a table."""
+        return self.long_title or self.heading
 
     @property
     def missing(self) -> int | float | bool | str:

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from commtrace.analyze.by_module import ancestors, natural_key, parts
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import totals
+from commtrace.analyze.measures import MEASURE, totals
 from commtrace.errors import UsageError, closest
 from commtrace.figures.label import bold, lines, plain, wrapped
 from commtrace.figures.theme import (
@@ -34,10 +34,8 @@ from commtrace.schema import PHASES
 from commtrace.units import text_of_bytes, text_of_duration
 
 VALUES: dict[str, str] = {
-    "wire_bytes": "Bytes sent",
-    "time_ns": "Time",
-    "blocked_ns": "Exposed time",
-    "num_calls": "Calls",
+    name: MEASURE[name].long_heading
+    for name in ("wire_bytes", "time_ns", "blocked_ns", "num_calls")
 }
 
 SMALLEST = 1 / 4000

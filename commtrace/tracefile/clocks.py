@@ -15,7 +15,6 @@ much as they overlap.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -158,23 +157,20 @@ def _with_transfers(spool: Spool, names: Names) -> set[str]:
 
 
 def _numbers(spool: Spool, names: Names, mixed: Collection[str]) -> list[int]:
-    """Return the number of each call among its group's collectives.
+    """Return the number of each call among its group's collectives; -1 if unknown."""
+    import numpy as np  # imported late, since merging the spools of one system needs no numpy
 
-    It is unknown for transfers, and in mixed groups after calls that the spool has lost.
-    """
+    from commtrace.tracefile.collective_numbers import collective_numbers
+
     comm = spool.tables["comm"]
-    kinds, groups, seqs = comm["kind"], comm["group"], comm["seq"]
-    found = [_NOT_KNOWN] * len(seqs)
-    num_seen: Counter[str] = Counter()
-    num_transfers: Counter[str] = Counter()
-    for row in sorted(range(len(seqs)), key=seqs.__getitem__):
-        group, seq = groups[row], seqs[row]
-        if seq < 0:
-            continue
-        is_gapless = num_seen[group] == seq or names.get(group, group) not in mixed
-        num_seen[group] += 1
-        if kinds[row] in _TRANSFERS:
-            num_transfers[group] += 1
-        elif is_gapless:
-            found[row] = seq - num_transfers[group]
-    return found
+    code_of: dict[str, int] = {}
+    codes = [code_of.setdefault(group, len(code_of)) for group in comm["group"]]
+    is_mixed = np.array([names.get(group, group) in mixed for group in code_of], dtype=bool)
+    is_transfer = [kind in _TRANSFERS for kind in comm["kind"]]
+    member = np.array(codes, dtype=np.int64)
+    return collective_numbers(
+        member,
+        np.array(comm["seq"], dtype=np.int64),
+        np.array(is_transfer, dtype=bool),
+        is_mixed[member],
+    ).tolist()

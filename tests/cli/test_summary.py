@@ -58,7 +58,7 @@ def test_numbers_are_those_of_the_analysis_with_units(commtrace: Commtrace, run_
     # Per rank: 3 steps x 2 layers x 3 all-reduces, each sending 2 * 3/4 of 512 bytes.
     ended = commtrace("summary", run_json, "--by", "kind")
     heading, first, *_ = lines_of(ended.out, "By kind")
-    assert heading[:6] == ["kind", "per", "step", "calls", "payload", "wire"]
+    assert heading[:6] == ["kind", "per", "step", "calls", "payload", "sent"]
     assert first[:5] == ["all_reduce", "6", "18", "9.22kB", "13.8kB"]
     assert TENSOR_BYTES * 18 == 9216
 
@@ -84,7 +84,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut_off(
     tables = ended.out.partition("\n\n")[2]
     assert max(len(line) for line in tables.splitlines()) <= columns
     assert "…" not in tables
-    assert "of steps" in tables
+    assert "of the steps" in tables
 
 
 def test_a_wide_terminal_shows_more_columns(commtrace: Commtrace, run_json: Path) -> None:
@@ -209,5 +209,5 @@ def test_shares_are_of_the_run_where_no_steps_are_marked(
         trace_of([call(id=0, until=40, blocked_ns=40)], num_ranks=1), tmp_path / "a"
     )
     headings = commtrace("summary", trace, "--by", "kind", columns=140).out
-    assert "of run" in headings
-    assert "of steps" not in headings
+    assert "of the run" in headings
+    assert "of the steps" not in headings

@@ -33,5 +33,5 @@ def test_shares_of_steps_are_reported_of_a_run_whose_length_is_not_known() -> No
     analysis = CATALOG["by_kind"]
     drawn = measures_table(200, analysis, analysis.function(frames)).table
     headings = [str(column.header) for column in drawn.columns]
-    assert "of steps" in headings
+    assert "of the steps" in headings
     assert "of run" not in headings

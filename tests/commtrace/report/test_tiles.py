@@ -35,9 +35,9 @@ def test_the_tiles_of_a_small_run() -> None:
         "Calls": ("3", "of 2 kinds; 1 to 2 per rank"),
         "Time blocked": ("300 µs", "per rank, of 1 ms recorded"),
         "Exposed": ("30.0%", "of step time is exposed communication"),
-        "Worst rank": ("rank 1", "others waited 200 µs for it in all, 100% of all waiting"),
+        "Worst rank": ("rank 1", "others waited 200 µs for it, 100% of the total wait"),
         "Findings": ("0", "no rule applies"),
-        "Ranks consistent": ("yes", "kinds, sizes, order of all ranks agree"),
+        "Ranks consistent": ("yes", "all ranks agree in kind, size and order"),
     }
     assert extent(Answers(frames)) == ["2 ranks on 1 host", "2 steps, median 500 µs"]
 
