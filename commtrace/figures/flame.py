@@ -45,7 +45,7 @@ NO_MODULE = "(outside of modules)"
 
 _KEYS = ["phase", "module", "module_class", "op", "kind"]
 _RUN, _PHASE, _MODULE, _OP, _KIND = "run", "phase", "module", "op", "kind"
-_Place = tuple[tuple[str, str], ...]
+_NodePath = tuple[tuple[str, str], ...]
 _ROLE_ORDER = {_PHASE: 0, _OP: 1, _KIND: 1, _MODULE: 2}
 
 
@@ -58,7 +58,7 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
     inclusive and summed over ranks.
     """
     sums = totals(frames, _KEYS)[list(VALUES)].fillna(0.0)
-    places: dict[_Place, list[float]] = {}
+    places: dict[_NodePath, list[float]] = {}
     for keys, row in zip(sums.index, sums.itertuples(index=False), strict=True):
         for place in _places(*keys):
             held = places.setdefault(place, [0.0] * len(VALUES))
@@ -87,7 +87,7 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["id", "parent", "role", "name", "phase", *VALUES])
 
 
-def _places(phase: str, module: str, module_class: str, op: str, kind: str) -> list[_Place]:
+def _places(phase: str, module: str, module_class: str, op: str, kind: str) -> list[_NodePath]:
     """Return every node that a call counts towards, from the whole run to the call's kind.
 
     The root module has no path, so its class stands for it. A call without an operator is placed
