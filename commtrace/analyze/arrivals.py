@@ -127,7 +127,7 @@ def _blocked_before(comm: pd.DataFrame, issue: pd.Series, arrival: pd.Series) ->
     in_call, in_wait, began_waiting = blocked_parts(comm, issue)
     before_call = (arrival - issue).clip(lower=0)
     before_wait = (arrival - began_waiting).clip(lower=0)
-    return np.minimum(before_call, in_call) + np.minimum(before_wait, in_wait)
+    return before_call.clip(upper=in_call) + before_wait.clip(upper=in_wait)
 
 
 def blocked_parts(comm: pd.DataFrame, issue: pd.Series) -> tuple[pd.Series, pd.Series, pd.Series]:

@@ -77,7 +77,7 @@ def test_modules_are_a_tree(commtrace: Commtrace, run_json: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 140])
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut_off(
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_truncated(
     commtrace: Commtrace, run_json: Path, columns: int
 ) -> None:
     ended = commtrace("summary", run_json, "--rows", "100", columns=columns)
@@ -101,7 +101,7 @@ def test_piped_output_is_plain_and_complete(commtrace: Commtrace, run_json: Path
     assert ended.out.count("busbw") == 4
 
 
-def test_long_tables_are_cut_and_say_so(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_long_tables_are_truncated_with_a_note(commtrace: Commtrace, tmp_path: Path) -> None:
     trace = write_synthetic_run(tmp_path / "deep.json", num_layers=20, num_steps=1, world_size=1)
     ended = commtrace("summary", trace, "--by", "module")
     shown = lines_of(ended.out, "By module")[1:]
@@ -111,7 +111,7 @@ def test_long_tables_are_cut_and_say_so(commtrace: Commtrace, tmp_path: Path) ->
     assert "more rows" not in commtrace("summary", trace, "--by", "module", "--rows", "122").out
 
 
-def test_what_the_trace_cannot_tell_is_said(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_unknowns_of_the_trace_are_reported(commtrace: Commtrace, tmp_path: Path) -> None:
     alone = write_synthetic_run(tmp_path / "alone.json", world_size=1)
     assert "note: The run had one rank" in commtrace("summary", alone).out
 
@@ -182,9 +182,7 @@ def test_every_command_says_in_one_sentence_that_there_are_no_calls(
         assert ended.err.startswith(f"next  commtrace {following} {path}")
 
 
-def test_a_run_that_was_cut_short_is_not_said_to_be_silent(
-    commtrace: Commtrace, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_is_not_reported_as_silent(commtrace: Commtrace, tmp_path: Path) -> None:
     spools = tmp_path / "cut.spools"
     spools.mkdir()
     with (spools / spool_name(0)).open("wb") as stream:

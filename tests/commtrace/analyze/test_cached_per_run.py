@@ -10,7 +10,7 @@ from commtrace.analyze.frame import Frames
 from tests.commtrace.analyze.rows import call, run_of
 
 
-def test_each_run_is_asked_once_and_an_equal_one_by_itself() -> None:
+def test_a_result_is_computed_per_run_even_for_equal_runs() -> None:
     calls: list[Frames] = []
 
     @cached_per_run
@@ -22,7 +22,7 @@ def test_each_run_is_asked_once_and_an_equal_one_by_itself() -> None:
     assert [number(run) for run in (first, second, first, second)] == [1, 2, 1, 2]
 
 
-def test_what_is_kept_goes_with_the_run() -> None:
+def test_a_result_is_freed_with_its_run() -> None:
     answers = []
 
     @cached_per_run

@@ -139,7 +139,7 @@ def test_a_test_without_an_entry_fails(updated) -> None:
     assert "why: without a baseline, the test could never fail" in text
 
 
-def test_an_entry_without_a_test_is_reported_where_the_whole_file_was_collected(updated) -> None:
+def test_an_entry_without_a_test_is_reported_if_its_entire_file_was_collected(updated) -> None:
     updated.write(BODY.replace("def test_first", "def test_renamed"))
     message = "baseline without a test: test_it.comms.json: test_first; remove the entry"
     assert message in updated.run("--comms-update").stdout.str()

@@ -43,7 +43,7 @@ def batch(number: int = 0) -> torch.Tensor:
     return torch.randn(4, 8)
 
 
-def whole(tensor: Any) -> torch.Tensor:
+def full(tensor: Any) -> torch.Tensor:
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor.clone()
 
@@ -55,11 +55,11 @@ def steps(model: nn.Module, run: Callable[[Any], Any] | None = None) -> list[tor
     for number in range(2):
         loss = (run or model)(batch(number)).square().mean()
         loss.backward()
-        results += [whole(loss), *(whole(each.grad) for each in model.parameters())]
+        results += [full(loss), *(full(each.grad) for each in model.parameters())]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return [*results, *(whole(each) for each in model.parameters())]
+    return [*results, *(full(each) for each in model.parameters())]
 
 
 def plain() -> list[torch.Tensor]:
@@ -90,7 +90,7 @@ def functional() -> list[torch.Tensor]:
     gathered = funcol.all_gather_tensor_autograd(tensor, 0, group)
     scattered = funcol.reduce_scatter_tensor(gathered.detach() * 2, "sum", 0, group)
     gathered.square().sum().backward()
-    return [whole(gathered), funcol.wait_tensor(scattered), whole(tensor.grad)]
+    return [full(gathered), funcol.wait_tensor(scattered), full(tensor.grad)]
 
 
 def tensor_parallel(api: Any, styles: Any) -> list[torch.Tensor]:
@@ -136,7 +136,7 @@ def pipelined() -> list[torch.Tensor]:
         schedule.step(torch.ones(4, 8))
     else:
         schedule.step(target=torch.zeros(4, 8), losses=losses)
-    return [whole(each) for each in (*losses, *(p.grad for p in part.parameters()))]
+    return [full(each) for each in (*losses, *(p.grad for p in part.parameters()))]
 
 
 def checkpointed(use_reentrant: bool) -> list[torch.Tensor]:

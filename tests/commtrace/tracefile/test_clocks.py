@@ -99,7 +99,7 @@ def test_hosts_that_do_not_see_completion_give_no_bounds() -> None:
     assert align([own, other])[1] == Alignment(0, -1)
 
 
-def test_a_merged_run_is_on_one_scale_and_tells_how_well() -> None:
+def test_a_merged_run_has_one_clock_and_its_error() -> None:
     trace = join(run_on([0, 30 * MS], seed=1, late_ns=1_000))
     issued = dict(zip(trace.tables["comm"]["rank"], trace.tables["comm"]["issue_ns"], strict=True))
     assert abs(issued[0] - issued[1]) < 30_000

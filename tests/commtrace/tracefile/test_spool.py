@@ -55,7 +55,7 @@ def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @given(tables(), st.lists(tables(), max_size=3))
-def test_events_written_as_numbers_and_sites_come_back_whole(first: dict, more: list[dict]) -> None:
+def test_events_written_as_numbers_and_sites_are_restored(first: dict, more: list[dict]) -> None:
     stream = io.BytesIO()
     writer = SpoolWriter(stream, {"rank": 0})
     places: dict[str, list[Any]] = {name: [] for name in NUMBERS}
@@ -129,7 +129,7 @@ class Disk(io.BytesIO):
         return super().write(bytes(data[: min(7, self.room - self.tell())]))
 
 
-def test_a_batch_that_does_not_fit_leaves_no_trace_and_the_next_one_is_whole() -> None:
+def test_a_batch_that_does_not_fit_leaves_no_trace_and_the_next_one_is_complete() -> None:
     disk = Disk()
     writer = SpoolWriter(disk, {"rank": 0})  # type: ignore[arg-type]
     writer.write(comm(0, kind="send"))

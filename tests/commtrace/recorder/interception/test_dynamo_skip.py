@@ -121,7 +121,7 @@ def test_what_was_compiled_before_is_not_compiled_again(mode: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("mode", ["collective", "op"])
-def test_a_compiled_part_of_a_model_is_booked_as_a_part(backend: str, mode: str) -> None:
+def test_a_compiled_part_of_a_model_is_attributed_as_a_part(backend: str, mode: str) -> None:
     model = nn.Sequential(Reduced(), Reduced())
     model[1].compile(backend=backend)
     with MODES[mode]() as recording:
