@@ -24,8 +24,8 @@ class Call:
     """A call in progress or completed. Times are the recorder's clock in ns; -1 is unknown.
 
     A call is `issued`, has `returned` or `raised`, and is `waited` for. It is over once it has been
-    `settle`d, or once the program has dropped its handle. One that is watched or owed is over only
-    after its completion or its blocked time has been reported.
+    `settle`d, or once the program has dropped its handle. One that is watched or expects its
+    blocked time is over only after its completion or its blocked time has been reported.
 
     A call outlives its tensors. It has slots, to stay below 512 bytes, and holds no object created
     in C++. Such an object would come from the allocator that serves the tensors and could occupy

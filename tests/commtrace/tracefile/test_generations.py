@@ -67,7 +67,7 @@ def test_a_number_within_a_group_is_there_once_on_a_rank() -> None:
     assert set(times.values()) == {1}
 
 
-def test_the_original_name_of_a_group_is_part_of_its_name() -> None:
+def test_a_base_name_lacks_the_number_of_the_generation() -> None:
     assert [base_of(name) for name in ("0", "0#2", "a#b", "tp#2#3")] == ["0", "0", "a#b", "tp#2"]
 
 
