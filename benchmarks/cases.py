@@ -187,7 +187,7 @@ def _kept(kit: Kit, mesh: DeviceMesh) -> Contender:
 
 CASES = (
     Case("add", "x + y, both sharded by rows", 0.85, _of_two(torch.add)),
-    Case("mm", "x @ w, w whole", 0.85, _mm),
+    Case("mm", "x @ w, w replicated", 0.85, _mm),
     Case("relu", "relu(x)", 0.85, _of_one(torch.relu)),
     Case("sum", "x.sum()", 0.85, _of_one(torch.sum)),
     Case("add_scalar", "x + 2", 0.7, _of_one(lambda x: x + 2)),

@@ -2,8 +2,8 @@
 
     python -m benchmarks.large_page --calls 1000000 --ranks 64
 
-`commtrace report` runs in a process of its own, whose time and peak of memory count whole; then a
-headless Chromium opens it and does what a reader does: zooms the timeline from the whole
+`commtrace report` runs in a process of its own, whose total time and peak memory are measured; a
+headless Chromium then performs a reader's actions: zooms the timeline from the whole
 run to single calls, switches a kind off, searches and sorts the table of all calls. Each is timed
 from the click to the next frame after the work; of several, the slowest counts.
 """

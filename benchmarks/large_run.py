@@ -4,13 +4,13 @@
 
 Ranks form a mesh of `dp` rows and `tp` columns and train a model of layers: all-reduces over tp in
 forward and backward, one asynchronous reduce-scatter of gradients over dp a layer, which is waited
-for at the step's end, and a barrier of all. Clocks obey what real ones do: a collective moves data
-once its last member has come, and ends for all at once. Planted are
+for at the step's end, and a barrier of all. Calls are timed like real ones: a collective moves
+data once its last member has arrived, and ends for all at once. Injected are
 
     late_rank    computes `late_ns` longer before every all-reduce of the forward pass
     overlap      `hidden` of each step's reduce-scatters is over before anybody waits for it
 
-What the analyses must find follows from that: see `tests/benchmarks/test_large_run.py`.
+The expected results of the analyses follow from this: see `tests/benchmarks/test_large_run.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every operator runs on 4 ranks that are threads, with every layout that `tests.opdb` tries, once on
 dtensor_core's tensors and once on torch's. Compared are the combinations that torch's DTensor gets
 right: calls, elements and bytes that were sent, and results that are sharded. Results are right if
-they equal those of whole tensors.
+they equal those of full tensors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.opdb.scan import PASS, Tally, judged
 
 Layouts = Sequence[Sequence[Placement]]
 PIPED_WIDTH = 120
-TOLD = Console(stderr=True)
+PROGRESS = Console(stderr=True)
 # Operators per task of the pool.
 CHUNK = 6
 # Short, because torch's DTensor hangs on some combinations.
@@ -97,7 +97,7 @@ class Bar:
 
 
 def outcome(case: Case, run: Run, layouts: Layouts, kit: Kit, count: Counter) -> Outcome:
-    """Run one combination with one DTensor and judge its result."""
+    """Run one combination with one DTensor and classify its result."""
 
     def body() -> Any:
         mesh = kept_mesh(run.mesh)
@@ -160,7 +160,7 @@ def compared(
         return [pair for part in parts for pair in work(part)]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         done = pool.map(work, parts)
-        return [pair for part in track(done, total=len(parts), console=TOLD) for pair in part]
+        return [pair for part in track(done, total=len(parts), console=PROGRESS) for pair in part]
 
 
 def _part(name: str, samples: int, combinations: int, numbers: Sequence[int]) -> list[Pair]:

@@ -1,8 +1,8 @@
 """Cost of recording: steps of a Transformer, bytes per call, the writer, memory.
 
-A step is timed alternately without and with a recording, as everything here; the recording begins,
-and sees a first step, before the clock starts; what its writer does in the background counts. What
-torch's CommDebugMode costs is shown beside it.
+A step is timed alternately without and with a recording. The recording begins, and records a first
+step, before the clock starts; the time of its background writer is included. The cost of torch's
+CommDebugMode is shown for comparison.
 """
 
 from __future__ import annotations

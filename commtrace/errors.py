@@ -32,6 +32,11 @@ class CommtraceError(Exception):
         lines = [f"  {name}: {_indented(text, len(name) + 4)}" for name, text in parts if text]
         super().__init__("\n".join([visible(summary), *lines]))
 
+    @property
+    def asked(self) -> str:
+        """The summary; the former name of `summary`."""
+        return self.summary
+
 
 def _indented(text: str, width: int) -> str:
     return visible(text, keep="\n").replace("\n", "\n" + " " * width)

@@ -38,7 +38,7 @@ from commtrace.errors import LaunchError, UsageError
 from commtrace.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
 from commtrace.pickling import write_own
 from commtrace.processes import Ended, run_ranks
-from commtrace.watchdog import Stack, TimeoutReport, watchdog
+from commtrace.watchdog import DumpedStack, TimeoutReport, watchdog
 
 _SIGNAL_EXIT_CODE = 128
 _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)
@@ -60,7 +60,7 @@ class LaunchResult:
     spool_folder: Path
     failed_rank: int | None = None
     traceback: str = ""
-    stuck: Mapping[int, Stack] = field(default_factory=dict)
+    stuck: Mapping[int, DumpedStack] = field(default_factory=dict)
     output: tuple[str, ...] = ()
 
     @property

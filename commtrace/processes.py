@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 _POLL_INTERVAL_S = 0.05
-_LAST_WORDS_S = 0.4  # a rank's calls are in its spool a quarter of a second later
+_PEER_GRACE_S = 0.4  # time for peers of a failed rank to write; spools are flushed every 0.25 s
 _GRACE_S = 30.0
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
@@ -67,7 +67,7 @@ def run_ranks(
                 processes.append(subprocess.Popen(command, env=environment, start_new_session=True))
             failed = _watch(processes, received, is_over)
             if failed and not all(map(_has_ended, processes)):
-                time.sleep(_LAST_WORDS_S)
+                time.sleep(_PEER_GRACE_S)
         except BaseException:
             _end(processes, signal.SIGKILL, received)
             raise

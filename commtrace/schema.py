@@ -5,7 +5,7 @@ reader, and docs/trace-format.md. A duration is in `ns`. A point in time is in `
 nanoseconds of the recording host's monotonic clock, shifted once at the start to count from the
 Unix epoch, and aligned between ranks in a finished run (table `ranks`).
 
-Law: a table is a tuple of `Column`. A column's type is one of `int`, `float`, `bool`, `str`, and
+A table is a tuple of `Column`. A column's type is one of `int`, `float`, `bool`, `str`, and
 `Column.missing` is its value for "not known" or "does not apply". Integers lie between `least` and
 `most`. `UNIQUE`, `ORDERED` and `REFERENCES` relate columns to each other. A trace is validated
 against all of this when it is read (`commtrace/tracefile/validate.py`).
@@ -66,6 +66,8 @@ class Column:
     """Form of a string: a key of `FORMS`."""
     title: str = ""
     """Heading in tables for people; by default the name, in words."""
+    long_title: str = ""
+    """Title on axes, buttons and in captions; by default the heading."""
 
     def __post_init__(self) -> None:
         if not self.most:
@@ -75,6 +77,11 @@ class Column:
     def heading(self) -> str:
         """Heading in tables for people."""
         return self.title or self.name.replace("_", " ").capitalize()
+
+    @property
+    def long_heading(self) -> str:
+        """Title where there is more space than in a table."""
+        return self.long_title or self.heading
 
     @property
     def missing(self) -> int | float | bool | str:
@@ -90,7 +97,7 @@ def _where(subject: str) -> tuple[Column, ...]:
         Column("region", str, "", "innermost user region, as given to `rec.region(name)`"),
         Column("module", str, "", "path of the innermost module, `layers.0.attention.wq`"),
         Column("module_class", str, "", "class name of that module", title="Class"),
-        Column("module_call", int, "", "which call of that module in this recording, from 0"),
+        Column("module_call", int, "", "number of the module's call in this recording, from 0"),
         Column("thread", int, "", "native id of the thread"),
     )
 
@@ -133,14 +140,14 @@ COMM = (
         "blocked_ns", int, "ns", "time the rank was blocked: in the call or in its waits",
         title="Blocked",
     ),
-    Column("complete_ns", int, INSTANT, "when the communication had completed"),
+    Column("complete_ns", int, INSTANT, "time of completion"),
     *_where("the call"),
     Column("op", str, "", "operator that needed it, `aten.mm.default`", title="Operator"),
-    Column("op_id", int, "", "row of table `ops` on the same rank that it happened in"),
+    Column("op_id", int, "", "id of the enclosing operator in table `ops`, on the same rank"),
     Column("source_file", str, "", "file of the user's line", title="Source"),
     Column("source_line", int, "", "line in that file"),
     Column("source_function", str, "", "function that the line is in", title="Function"),
-    Column("reason", str, "", "why it was needed, in a sentence"),
+    Column("reason", str, "", "reason of the call, in a sentence"),
     Column("argument", str, "", "argument of `op` that had to change its layout"),
     Column("source_spec", str, "", "layout before, `f32[8,16] tp:P(sum)`"),
     Column("target_spec", str, "", "layout after, `f32[8,16] tp:R`"),
@@ -153,9 +160,9 @@ COMM = (
         "carries", str, "",
         f"parameters, gradients, flags, activations, objects (pickled) or {HARNESS}", 2,
     ),
-    Column("parameters", str, "", "names of the parameters that these are of, by `,`", 2),
-    Column("stack", str, "", "lines of the Python stack, where asked for, innermost last", 2),
-    Column("sent_id", int, "", "equal on a rank: the same tensors, nothing written between", 3),
+    Column("parameters", str, "", "names of the parameters sent, separated by `,`", 2),
+    Column("stack", str, "", "Python stack, if recorded with stacks=True; innermost frame last", 2),
+    Column("sent_id", int, "", "equal numbers on a rank mean the same tensors, unchanged", 3),
 )  # fmt: skip
 
 OPS = (
@@ -168,7 +175,7 @@ OPS = (
         form="level",
     ),
     Column("start_ns", int, INSTANT, "when it started"),
-    Column("duration_ns", int, "ns", "how long it took on the host, inner operators included"),
+    Column("duration_ns", int, "ns", "duration on the host, including inner operators"),
     *_where("the operator"),
 )  # fmt: skip
 
@@ -187,9 +194,9 @@ RANKS = (
     Column("pid", int, "", "process id"),
     Column("device", str, "", "device type the rank computed on"),
     Column("start_ns", int, INSTANT, "when recording began"),
-    Column("end_ns", int, INSTANT, "when recording ended, or the last event of a torn spool"),
+    Column("end_ns", int, INSTANT, "end of the recording, or the last event of a truncated spool"),
     Column(
-        "clock_offset_ns", int, "ns", "what was added to the rank's times to align them",
+        "clock_offset_ns", int, "ns", "offset added to the rank's times by clock alignment",
         least=-MOST_INSTANT_NS, most=MOST_INSTANT_NS,
     ),
     Column("num_events", int, "", "communication calls kept"),
@@ -197,7 +204,7 @@ RANKS = (
     Column("complete", bool, "", "the rank closed its recording properly"),
     Column("num_ops_dropped", int, "", "operators dropped by the memory bound"),
     Column(
-        "clock_error_ns", int, "ns", "how far off that alignment may be; 0 on one clock", 2,
+        "clock_error_ns", int, "ns", "bound on the alignment error; 0 if ranks share a clock", 2,
         most=MOST_INSTANT_NS,
     ),
 )  # fmt: skip
@@ -212,7 +219,7 @@ STEPS = (
 SOURCES = (
     Column("file", str, "", "source file, named as in `source_file` of table `comm`", 3),
     Column("line", int, "", "number of the first line, from 1", 3),
-    Column("text", str, "", "consecutive lines around those that communicate, by `\\n`", 3),
+    Column("text", str, "", "source lines around those that communicate, separated by `\\n`", 3),
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from commtrace.analyze import Frames
     from commtrace.views.table import Table
 
-# Shorter than `processes._LAST_WORDS_S`, the time in which peers of a failed rank can write.
+# Shorter than `processes._PEER_GRACE_S`, the time in which peers of a failed rank can write.
 _FLUSH_INTERVAL_S = 0.25
 _GRACE_S = 0.1
 _MAX_CALLS_IN_MEMORY = 2_000_000
@@ -328,7 +328,7 @@ class Recording(Views, Decorator):
             self._buffer.rank = rank
 
     def is_heard(self) -> bool:
-        """Return whether calls are recorded now, tested with a call that reaches no other rank."""
+        """Return whether calls are recorded now, tested with a call without peers."""
         return self.is_on and is_heard(self._buffer)
 
     def trace(self) -> Trace:

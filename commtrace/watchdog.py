@@ -25,13 +25,13 @@ from typing import TextIO
 
 from commtrace.permissions import opener
 
-Stack = list[tuple[str, int, str]]
+DumpedStack = list[tuple[str, int, str]]
 """File, line and function of each call, innermost last."""
 
 _SUFFIX = ".stack"
 _DUMP_SIGNAL = signal.SIGUSR1
 _POLL_INTERVAL_S = 0.1
-_GRACE_S = 10.0  # for a rank that can't answer: stopped, or with another handler of the signal
+_GRACE_S = 10.0  # for a rank that dumps no stack: it is stopped, or handles the signal itself
 _STACK_OF = r"^(?:Current thread|Thread) 0x0*{} .*\n((?:  .*\n)*)"
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _open_files: list[TextIO] = []
@@ -52,7 +52,7 @@ class TimeoutReport:
     """Stacks of the main threads that still ran at `time_ns`; empty if no rank timed out."""
 
     time_ns: int = 0
-    stacks: dict[int, Stack] = field(default_factory=dict)
+    stacks: dict[int, DumpedStack] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ class _Rank:
             os.kill(self.pid, number)
 
     @property
-    def stack(self) -> Stack:
+    def stack(self) -> DumpedStack:
         """The first stack it dumped, innermost call last."""
         frames = _FRAME.findall("".join(self.answers[:1]))
         return [(file, int(line), function) for file, line, function in reversed(frames)]

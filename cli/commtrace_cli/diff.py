@@ -155,7 +155,7 @@ def _grew(
 
 
 def _require_known(table: pd.DataFrame, measure: str, metric: options.Metric, label: str) -> None:
-    """Refuse to judge a metric that a run does not know.
+    """Reject a metric that is unknown in a run.
 
     Raises:
         UsageError: no value of the metric is known on one side.

@@ -35,7 +35,7 @@ def summary(
     """Summarize the communication of a run by kind, phase, module and operator.
 
     Numbers are means per rank. `blocked` is exposed communication, in which the rank cannot do
-    anything else; `wire` is the number of bytes sent under the ring algorithm. `--json` and `--csv`
+    anything else; `sent` is the number of bytes sent under the ring algorithm. `--json` and `--csv`
     print exact numbers in bytes and nanoseconds.
     """
     chosen = [grouping.value for grouping in by or options.Grouping]

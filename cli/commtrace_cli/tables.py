@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from commtrace.analyze import Analysis
 
-MEASURES = {
-    "calls_per_step": "per step",
-    "num_calls": "calls",
-    "payload_bytes": "payload",
-    "wire_bytes": "wire",
-    "blocked_ns": "blocked",
-    "share_of_steps": "of steps",
-    "share": "of run",
-    "busbw_bytes_per_s": "busbw",
-}
-"""Measures that the terminal shows, in this order, with their headings."""
+SHOWN_MEASURES = (
+    "calls_per_step",
+    "num_calls",
+    "payload_bytes",
+    "wire_bytes",
+    "blocked_ns",
+    "share_of_steps",
+    "share",
+    "busbw_bytes_per_s",
+)
+"""Measures that the terminal shows, in this order; their titles are in `analyze.measures`."""
 
 FIRST_MEASURES = ("blocked_ns", "wire_bytes", "share_of_steps", "share", "calls_per_step")
 """Measures that a narrow terminal shows first, after a table's first column."""
@@ -43,19 +43,20 @@ def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitte
         frame, keys = as_tree(frame), ["module"]
     else:
         keys = [column.name for column in analysis.columns[: _num_keys(analysis)]]
-    units = {column.name: column.unit for column in analysis.columns}
-    shown = [name for name in MEASURES if name in frame and frame[name].notna().any()]
+    columns = {column.name: column for column in analysis.columns}
+    shown = [name for name in SHOWN_MEASURES if name in frame and frame[name].notna().any()]
     if "share_of_steps" in shown:  # the run's time includes what precedes the steps
         shown = [name for name in shown if name != "share"]
     texts = {
-        name: [text_of_value(value, units[name]) for value in frame[name]] for name in keys + shown
+        name: [text_of_value(value, columns[name].unit) for value in frame[name]]
+        for name in keys + shown
     }
     first = [name for name in FIRST_MEASURES if name in shown]
     return fitted(
-        {name: MEASURES.get(name, name) for name in keys + shown},
+        {name: name for name in keys} | {name: columns[name].heading.lower() for name in shown},
         texts,
         width=width,
-        numbers=MEASURES.keys(),
+        numbers=SHOWN_MEASURES,
         importance=[keys[0], *first[:1], *keys[1:], *first[1:]],
         title=analysis.title,
     )
@@ -63,7 +64,7 @@ def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitte
 
 def _num_keys(analysis: Analysis) -> int:
     """Return the number of key columns: those before the first measure."""
-    return next(i for i, column in enumerate(analysis.columns) if column.name in MEASURES)
+    return next(i for i, column in enumerate(analysis.columns) if column.name in SHOWN_MEASURES)
 
 
 def plain_table(

@@ -70,7 +70,7 @@ def activity(frames: Frames) -> pd.DataFrame:
 
 ACTIVITY = Analysis(
     "activity",
-    "What each rank does",
+    "Activity of each rank",
     "What does each rank do over time?",
     activity,
     COLUMNS,

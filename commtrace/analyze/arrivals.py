@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
 from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
@@ -54,7 +54,7 @@ def end_ns(comm: pd.DataFrame) -> pd.Series:
     )
 
 
-@once
+@cached_per_run
 def arrivals(frames: Frames) -> pd.DataFrame:
     """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
     comm, base = frames.comm, frames.start_ns
@@ -123,18 +123,24 @@ def _is_matched(frames: Frames, calls: pd.DataFrame, collective: Any) -> pd.Seri
 
 
 def _blocked_before(comm: pd.DataFrame, issue: pd.Series, arrival: pd.Series) -> pd.Series:
-    """Return the part of each call's blocked time before `arrival`; both times are on one clock.
+    """Return the part of each call's blocked time before `arrival`; both times are on one clock."""
+    in_call, in_wait, began_waiting = blocked_parts(comm, issue)
+    before_call = (arrival - issue).clip(lower=0)
+    before_wait = (arrival - began_waiting).clip(lower=0)
+    return before_call.clip(upper=in_call) + before_wait.clip(upper=in_wait)
+
+
+def blocked_parts(comm: pd.DataFrame, issue: pd.Series) -> tuple[pd.Series, pd.Series, pd.Series]:
+    """Return blocked time in the call, blocked time in its wait, and the begin of that wait.
 
     A rank is blocked in the call itself. Blocked time beyond the call's own duration is attributed
     to a wait that ended with the call's completion and began no earlier than the call's return.
+    The begin is on the clock of `issue`.
     """
     in_call = comm[["call_ns", "blocked_ns"]].min(axis=1).clip(lower=0)
     in_wait = (comm["blocked_ns"] - in_call).clip(lower=0)
     ended = issue + (end_ns(comm) - comm["issue_ns"])
-    began_waiting = np.maximum(ended - in_wait, issue + in_call)
-    before_call = (arrival - issue).clip(lower=0)
-    before_wait = (arrival - began_waiting).clip(lower=0)
-    return np.minimum(before_call, in_call) + np.minimum(before_wait, in_wait)
+    return in_call, in_wait, np.maximum(ended - in_wait, issue + in_call)
 
 
 def _of_root(calls: pd.DataFrame, collective: pd.Series) -> pd.Series:

@@ -37,7 +37,13 @@ COLUMNS = (
     ),
     *MEASURES,
     *(
-        Column(f"own_{column.name}", float, column.unit, f"{column.meaning}; without submodules")
+        Column(
+            f"own_{column.name}",
+            float,
+            column.unit,
+            f"{column.meaning}; without submodules",
+            title=f"{column.heading}, own",
+        )
         for column in MEASURES
         if column.name in OWN
     ),

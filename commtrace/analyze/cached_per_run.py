@@ -12,7 +12,7 @@ from commtrace.analyze.frame import Frames
 T = TypeVar("T")
 
 
-def once(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
+def cached_per_run(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
     """Cache the result of `function` per run; callers share the result and must not modify it."""
     answers: WeakKeyDictionary[Frames, T] = WeakKeyDictionary()
 

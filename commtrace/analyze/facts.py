@@ -27,7 +27,7 @@ def facts(frames: Frames) -> pd.DataFrame:
 FACTS = Analysis(
     "facts",
     "Run facts",
-    "What is known about the run as a whole?",
+    "Which facts describe the run?",
     facts,
     COLUMNS,
 )

@@ -8,27 +8,23 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.arrivals import blocked_parts, end_ns
 from commtrace.analyze.frame import Frames
 
 
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
     """Return `row rank step start end` of each interval in which a call blocked its rank.
 
-    A rank is blocked in the call itself. Blocked time beyond the call's own duration is attributed
-    to a wait that ended with the call's completion and began no earlier than the call's return.
+    These are the call itself and the wait for it, as far as they are blocked (`blocked_parts`).
     """
     comm = frames.comm
     known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0)]
     begin = known["issue_ns"] - frames.start_ns
     end = end_ns(known) - frames.start_ns
-    in_call = known[["call_ns", "blocked_ns"]].min(axis=1).clip(lower=0)
-    in_wait = known["blocked_ns"] - in_call
+    in_call, _, began_waiting = blocked_parts(known, begin)
     shared = {"row": known.index, "rank": known["rank"], "step": known["step"]}
     calls = pd.DataFrame({**shared, "start": begin, "end": begin + in_call})
-    waits = pd.DataFrame(
-        {**shared, "start": np.maximum(end - in_wait, begin + in_call), "end": end}
-    )
+    waits = pd.DataFrame({**shared, "start": began_waiting, "end": end})
     both = pd.concat([calls, waits], ignore_index=True)
     return both[both["end"] > both["start"]].reset_index(drop=True)
 

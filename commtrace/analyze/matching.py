@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
+from commtrace.tracefile.collective_numbers import collective_numbers
 
 SEND, RECV = "send", "recv"
 TRANSFERS = (SEND, RECV)
@@ -36,17 +37,15 @@ def numbers(frames: Frames) -> pd.Series:
     comm, transfer = frames.comm, is_transfer(frames)
     if not transfer.any():
         return comm["seq"].rename("number")
-    counted = comm["seq"] >= 0
-    keys = pd.DataFrame(
-        {"rank": comm["rank"], "group": comm["group"].cat.codes, "seq": comm["seq"]}
-    )[counted].sort_values(["rank", "group", "seq"], kind="stable")
-    sent = transfer[keys.index].astype("int64")
-    by = keys.groupby(["rank", "group"], sort=False)
-    before = sent.groupby([keys["rank"], keys["group"]], sort=False).cumsum()
-    follows_gap = by.cumcount() != keys["seq"]
-    shared = sent.groupby(keys["group"]).transform("max") > 0
-    number = (keys["seq"] - before).mask(follows_gap & shared, NONE).reindex(comm.index)
-    return number.where(counted & ~transfer, NONE).astype("int64").rename("number")
+    groups = comm["group"].cat.codes.to_numpy().astype(np.int64)
+    is_counted = transfer.to_numpy() & (comm["seq"].to_numpy() >= 0)
+    number = collective_numbers(
+        comm["rank"].to_numpy().astype(np.int64) * (groups.max(initial=0) + 1) + groups,
+        comm["seq"].to_numpy(),
+        transfer.to_numpy(),
+        np.isin(groups, groups[is_counted]),
+    )
+    return pd.Series(number, index=comm.index, name="number")
 
 
 def partners(frames: Frames) -> pd.Series:

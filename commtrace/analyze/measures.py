@@ -44,22 +44,30 @@ MEASURES = (
         "bytes",
         "bytes to send under the ring algorithm; mean over ranks",
         title="Sent",
+        long_title="Bytes sent",
     ),
-    Column("time_ns", float, "ns", "time from issue to completion; mean over ranks"),
+    Column("time_ns", float, "ns", "time from issue to completion; mean over ranks", title="Time"),
     Column(
         "blocked_ns",
         float,
         "ns",
         "exposed time, in which the rank is blocked; mean over ranks",
         title="Blocked",
+        long_title="Exposed time",
     ),
-    Column("share", float, "1", "blocked time as a fraction of the recorded time of all ranks"),
+    Column(
+        "share",
+        float,
+        "1",
+        "blocked time as a fraction of the recorded time of all ranks",
+        title="Of the run",
+    ),
     Column(
         "share_of_steps",
         float,
         "1",
         "blocked time in steps as a fraction of the steps' time",
-        title="Of steps",
+        title="Of the steps",
     ),
     Column(
         "algbw_bytes_per_s",
@@ -76,6 +84,9 @@ MEASURES = (
         title="busbw",
     ),
 )
+
+MEASURE = {column.name: column for column in MEASURES}
+"""The measures by name; tables, figures and the command line take their titles from here."""
 
 SHOWN_MEASURES = "num_calls calls_per_step payload_bytes wire_bytes blocked_ns share"
 """Measures that most tables of the page show."""

@@ -21,7 +21,7 @@ from commtrace.units import text_of_ranks
 
 EVERYTHING = "everything"
 
-Rule = Callable[[Frames], str]
+NoticeCheck = Callable[[Frames], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _unseen_waits(frames: Frames) -> str:
     )
 
 
-def _none_of(column: str, text: str) -> Rule:
+def _none_of(column: str, text: str) -> NoticeCheck:
     """Return a rule that fires if no call has a known value in a column of table `comm`."""
 
     def rule(frames: Frames) -> str:
@@ -257,7 +257,7 @@ _OF_WAITS = (
 )
 
 
-RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     ((EVERYTHING,), _no_calls),
     ((EVERYTHING,), _imported),
     ((*_OF_WAITS, "matrix"), _one_rank),
@@ -274,7 +274,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("overlap", "balance", "by_step", "by_kind", "wait_states", "rank_waits"), _unseen_waits),
 )
 
-MINOR_RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (_OF_TIMES, _none_of("issue_ns", "The time of issue is unknown for all calls.")),
     (("by_source",), _none_of("source_file", "The source line is unknown for all calls.")),
     (("sizes",), _none_of("payload_bytes", "The message size is unknown for all calls.")),

@@ -13,7 +13,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals, end_ns
-from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
 from commtrace.schema import Column
@@ -55,7 +55,7 @@ MOST_PLACES = 16
 _BY = ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"]
 
 
-@once
+@cached_per_run
 def delayed_calls(frames: Frames) -> pd.DataFrame:
     """Return one row per delayed call: the row of the straggler's call is the index.
 

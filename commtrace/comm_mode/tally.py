@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commtrace.comm_mode.counts import Counts, overload_of, packet_of
-from commtrace.recorder import CURRENT, RECORDER, Call, Span
+from commtrace.recorder import CURRENT, RECORDER, Call, OperatorSpan
 
 PASSES = ("forward", "backward", "recompute")
 MAX_OPERATORS = 200_000
@@ -46,7 +46,7 @@ class Tally:
     wants_spans = True
     wants_layouts = True
     wants_stacks = False
-    wants_contents = False
+    wants_tensor_identity = False
 
     def __init__(self, rank: int | None, total: Counts) -> None:
         total.clear()
@@ -73,7 +73,7 @@ class Tally:
             self.at[place, in_pass].count(packet)
         self._list(Operator(RECORDER.num_ops, overload_of(native_op), place, in_pass))
 
-    def keep_span(self, span: Span) -> None:
+    def keep_span(self, span: OperatorSpan) -> None:
         """List an operator."""
         rank, number, _, operator, _, _, _, phase, _, module_call, _, layouts, inner = span
         if self.rank is None or rank == self.rank:

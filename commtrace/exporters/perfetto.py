@@ -204,8 +204,8 @@ _CALL_COLUMNS = (
 """Columns of table `comm` in a call's slice; values that differ from call to call are appended."""
 
 
-def _sites(frames: Frames) -> tuple[np.ndarray, list[str]]:
-    """Return the number of each call's site, and each site's text: name, category, arguments."""
+def _slice_texts(frames: Frames) -> tuple[np.ndarray, list[str]]:
+    """Return the number of each call's text, and the distinct texts: name, category, arguments."""
     comm = frames.comm
     axes = frames.groups.set_index("name")["mesh_axis"].astype(object).to_dict()
     columns = ["kind", *_CALL_COLUMNS]
@@ -235,7 +235,7 @@ def _plain(value: Any) -> Any:
 
 
 def _communication(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[str]:
-    sites, texts = _sites(frames)
+    numbers, slice_texts = _slice_texts(frames)
     ids = frames.comm["id"].to_numpy()[calls["row"]].tolist()
     seqs = frames.comm["seq"].to_numpy()[calls["row"]].tolist()
     blocked = frames.comm["blocked_ns"].to_numpy()[calls["row"]].tolist()
@@ -243,8 +243,8 @@ def _communication(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> It
         calls[name].tolist()
         for name in ("rank", "start", "end", "arrival", "wait", "last", "is_open")
     ]
-    of_call = sites[calls["row"]].tolist()
-    for rank, start, end, arrival, wait, last, is_open, lane, site, id_, seq, held in zip(
+    of_call = numbers[calls["row"]].tolist()
+    for rank, start, end, arrival, wait, last, is_open, lane, number, id_, seq, held in zip(
         *columns, lanes.tolist(), of_call, ids, seqs, blocked, strict=True
     ):
         tid = COMMUNICATION + lane
@@ -253,7 +253,7 @@ def _communication(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> It
             more += f',"blocked_ns":{held}'
         if wait >= 0:
             more += f',"wait_ns":{wait},"last_rank":{last}'
-        yield _slice(rank, tid, start, end, f"{texts[site]}{more}}}")
+        yield _slice(rank, tid, start, end, f"{slice_texts[number]}{more}}}")
         until = min(arrival, end)
         if wait > 0 and until > start:
             waited = f'"name":"wait for rank {last}","cat":"wait","args":{{"wait_ns":{wait}}}'

@@ -31,16 +31,16 @@ def write_speedscope(frames: Frames, path: Path) -> None:
 def speedscope_document(frames: Frames) -> dict[str, Any]:
     """Return the document, following speedscope's schema."""
     stacks, listed = _stacks(frames)
-    comm = frames.comm.assign(site=stacks)
+    comm = frames.comm.assign(stack=stacks)
     profiles = []
     for rank, of_rank in comm.sort_values(["rank", "issue_ns"], kind="stable").groupby("rank"):
-        sites, weights = _runs(of_rank["site"], of_rank["blocked_ns"].clip(lower=0))
+        numbers, weights = _runs(of_rank["stack"], of_rank["blocked_ns"].clip(lower=0))
         profiles.append(
-            _profile(f"rank {rank}: time blocked", "nanoseconds", sites, weights, listed.stacks)
+            _profile(f"rank {rank}: time blocked", "nanoseconds", numbers, weights, listed.stacks)
         )
-    sent = comm["wire_bytes"].clip(lower=0).groupby(comm["site"]).sum()
-    sites, weights = sent.index.to_numpy(), sent.to_numpy()
-    profiles.append(_profile("all ranks: bytes sent", "bytes", sites, weights, listed.stacks))
+    sent = comm["wire_bytes"].clip(lower=0).groupby(comm["stack"]).sum()
+    numbers, weights = sent.index.to_numpy(), sent.to_numpy()
+    profiles.append(_profile("all ranks: bytes sent", "bytes", numbers, weights, listed.stacks))
     return {
         "$schema": SCHEMA,
         "shared": {"frames": listed.frames},
@@ -51,7 +51,7 @@ def speedscope_document(frames: Frames) -> dict[str, Any]:
     }
 
 
-class _Listed:
+class _DistinctFrames:
     """Distinct frames, and stacks of their numbers, outermost first."""
 
     def __init__(self) -> None:
@@ -70,15 +70,15 @@ class _Listed:
         return self._numbers[key]
 
 
-def _stacks(frames: Frames) -> tuple[np.ndarray, _Listed]:
+def _stacks(frames: Frames) -> tuple[np.ndarray, _DistinctFrames]:
     """Return the number of each call's stack, and all stacks."""
-    comm, listed = frames.comm, _Listed()
+    comm, listed = frames.comm, _DistinctFrames()
     axes = frames.groups.set_index("name")["mesh_axis"].astype(object).to_dict()
     plain = comm[_PLACE].astype(
         {name: object for name in _PLACE if isinstance(comm[name].dtype, pd.CategoricalDtype)}
     )
-    sites = plain.groupby(_PLACE, sort=False).ngroup().to_numpy()
-    firsts = np.sort(np.unique(sites, return_index=True)[1]) if len(sites) else []
+    numbers = plain.groupby(_PLACE, sort=False).ngroup().to_numpy()
+    firsts = np.sort(np.unique(numbers, return_index=True)[1]) if len(numbers) else []
     for phase, module, op, kind, group, file, line in plain.iloc[firsts].itertuples(
         index=False, name=None
     ):
@@ -87,12 +87,12 @@ def _stacks(frames: Frames) -> tuple[np.ndarray, _Listed]:
         names = [phase or "no phase", *paths, *([op] if op else [])]
         call = listed.number(f"{kind} {axis}" if axis else str(kind), file, int(line))
         listed.stacks.append([*(listed.number(name) for name in names), call])
-    return sites, listed
+    return numbers, listed
 
 
-def _runs(sites: pd.Series, weights: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Merge consecutive equal sites, after dropping those without weight."""
-    number, weight = sites.to_numpy(), weights.to_numpy()
+def _runs(numbers: pd.Series, weights: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Merge consecutive equal numbers of stacks, after dropping those without weight."""
+    number, weight = numbers.to_numpy(), weights.to_numpy()
     number, weight = number[weight > 0], weight[weight > 0]
     if not len(number):
         return number, weight
@@ -101,7 +101,7 @@ def _runs(sites: pd.Series, weights: pd.Series) -> tuple[np.ndarray, np.ndarray]
 
 
 def _profile(
-    name: str, unit: str, sites: np.ndarray, weights: np.ndarray, stacks: list[list[int]]
+    name: str, unit: str, numbers: np.ndarray, weights: np.ndarray, stacks: list[list[int]]
 ) -> dict[str, Any]:
     return {
         "type": "sampled",
@@ -109,6 +109,6 @@ def _profile(
         "unit": unit,
         "startValue": 0,
         "endValue": int(weights.sum()),
-        "samples": [stacks[site] for site in sites.tolist()],
+        "samples": [stacks[number] for number in numbers.tolist()],
         "weights": weights.tolist(),
     }

@@ -2,7 +2,7 @@
 
     run-csv/comm.csv ops.csv groups.csv ranks.csv steps.csv    the tables, in the schema's columns
     run-csv/columns.csv                                        unit and meaning of each column
-    run-csv/facts.csv                                          what is known of the run as a whole
+    run-csv/facts.csv                                          facts about the run
 
 An unknown value is an empty field in CSV and null in Parquet. Parquet also stores units and
 meanings as metadata of its columns; it requires pyarrow, which nothing else here does.
@@ -109,7 +109,7 @@ _COLUMNS = (
     Column("column", str, "", "name of the column"),
     Column("type", str, "", "int, float, bool or str"),
     Column("unit", str, "", "unit; empty for names and counts"),
-    Column("meaning", str, "", "what it says"),
+    Column("meaning", str, "", "meaning of the column"),
 )
 
 

@@ -13,9 +13,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from commtrace.analyze.by_module import ancestors, natural_key, parts
-from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import totals
+from commtrace.analyze.measures import MEASURE, totals
 from commtrace.errors import UsageError, closest
 from commtrace.figures.label import bold, lines, plain, wrapped
 from commtrace.figures.theme import (
@@ -34,10 +34,8 @@ from commtrace.schema import PHASES
 from commtrace.units import text_of_bytes, text_of_duration
 
 VALUES: dict[str, str] = {
-    "wire_bytes": "Bytes sent",
-    "time_ns": "Time",
-    "blocked_ns": "Exposed time",
-    "num_calls": "Calls",
+    name: MEASURE[name].long_heading
+    for name in ("wire_bytes", "time_ns", "blocked_ns", "num_calls")
 }
 
 SMALLEST = 1 / 4000
@@ -47,11 +45,11 @@ NO_MODULE = "(outside of modules)"
 
 _KEYS = ["phase", "module", "module_class", "op", "kind"]
 _RUN, _PHASE, _MODULE, _OP, _KIND = "run", "phase", "module", "op", "kind"
-_Place = tuple[tuple[str, str], ...]
+_NodePath = tuple[tuple[str, str], ...]
 _ROLE_ORDER = {_PHASE: 0, _OP: 1, _KIND: 1, _MODULE: 2}
 
 
-@once
+@cached_per_run
 def flame_nodes(frames: Frames) -> pd.DataFrame:
     """Return the nodes of the tree, each before its children.
 
@@ -60,7 +58,7 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
     inclusive and summed over ranks.
     """
     sums = totals(frames, _KEYS)[list(VALUES)].fillna(0.0)
-    places: dict[_Place, list[float]] = {}
+    places: dict[_NodePath, list[float]] = {}
     for keys, row in zip(sums.index, sums.itertuples(index=False), strict=True):
         for place in _places(*keys):
             held = places.setdefault(place, [0.0] * len(VALUES))
@@ -89,7 +87,7 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["id", "parent", "role", "name", "phase", *VALUES])
 
 
-def _places(phase: str, module: str, module_class: str, op: str, kind: str) -> list[_Place]:
+def _places(phase: str, module: str, module_class: str, op: str, kind: str) -> list[_NodePath]:
     """Return every node that a call counts towards, from the whole run to the call's kind.
 
     The root module has no path, so its class stands for it. A call without an operator is placed
@@ -285,7 +283,7 @@ def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
             (
                 bold(_title(node.role, node.name)),
                 wrapped(path),
-                "what one rank does, on average:",
+                "mean over ranks:",
                 _amount("sent", text_of_bytes, node.wire_bytes, whole.wire_bytes, num_ranks),
                 _amount("time", text_of_duration, node.time_ns, whole.time_ns, num_ranks),
                 _amount("exposed", text_of_duration, node.blocked_ns, whole.blocked_ns, num_ranks),

@@ -68,14 +68,14 @@ PICTURES: dict[str, Picture] = {
         Picture("timeline", "When each rank communicates", "When, and who waits?", timeline),
         Picture(
             "steps",
-            "What each step's time goes to",
+            "Time per step",
             "How much of each step is exposed communication?",
             steps,
             "overlap",
         ),
         Picture(
             "waits",
-            "What each rank waits for",
+            "Wait states per rank",
             "How long is each rank blocked, by waiting and by transfer?",
             waits,
             "rank_waits",

@@ -7,15 +7,15 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from commtrace.analyze.measures import MEASURE
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
 from commtrace.units import text_of_bytes, text_of_duration
 
 VALUES: dict[str, tuple[str, str]] = {
-    "num_calls": ("calls of all ranks", ""),
-    "payload_bytes": ("payload of all ranks", "B"),
-    "blocked_ns": ("exposed time of all ranks", "s"),
+    name: (f"{MEASURE[name].long_heading.lower()} of all ranks", unit)
+    for name, unit in (("num_calls", ""), ("payload_bytes", "B"), ("blocked_ns", "s"))
 }
 """Measures that the bars can show: title of the axis, and its unit."""
 

@@ -36,7 +36,7 @@ from commtrace.units import text_of_bytes, text_of_duration
 
 MAX_MARKS = 16_000
 
-Call = Mapping[str, Any]
+CallFields = Mapping[str, Any]
 
 _STEP_ROW = -0.9
 _ROW_PIXELS = 46
@@ -318,7 +318,7 @@ def _share_text(mark: Any) -> str:
     )
 
 
-def call_text(call: Call) -> str:
+def call_text(call: CallFields) -> str:
     """Describe one call, a row of the analysis `calls`, in lines of escaped HTML."""
     return lines(
         (
@@ -333,14 +333,14 @@ def call_text(call: Call) -> str:
     )
 
 
-def _where(call: Call) -> str:
+def _where(call: CallFields) -> str:
     named = f" ({plain(call['module_class'])})" if call["module_class"] else ""
     module = f"{plain(call['module'])}{named}" if call["module"] else "outside of modules"
     step = f"step {call['step']}" if call["step"] >= 0 else "outside of steps"
     return ", ".join(part for part in (module, plain(call["phase"]), step) if part)
 
 
-def _size(call: Call) -> str:
+def _size(call: CallFields) -> str:
     shapes = call["input_shapes"] or call["output_shapes"]
     what = plain(f"{call['dtype']} {shapes}".strip())
     parts = [
@@ -353,7 +353,7 @@ def _size(call: Call) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _times(call: Call) -> str:
+def _times(call: CallFields) -> str:
     if call["blocked_ns"] < 0:
         return ""
     blocked = f"blocked {text_of_duration(call['blocked_ns'])}"
@@ -367,7 +367,7 @@ def _times(call: Call) -> str:
     )
 
 
-def _source(call: Call) -> str:
+def _source(call: CallFields) -> str:
     if not call["source_file"]:
         return ""
     line = f":{call['source_line']}" if call["source_line"] >= 0 else ""

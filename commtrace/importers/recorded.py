@@ -68,7 +68,7 @@ class RankRecord:
             "run": {"world_size": self.world_size},
         }
         require_spool_facts(facts, f"cannot import {self.path}")
-        return Spool(facts, tables, is_torn=False, path=self.path)
+        return Spool(facts, tables, is_truncated=False, path=self.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
-from commtrace.launcher import LaunchResult, Stack, run_function
+from commtrace.launcher import DumpedStack, LaunchResult, run_function
 from commtrace.pickling import pack, results
 from commtrace.settings import DETAILS
 from commtrace.temporary_folders import remove_abandoned, scratch_folder
@@ -162,7 +162,7 @@ def _unfinished(result: LaunchResult) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} still running"
 
 
-def _format_stacks(stuck: Mapping[int, Stack]) -> str:
+def _format_stacks(stuck: Mapping[int, DumpedStack]) -> str:
     """Format the stacks of stuck ranks, grouping ranks with equal stacks."""
     places: dict[tuple[Any, ...], list[int]] = {}
     for rank, stack in sorted(stuck.items()):

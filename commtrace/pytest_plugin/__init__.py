@@ -5,9 +5,9 @@
         train_step()
 
 The hooks are here. Everything else is imported once a test is recorded, so that a run without such
-a test pays nothing for the plugin. `verdict` judges one test, `recorded` is its recording,
-`expectation` the claims, `mismatch` the texts of failures, `baseline` the files, and `fixture` the
-interface for tests. User documentation: docs/testing.md.
+a test pays nothing for the plugin. `verdict` evaluates the expectations of one test, `recorded` is
+its recording, `expectation` the claims, `mismatch` the texts of failures, `baseline` the files, and
+`fixture` the interface for tests. User documentation: docs/testing.md.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # The innermost wrapper, so that the work of other plugins is not recorded.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Record the body of the test, and judge it."""
+    """Record the body of the test, and check its expectations."""
     verdict = item.stash.get(_verdict, None)
     if verdict is None:
         return (yield)
@@ -119,8 +119,8 @@ def pytest_runtest_makereport(
     """Attach to the report, as plain data, what the session's end needs."""
     report = yield
     verdict = item.stash.get(_verdict, None)
-    if verdict is not None and call.when == "call" and verdict.news:
-        report.comms = verdict.news
+    if verdict is not None and call.when == "call" and verdict.report_data:
+        report.comms = verdict.report_data
     if _stale in item.config.stash:
         report.comms_stale = item.config.stash[_stale]
         del item.config.stash[_stale]

@@ -35,7 +35,7 @@ from commtrace.units import text_of_bytes
 if TYPE_CHECKING:
     import pandas
 
-Entry = dict[str, Any]
+BaselineEntry = dict[str, Any]
 
 SUFFIX = ".comms.json"
 _WORD, _VERSION = "comms-baseline", 1
@@ -53,7 +53,7 @@ def path_of(test_file: Path, folder: str, root: Path) -> Path:
     return root / folder / (name.name if os.pardir in inside.parts else inside)
 
 
-def entry_of(found: Observed) -> Entry:
+def entry_of(found: Observed) -> BaselineEntry:
     """Return one rank's mean communication, by place."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for row in found.rows:
@@ -73,7 +73,7 @@ def entry_of(found: Observed) -> Entry:
     return {"ranks": len(found.ranks), "places": places}
 
 
-def read(path: Path) -> dict[str, Entry]:
+def read(path: Path) -> dict[str, BaselineEntry]:
     """Read the entries of a baseline file, by test; empty if there is no file.
 
     Raises:
@@ -112,7 +112,7 @@ def _refuse_newer(document: Any, summary: str) -> None:
         )
 
 
-def _tests_in(document: Any) -> dict[str, Entry]:
+def _tests_in(document: Any) -> dict[str, BaselineEntry]:
     """Return the entries by test, after validating their values."""
     if document["format"] != f"{_WORD} {_VERSION}":
         raise ValueError(f"format {str(document['format'])[:40]!r}")
@@ -133,10 +133,10 @@ def _tests_in(document: Any) -> dict[str, Entry]:
 _MOST = 1 << 62
 
 
-def write(path: Path, news: Mapping[str, Entry]) -> bool:
-    """Replace the entries of `news` in a baseline file; return whether the file has changed."""
+def write(path: Path, entries: Mapping[str, BaselineEntry]) -> bool:
+    """Replace the given entries in a baseline file; return whether the file has changed."""
     before = read(path)
-    after = {**before, **news}
+    after = {**before, **entries}
     if before == after and path.exists():
         return False
     make_folder(path.parent)
@@ -145,7 +145,7 @@ def write(path: Path, news: Mapping[str, Entry]) -> bool:
     return True
 
 
-def _text(tests: Mapping[str, Entry]) -> str:
+def _text(tests: Mapping[str, BaselineEntry]) -> str:
     """Format the file: tests sorted by name, one line per place, for readable diffs."""
     blocks = []
     for name, entry in sorted(tests.items()):
@@ -162,7 +162,7 @@ def _text(tests: Mapping[str, Entry]) -> str:
 
 
 def compare(
-    before: Entry | None, after: Entry, mode: str, *, test: str, path: str
+    before: BaselineEntry | None, after: BaselineEntry, mode: str, *, test: str, path: str
 ) -> ExpectationError | None:
     """Return the failure if a test communicates otherwise than its baseline allows."""
     update = f'pytest --comms-update "{test}" and commit {path}'
@@ -205,7 +205,7 @@ def compare(
     return error
 
 
-def _frame(entry: Entry) -> pandas.DataFrame:
+def _frame(entry: BaselineEntry) -> pandas.DataFrame:
     """Convert an entry to the DataFrame that the comparison of two runs expects."""
     import pandas
 

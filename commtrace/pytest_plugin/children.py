@@ -91,9 +91,9 @@ def _recorded_start(process: Any) -> None:
         if own:
             _watcher.started(f"{process.name}, a process whose class overrides run()")
         elif getattr(process, "_target", None) is not None:
-            occasion = _watcher.child()
-            if occasion is not None:
-                process._target = Recorded(occasion, process._target)
+            recording = _watcher.child()
+            if recording is not None:
+                process._target = Recorded(recording, process._target)
     _start(process)
 
 

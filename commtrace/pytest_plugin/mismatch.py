@@ -29,7 +29,7 @@ class IncompleteRecordingError(ExpectationError):
 
 
 _LINES = "see the source lines of the calls below; --comms-report=DIR saves the trace"
-_NOTHING = "check that the test reaches the code that should communicate; nothing did"
+_NOTHING = "nothing communicated: check that the test reaches the communicating code"
 
 
 def check(

@@ -15,7 +15,7 @@ from commtrace.pytest_plugin.expectation import SUM, Claim
 from commtrace.schema import HARNESS
 from commtrace.tracefile import Trace
 
-Key = tuple[str, int, int]
+CallKey = tuple[str, int, int]
 """Identity of a call: name of its trace, rank, number on that rank."""
 
 _NO_DESCRIPTION = ("", "undefined", "default_pg", "mesh_default")
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     group_text: str = ""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CallKey:
         """Identity of the call among all calls of the test."""
         return self.trace, self.rank, self.id
 
@@ -69,7 +69,7 @@ class Observed:
         self.ranks = ranks
         self.modules = modules
 
-    def without(self, keys: frozenset[Key]) -> Observed:
+    def without(self, keys: frozenset[CallKey]) -> Observed:
         """Return the calls other than those with the given keys."""
         rest = [row for row in self.rows if row.key not in keys]
         return Observed(rest, self.ranks, self.modules)

@@ -116,7 +116,7 @@ class RecordedTest:
         self._is_busy = True
         try:
             with self._own.paused():
-                yield self._occasion(name)
+                yield self._rank_recording(name)
         finally:
             self._is_busy = False
 
@@ -124,7 +124,7 @@ class RecordedTest:
         """Return the recording for a process about to start; None if the harness records it."""
         if self._is_busy:
             return None
-        return self._occasion(_CHILDREN)
+        return self._rank_recording(_CHILDREN)
 
     def passed_by(self) -> None:
         """Count a call on a group whose calls the dispatcher may not see."""
@@ -135,7 +135,7 @@ class RecordedTest:
         if not self._is_busy:
             self.not_recorded.append(program)
 
-    def _occasion(self, name: str) -> RankRecording:
+    def _rank_recording(self, name: str) -> RankRecording:
         if self._folder is None:
             self._folder = self._scratch.enter_context(scratch_folder())
         folder = self._folder / name

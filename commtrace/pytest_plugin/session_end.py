@@ -26,16 +26,18 @@ class SessionReport:
     def take(self, report: Any) -> None:
         """Collect the data in a report."""
         self.stale |= getattr(report, "comms_stale", {})
-        news = getattr(report, "comms", None)
-        if news is not None:
-            self.tests[report.nodeid] = {**news, "passed": report.passed}
+        report_data = getattr(report, "comms", None)
+        if report_data is not None:
+            self.tests[report.nodeid] = {**report_data, "passed": report.passed}
 
     def write(self, root: Path) -> None:
         """Write the baselines of the tests that have passed."""
         files: dict[str, dict[str, Any]] = {}
-        for news in self.tests.values():
-            if news["passed"] and news["keeps"]:
-                files.setdefault(news["path"], {})[news["test"]] = news["entry"]
+        for report_data in self.tests.values():
+            if report_data["passed"] and report_data["keeps"]:
+                files.setdefault(report_data["path"], {})[report_data["test"]] = report_data[
+                    "entry"
+                ]
         for path, entries in sorted(files.items()):
             if baseline.write(root / path, entries):
                 self._written.append(f"{path}: {_num(len(entries), 'test')}")
@@ -46,7 +48,11 @@ class SessionReport:
         for path, names in sorted(self.stale.items()):
             for name in names:
                 lines.append(f"baseline without a test: {path}: {name}; remove the entry")
-        lines += [f"saved: {news['saved']}" for news in self.tests.values() if "saved" in news]
+        lines += [
+            f"saved: {report_data['saved']}"
+            for report_data in self.tests.values()
+            if "saved" in report_data
+        ]
         if summary and self.tests:
             lines += ["per rank:", *_table(self.tests).splitlines()]
         if not lines:
@@ -62,8 +68,8 @@ def _num(number: int, noun: str) -> str:
 
 def _table(tests: dict[str, dict[str, Any]]) -> str:
     lines = []
-    for name, news in tests.items():
-        places = news["entry"]["places"]
+    for name, report_data in tests.items():
+        places = report_data["entry"]["places"]
         sums = {m: sum(place[m] for place in places) for m in ("calls", "payload_bytes")}
         kinds: dict[str, float] = {}
         for place in places:
@@ -74,7 +80,7 @@ def _table(tests: dict[str, dict[str, Any]]) -> str:
                 f"{sums['calls']:g}",
                 text_of_bytes(sums["payload_bytes"]),
                 text_of_bytes(wire),
-                str(news["entry"]["ranks"]),
+                str(report_data["entry"]["ranks"]),
                 ", ".join(f"{kind} {calls:g}" for kind, calls in sorted(kinds.items())),
                 name,
             )

@@ -1,4 +1,4 @@
-"""Judgement of one test: its expectations, its recording, and its verdict.
+"""Verdict of one test: the result of checking its recording against its expectations.
 
 `plan_of` reads markers and settings before the test. `Verdict` records the body and then raises if
 it communicated otherwise than expected. Data for the controller, possibly another process than the
@@ -121,7 +121,7 @@ class Verdict:
             plan.baseline == OFF and any("baseline" in m.kwargs for m in item.iter_markers(MARKER))
         )
         self.recorded = RecordedTest(detail=plan.detail, stacks=plan.stacks)
-        self.news: dict[str, Any] = {}
+        self.report_data: dict[str, Any] = {}
 
     def begin(self) -> None:
         """Start recording."""
@@ -133,7 +133,7 @@ class Verdict:
         self.recorded.end()
         try:
             found = observed_in(self.recorded.traces())
-            self.news = self._news(found)
+            self.report_data = self._report_data(found)
             failure = self._failure(found) if error is None else None
             if failure is not None or isinstance(error, Exception):
                 self._save()
@@ -145,8 +145,8 @@ class Verdict:
             self.recorded.forget()
         if failure is not None:
             text = str(failure)
-            if "saved" in self.news:
-                text += f"\n\nsaved in {visible(self.news['saved'])}"
+            if "saved" in self.report_data:
+                text += f"\n\nsaved in {visible(self.report_data['saved'])}"
             pytest.fail(text, pytrace=False)
 
     def _failure(self, found: Observed) -> CommtraceError | None:
@@ -174,18 +174,18 @@ class Verdict:
             return None
         path = self._baseline_path()
         return baseline.compare(
-            baseline.read(path).get(self.news["test"]),
-            self.news["entry"],
+            baseline.read(path).get(self.report_data["test"]),
+            self.report_data["entry"],
             self._plan.baseline,
             test=self._item.nodeid,
-            path=self.news["path"],
+            path=self.report_data["path"],
         )
 
     def _baseline_path(self) -> Path:
         folder = setting(self._config, "baseline_dir")
         return baseline.path_of(self._item.path, folder, self._config.rootpath)
 
-    def _news(self, found: Observed) -> dict[str, Any]:
+    def _report_data(self, found: Observed) -> dict[str, Any]:
         path, root = self._baseline_path(), self._config.rootpath
         inside = path.relative_to(root) if path.is_relative_to(root) else path
         return {
@@ -208,7 +208,7 @@ class Verdict:
         paths = saved(self.recorded.traces(), place / "run.json")
         for path in paths:
             write_report(load(path), path.with_suffix(".html"))
-        self.news["saved"] = str(place)
+        self.report_data["saved"] = str(place)
 
 
 def test_name(item: pytest.Item) -> str:

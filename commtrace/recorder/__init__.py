@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from commtrace.recorder.events.buffer import Buffer
 from commtrace.recorder.events.call import Call
-from commtrace.recorder.events.sink import Sink, Span
+from commtrace.recorder.events.sink import OperatorSpan, Sink
 from commtrace.recorder.listening import Listening, is_heard, listen
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.thread_state import CURRENT
@@ -26,8 +26,8 @@ __all__ = [
     "Buffer",
     "Call",
     "Listening",
+    "OperatorSpan",
     "Sink",
-    "Span",
     "is_heard",
     "listen",
 ]

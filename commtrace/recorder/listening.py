@@ -89,13 +89,13 @@ def is_heard(buffer: Sink) -> bool:
     """Return whether `buffer` receives calls now, tested with a call that reaches no other rank."""
     if buffer not in RECORDER.buffers:
         return False
-    witness = SelfCheck()
-    listening = listen(witness)
+    check = SelfCheck()
+    listening = listen(check)
     try:
         call_without_peers()
     finally:
         listening.stop()
-    return witness.has_seen
+    return check.has_seen
 
 
 def _forget_in_child() -> None:

@@ -28,7 +28,7 @@ from commtrace.recorder.events.groups import Groups, resolve, unbox
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.request import Request
 from commtrace.recorder.events.signature import Signature
-from commtrace.recorder.events.sink import Sink, Span
+from commtrace.recorder.events.sink import OperatorSpan, Sink
 from commtrace.recorder.events.steps import OPTIMIZER
 from commtrace.recorder.events.tensor_identity import TensorIdentity, sent_id
 from commtrace.recorder.failures import Failures
@@ -45,7 +45,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.buffers: tuple[Sink, ...] = ()
-        self.span_keepers: tuple[Callable[[Span], None], ...] = ()
+        self.span_keepers: tuple[Callable[[OperatorSpan], None], ...] = ()
         self.wants_layouts = False
         self.wants_stacks = False
         self.failures = Failures()
@@ -56,7 +56,7 @@ class Recorder:
         self.num_ops = 0
         self._num_calls: dict[int, list[int]] = {}
         self._announced: dict[tuple[int, str], Request] = {}
-        self._contents: TensorIdentity | None = None
+        self._tensor_identity: TensorIdentity | None = None
 
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
@@ -65,10 +65,10 @@ class Recorder:
         self.span_keepers = tuple([each.keep_span for each in buffers if each.wants_spans])
         self.wants_layouts = any(each.wants_layouts for each in buffers)
         self.wants_stacks = any(each.wants_stacks for each in buffers)
-        if any(each.wants_contents for each in buffers):
-            self._contents = self._contents or TensorIdentity()
+        if any(each.wants_tensor_identity for each in buffers):
+            self._tensor_identity = self._tensor_identity or TensorIdentity()
         else:
-            self._contents = None
+            self._tensor_identity = None
 
     def forget(self) -> None:
         """Drop the state that only matters while a buffer listens; names start anew."""
@@ -83,8 +83,8 @@ class Recorder:
         """Report a returned call that may end a step of this thread."""
         try:
             at, begin = now(), self.locator.modules.first_call_ns
-            if self._contents is not None and source == OPTIMIZER:
-                self._contents.step(thing)
+            if self._tensor_identity is not None and source == OPTIMIZER:
+                self._tensor_identity.step(thing)
             rank = dist.get_rank() if dist.is_initialized() else None
             for buffer in self.buffers:
                 if buffer.rank in (None, rank) or rank is None:
@@ -117,9 +117,9 @@ class Recorder:
                 request.set_async(not is_blocking_transfer(frame))
             location = self.locator.locate(frame, state, request.sent, request.dtype)
             stack = full_stack(frame, state) if self.wants_stacks else ()
-            contents = _UNKNOWN
-            if self._contents is not None and request.is_computed:
-                contents = sent_id(signature, args, self._contents)
+            identity = _UNKNOWN
+            if self._tensor_identity is not None and request.is_computed:
+                identity = sent_id(signature, args, self._tensor_identity)
             group = request.group
             # Atomic, since no function is called and no thread switches.
             # The number is in a list, which is true even while the number is 0.
@@ -127,7 +127,7 @@ class Recorder:
             number, seq = count[0], group.seq
             count[0] = number + 1
             group.seq = seq + 1
-            call = Call(request, location, state, number, seq, stack, contents)
+            call = Call(request, location, state, number, seq, stack, identity)
             collectives.num_issued += 1
             collectives.last_op = native_op
             for buffer in self.buffers:

@@ -1,4 +1,4 @@
-"""Proof that recording is on: a call that reaches no other rank, and a sink that looks for it.
+"""Self-check that recording works: issue a call without peers, and test that a sink receives it.
 
 The call passes `torch.distributed`'s dispatcher like any other, on a group of its own whose backend
 sends nothing. It leaves no trace in modes, later calls or the facts of the run.
@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from commtrace.recorder.events.call import Call
-from commtrace.recorder.events.sink import SELF_CHECK, Span
+from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan
 from commtrace.recorder.recorder import RECORDER
 from commtrace.torch_internals.dispatcher import no_dispatch_modes
 from commtrace.torch_internals.groups import make_fake_backend
 
-_NAME = "commtrace witness"
+_NAME = "commtrace self-check"
 
 
 class SelfCheck:
@@ -27,7 +27,7 @@ class SelfCheck:
     wants_spans = False
     wants_layouts = False
     wants_stacks = False
-    wants_contents = False
+    wants_tensor_identity = False
 
     def __init__(self) -> None:
         self.has_seen = False
@@ -36,7 +36,7 @@ class SelfCheck:
         """Check whether this is the self-check call."""
         self.has_seen |= call.request.group.row.name == _NAME
 
-    def keep_span(self, span: Span) -> None:
+    def keep_span(self, span: OperatorSpan) -> None:
         """Ignore operators."""
 
     def end_step(self, rank: int) -> None:

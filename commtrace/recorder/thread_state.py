@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from commtrace.recorder.module_place import ModuleCall
 
-Stack = tuple[tuple[CodeType, int], ...]
+CallStack = tuple[tuple[CodeType, int], ...]
 """Frames, innermost first: code and line."""
 
 
@@ -101,7 +101,7 @@ class Caller(NamedTuple):
     code: CodeType | None = None
     instruction: int = -1
     thread: ThreadState | None = None
-    stack: Stack = ()
+    stack: CallStack = ()
     regions: tuple[str, ...] = ()
 
 

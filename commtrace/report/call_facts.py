@@ -27,7 +27,7 @@ MAX_DEPTH = 32
 
 
 def call_facts(answers: Answers, sites: pd.DataFrame) -> dict[str, Any]:
-    """Return the facts by name; `sites` are those of `call_store`."""
+    """Return the facts by name; `sites` are the call sites of `call_store`."""
     frames = answers.frames
     specs = {*sites["source_spec"], *sites["target_spec"]} - {""}
     return {
@@ -126,7 +126,7 @@ def operators_around(frames: Frames) -> np.ndarray:
 
 
 def unknown_of_sites(frames: Frames, sites: pd.DataFrame) -> list[str]:
-    """Return sentences on the unknown parts of each site's reason, separated by newlines."""
+    """Return sentences on the unknown parts of each call site's reason, separated by newlines."""
     reasons = sites[["op", "source_spec", "carries", "candidates"]].astype(object)
     said: dict[Any, str] = {}
     found = []

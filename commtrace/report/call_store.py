@@ -1,7 +1,7 @@
 """All calls of a run, packed for a page: shared values are stored once, the rest as bytes.
 
 Repeated calls of a program differ only in their times and numbers. The values they share form a
-*site*, a row of a table like the others of the page. Each call's own values are columns of
+*call site*, a row of a table like the others of the page. Each call's own values are columns of
 integers, stored as differences from a predicted value:
 
     issue_ns       from the call before on its rank      call_ns, wait_ns    itself
@@ -142,7 +142,7 @@ def _partner_ids(frames: Frames) -> np.ndarray:
 
 
 def _sites(comm: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
-    """Return the number of each call's site, and the table of sites: all columns beyond `_own`."""
+    """Return each call's number of its call site, and the call sites: all columns beyond `_own`."""
     own = {*_NUMBERS, *_TIMES}
     names = [column.name for column in COLUMNS if column.name not in own] + ["operators"]
     key = np.zeros(len(comm), dtype="int64")

@@ -62,12 +62,12 @@ def finding_cards(answers: Answers) -> list[Card]:
     return [_finding(row, of_what) for row in table.to_dict("records")]
 
 
-def not_judged(answers: Answers) -> dict[str, list[str]]:
+def unevaluated_rules(answers: Answers) -> dict[str, list[str]]:
     """Return the rules that could not be evaluated, grouped by the data that the trace lacks."""
     return by_missing_data(unanswered(answers.frames))
 
 
-def verdict(answers: Answers) -> ConsistencySummary:
+def consistency_summary(answers: Answers) -> ConsistencySummary:
     """Summarize the consistency check of the whole run."""
     whole, problems = answers.whole, answers["consistency"]
     num_faults = int(problems["is_fault"].sum())
@@ -77,7 +77,7 @@ def verdict(answers: Answers) -> ConsistencySummary:
     if not len(whole.comm):
         word, text = "–", "There is no call to compare."
     elif whole.num_ranks < 2:
-        word, text = "–", "One rank alone has nobody to disagree with."
+        word, text = "–", "A single rank has no peers to compare with."
     elif num_faults:
         word = f"{num_faults} fault{_s(num_faults)}"
         text = f"{word} in {of_what}{unchecked}."

@@ -16,7 +16,7 @@ import pandas as pd
 from commtrace.analyze import Frames
 from commtrace.analyze.diff import MEASURED, differences_of_runs, in_steps_of_all
 from commtrace.analyze.growth import Grown, by_kind, by_line, by_module, totals
-from commtrace.analyze.measures import recorded_ns
+from commtrace.analyze.measures import MEASURE, recorded_ns
 from commtrace.atomic_write import atomic_write
 from commtrace.figures.flame import flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
@@ -26,10 +26,10 @@ from commtrace.units import counted, text_of_duration
 
 SCRIPTS = ("format.js", "figures.js", "diff.js")
 
-MEASURES = {"wire_bytes": "Bytes sent", "calls": "Calls", "blocked_ns": "Exposed time"}
-"""Measures of tables and flame graphs, and their titles."""
-
 _OF_NODES = {"wire_bytes": "wire_bytes", "calls": "num_calls", "blocked_ns": "blocked_ns"}
+
+MEASURES = {name: MEASURE[of_nodes].long_heading for name, of_nodes in _OF_NODES.items()}
+"""Measures of tables and flame graphs, and their titles."""
 
 TABLES: dict[str, Callable[[Sequence[Frames]], list[Grown]]] = {
     "module": by_module,

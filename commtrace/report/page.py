@@ -19,12 +19,12 @@ from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import call_facts
 from commtrace.report.call_store import CallStore, call_store
-from commtrace.report.cards import finding_cards, not_judged, verdict
+from commtrace.report.cards import consistency_summary, finding_cards, unevaluated_rules
 from commtrace.report.offline import offline_page
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import tables
 from commtrace.report.tiles import extent, tiles
-from commtrace.report.time_windows import stretches
+from commtrace.report.time_windows import timeline_data
 from commtrace.schema import PHASES
 from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration
@@ -77,7 +77,7 @@ def render_page(
         frames = within(frames, window_ns)
     answers = Answers(frames, run)
     all_notices = notices_of(frames)
-    found = verdict(answers)
+    found = consistency_summary(answers)
     store = call_store(frames)
     data = page_data(answers, store, all_notices)
     return offline_page(
@@ -92,8 +92,8 @@ def render_page(
         tiles=tiles(answers, found),
         findings=finding_cards(answers),
         num_findings=len(answers.findings),
-        not_judged=not_judged(answers),
-        verdict=found,
+        unevaluated_rules=unevaluated_rules(answers),
+        consistency_summary=found,
         notices=[notice.text for notice in all_notices if not notice.is_minor],
         facts=answers["facts"].to_dict("records"),
         kinds=_kinds(answers),
@@ -130,7 +130,7 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "fingerprint": fingerprint(frames, store),
         "patterns": {name: _pattern(answers, name, all_notices) for name in PATTERNS},
         "call_facts": call_facts(answers, store.sites),
-        "timeline": stretches(frames, frames.start_ns - answers.whole.start_ns),
+        "timeline": timeline_data(frames, frames.start_ns - answers.whole.start_ns),
         "dark": recolouring(LIGHT, DARK),
         "known": {"kinds": list(LIGHT.kinds), "phases": list(LIGHT.phases)},
     }

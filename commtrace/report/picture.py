@@ -86,7 +86,10 @@ def write_timeline(
         UsageError: The format cannot be written, or the run has no such rank.
     """
     figure: Any = PICTURES["timeline"].draw(frames, window_ns=window_ns, ranks=ranks)
-    note = "Drag over a stretch to zoom in, double-click to zoom out; point at a call to read it."
+    note = (
+        "Drag over a time range to zoom in, double-click to zoom out; hover over a call for"
+        " details."
+    )
     if not figure.layout.meta["single"]:
         note += (
             f" More than {MAX_MARKS:,} waits and transfers are not drawn one by one: the height of"

@@ -4,7 +4,7 @@
      "shown": [names], "num_rows", "num_left_out", "topic",
      "data": {column: [values]} or, for text, {column: {"strings", "codes"}}}
 
-The table of calls has the sites of `call_store` as data, and its head as `store`. An instant
+The table of calls has the call sites of `call_store` as data, and its head as `store`. An instant
 becomes ns since the start of the run, because JavaScript numbers are exact only up to 2**53; an
 unknown value becomes null.
 """
@@ -25,7 +25,7 @@ MAX_ROWS = 5_000
 TOPICS = ("What", "Where from", "Between whom", "When", "Who waits")
 
 ADDED_TO_CALLS = ("operators", "unknown")
-"""Texts of the sites that are not columns of the analysis: see `call_facts`."""
+"""Texts of the call sites that are not columns of the analysis: see `call_facts`."""
 
 
 def tables(answers: Answers, store: CallStore) -> list[dict[str, Any]]:

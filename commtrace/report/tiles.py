@@ -57,7 +57,7 @@ def tiles(answers: Answers, found: ConsistencySummary) -> list[Tile]:
         _share(steps, ranks),
         _late(ranks),
         _findings(answers.findings),
-        _verdict(found),
+        _consistency(found),
     ]
 
 
@@ -100,9 +100,9 @@ def _share(steps: pd.DataFrame, ranks: pd.DataFrame) -> Tile:
     inside = steps[steps["step"] >= 0]
     if len(inside):
         share = inside["blocked_ns"].sum() / (inside["duration_ns"].sum() or math.nan)
-        note = "of a step its ranks are blocked"
+        note = "of step time is exposed communication"
     elif len(ranks):
-        share, note = ranks["share"].mean(), "of the recorded time ranks are blocked"
+        share, note = ranks["share"].mean(), "of the recorded time is exposed communication"
     else:
         share, note = math.nan, "no rank was recorded"
     value = NOT_KNOWN if math.isnan(share) else f"{share:.1%}"
@@ -128,16 +128,16 @@ def _steps(steps: pd.DataFrame) -> str:
 
 def _findings(findings: pd.DataFrame) -> Tile:
     if findings.empty:
-        return Tile("Findings", "0", "nothing that the rules know of", target="findings")
+        return Tile("Findings", "0", "no rule applies", target="findings")
     most = findings["cost_ns"].max()
     note = f"the first may save {text_of_duration(most)} per rank" if most > 0 else "see below"
     return Tile("Findings", str(len(findings)), note, target="findings", mood="bad")
 
 
-def _verdict(found: ConsistencySummary) -> Tile:
+def _consistency(found: ConsistencySummary) -> Tile:
     if found.word == NOT_KNOWN:
         return Tile("Ranks consistent", NOT_KNOWN, found.text, target="check")
-    note = "kinds, sizes, order of all ranks agree" if found.is_good else "see what to look at"
+    note = "all ranks agree in kind, size and order" if found.is_good else "see the problems"
     word = "yes" if found.is_good else found.word
     return Tile("Ranks consistent", word, note, target="check", mood=_MOODS[found.is_good])
 
@@ -148,9 +148,9 @@ _MOODS = {True: "good", False: "bad"}
 def _late(ranks: pd.DataFrame) -> Tile:
     title = "Worst rank"
     if ranks.empty or not ranks["caused_wait_ns"].max():
-        return Tile(title, NOT_KNOWN, "no rank is known to have waited for another")
+        return Tile(title, NOT_KNOWN, "no known waits between ranks")
     worst = ranks.sort_values("caused_wait_ns", ascending=False, kind="stable").iloc[0]
     share = worst["caused_wait_ns"] / ranks["wait_ns"].sum()
     waited = text_of_duration(int(worst["caused_wait_ns"]))
-    note = f"others waited {waited} for it in all, {share:.0%} of all waiting"
+    note = f"others waited {waited} for it, {share:.0%} of the total wait"
     return Tile(title, f"rank {worst['rank']}", note, target="waits")

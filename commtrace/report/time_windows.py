@@ -15,7 +15,7 @@ from commtrace.figures.timeline import ranks_of, timeline_layout
 MAX_PHASES = 60_000
 
 
-def stretches(frames: Frames, origin_ns: int = 0) -> dict[str, Any]:
+def timeline_data(frames: Frames, origin_ns: int = 0) -> dict[str, Any]:
     """Return the data, with times in ns since the start of `frames`.
 
     That start is `origin_ns` after the start of the run. If there are more than `MAX_PHASES`

@@ -8,14 +8,13 @@ rank has issued it. With `d` to be added to the times of B,
 
 for every collective that both took part in, identified by its number in its group. Transfers are
 not counted, since only two ranks make them. The tightest two bounds enclose `d`. The estimate is
-their midpoint, or 0, the wall clocks' own answer, if 0 is within bounds looser than wall clocks
-are assumed to agree. Bounds that cross show clock drift: the midpoint is then off by as much as
-they overlap.
+their midpoint, or 0, which means that the wall clocks agree, if 0 is within bounds looser than the
+assumed agreement of wall clocks. Bounds that cross show clock drift: the midpoint is then off by as
+much as they overlap.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +28,7 @@ _TRANSFERS = frozenset(needing(PEER))
 # Assumed agreement of wall clocks: about what NTP achieves in one building.
 _WALL_ERROR_NS = 1_000_000
 
-Key = tuple[str, str, int]
+SharedCollective = tuple[str, str, int]
 """A collective: the group's name and ranks, and its number in the group."""
 Instants = tuple[int, int]
 """Issue time of the last of some ranks in a collective, and completion time of the first."""
@@ -89,7 +88,9 @@ def _offset_within_system(spool: Spool, spools: Sequence[Spool]) -> int:
 
 
 def _align_systems(
-    aligned: dict[str, Alignment], others: Iterable[str], calls: Mapping[str, dict[Key, Instants]]
+    aligned: dict[str, Alignment],
+    others: Iterable[str],
+    calls: Mapping[str, dict[SharedCollective, Instants]],
 ) -> None:
     """Align one system after the other, smallest error first; skip those that share no call."""
     waiting = list(others)
@@ -107,7 +108,9 @@ def _align_systems(
         waiting.remove(boot)
 
 
-def _between(own: Mapping[Key, Instants], other: Mapping[Key, Instants]) -> Alignment | None:
+def _between(
+    own: Mapping[SharedCollective, Instants], other: Mapping[SharedCollective, Instants]
+) -> Alignment | None:
     """Return the alignment of their times to ours; None if they share no collective."""
     shared = own.keys() & other.keys()
     if not shared:
@@ -122,12 +125,12 @@ def _between(own: Mapping[Key, Instants], other: Mapping[Key, Instants]) -> Alig
 
 def _instants(
     spools: Iterable[tuple[Spool, Names, int]], mixed: Collection[str]
-) -> dict[Key, Instants]:
+) -> dict[SharedCollective, Instants]:
     """Return the times of every collective that ranks of one system took part in, on its clock.
 
     `mixed` groups also carry transfers.
     """
-    found: dict[Key, Instants] = {}
+    found: dict[SharedCollective, Instants] = {}
     for spool, names, offset in spools:
         # A host does not see completion on a device, but an imported file may state it.
         if spool.facts["device"] != "cpu" and not spool.facts.get("sees_completion"):
@@ -154,23 +157,20 @@ def _with_transfers(spool: Spool, names: Names) -> set[str]:
 
 
 def _numbers(spool: Spool, names: Names, mixed: Collection[str]) -> list[int]:
-    """Return the number of each call among its group's collectives.
+    """Return the number of each call among its group's collectives; -1 if unknown."""
+    import numpy as np  # imported late, since merging the spools of one system needs no numpy
 
-    It is unknown for transfers, and in mixed groups after calls that the spool has lost.
-    """
+    from commtrace.tracefile.collective_numbers import collective_numbers
+
     comm = spool.tables["comm"]
-    kinds, groups, seqs = comm["kind"], comm["group"], comm["seq"]
-    found = [_NOT_KNOWN] * len(seqs)
-    num_seen: Counter[str] = Counter()
-    num_transfers: Counter[str] = Counter()
-    for row in sorted(range(len(seqs)), key=seqs.__getitem__):
-        group, seq = groups[row], seqs[row]
-        if seq < 0:
-            continue
-        is_gapless = num_seen[group] == seq or names.get(group, group) not in mixed
-        num_seen[group] += 1
-        if kinds[row] in _TRANSFERS:
-            num_transfers[group] += 1
-        elif is_gapless:
-            found[row] = seq - num_transfers[group]
-    return found
+    code_of: dict[str, int] = {}
+    codes = [code_of.setdefault(group, len(code_of)) for group in comm["group"]]
+    is_mixed = np.array([names.get(group, group) in mixed for group in code_of], dtype=bool)
+    is_transfer = [kind in _TRANSFERS for kind in comm["kind"]]
+    member = np.array(codes, dtype=np.int64)
+    return collective_numbers(
+        member,
+        np.array(comm["seq"], dtype=np.int64),
+        np.array(is_transfer, dtype=bool),
+        is_mixed[member],
+    ).tolist()

@@ -26,7 +26,7 @@ Tables = Mapping[str, Mapping[str, ColumnValues]]
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _GroupUse:
     """Period of a rank's calls on one group of a name; `place` indexes the rank's tables."""
 
     place: int
@@ -51,14 +51,14 @@ def generations(ranks: Sequence[Tables]) -> list[dict[str, int]]:
     Generations count from 1; a name that is missing means the first.
     """
     found: list[dict[str, int]] = [{} for _ in ranks]
-    for stretches in _made_again(ranks):
-        for number, together in enumerate(_clusters(stretches), start=1):
-            for stretch in together:
-                found[stretch.place][stretch.name] = number
+    for uses in _made_again(ranks):
+        for number, together in enumerate(_clusters(uses), start=1):
+            for use in together:
+                found[use.place][use.name] = number
     return found
 
 
-def _made_again(ranks: Sequence[Tables]) -> list[list[_Stretch]]:
+def _made_again(ranks: Sequence[Tables]) -> list[list[_GroupUse]]:
     """Return the calls by group and rank, for names that some rank gave to several groups."""
     again = {
         base
@@ -66,43 +66,43 @@ def _made_again(ranks: Sequence[Tables]) -> list[list[_Stretch]]:
         for base, num in Counter(map(base_of, tables["groups"]["name"])).items()
         if num > 1
     }
-    by_base: dict[str, list[_Stretch]] = {}
+    by_base: dict[str, list[_GroupUse]] = {}
     for place, tables in enumerate(ranks if again else ()):
-        for stretch in _stretches(tables, place):
-            if (base := base_of(stretch.name)) in again:
-                by_base.setdefault(base, []).append(stretch)
+        for use in _uses(tables, place):
+            if (base := base_of(use.name)) in again:
+                by_base.setdefault(base, []).append(use)
     return list(by_base.values())
 
 
-def _stretches(tables: Tables, place: int) -> list[_Stretch]:
-    found: dict[str, _Stretch] = {}
+def _uses(tables: Tables, place: int) -> list[_GroupUse]:
+    found: dict[str, _GroupUse] = {}
     comm = tables["comm"]
     columns = (comm[name] for name in ("group", "issue_ns", "complete_ns"))
     for group, issue, complete in zip(*columns, strict=True):
         seen = found.get(group)
         last = max(issue, complete)
         if seen is None:
-            found[group] = _Stretch(place, group, issue, last)
+            found[group] = _GroupUse(place, group, issue, last)
         else:
             seen.first_ns = min(seen.first_ns, issue)
             seen.last_ns = max(seen.last_ns, last)
     return list(found.values())
 
 
-def _clusters(stretches: list[_Stretch]) -> list[list[_Stretch]]:
-    """Cluster stretches by group, in order of time; the smallest gaps are closed first."""
-    ordered = sorted(stretches, key=lambda each: (each.first_ns, each.place))
+def _clusters(uses: list[_GroupUse]) -> list[list[_GroupUse]]:
+    """Cluster periods by group, in order of time; the smallest gaps are closed first."""
+    ordered = sorted(uses, key=lambda each: (each.first_ns, each.place))
     gaps, reached = [], ordered[0].last_ns
-    for number, stretch in enumerate(ordered[1:]):
-        gaps.append((stretch.first_ns - reached, number))
-        reached = max(reached, stretch.last_ns)
-    clusters = [[stretch] for stretch in ordered]
-    cluster_of = {id(stretch): cluster for stretch, cluster in zip(ordered, clusters, strict=True)}
+    for number, use in enumerate(ordered[1:]):
+        gaps.append((use.first_ns - reached, number))
+        reached = max(reached, use.last_ns)
+    clusters = [[use] for use in ordered]
+    cluster_of = {id(use): cluster for use, cluster in zip(ordered, clusters, strict=True)}
     for _, number in sorted(gaps):
         before, after = (cluster_of[id(ordered[number + each])] for each in (0, 1))
         if {each.place for each in before}.isdisjoint(each.place for each in after):
             before += after
             for each in after:
                 cluster_of[id(each)] = before
-    in_order = [cluster_of[id(stretch)] for stretch in ordered]
+    in_order = [cluster_of[id(use)] for use in ordered]
     return list({id(cluster): cluster for cluster in in_order}.values())

@@ -28,10 +28,10 @@ from commtrace.tracefile.sources import joined
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
 from commtrace.tracefile.steps import STEPS_FROM, steps_from, with_steps_from
 from commtrace.tracefile.trace import (
+    Columns,
     ColumnValues,
     StringColumn,
     StringTable,
-    Table,
     Trace,
     table_of,
 )
@@ -138,7 +138,7 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
         _part(spool, alignment.offset_ns, names, strings)
         for spool, alignment, names in zip(ordered, alignments, group_names, strict=True)
     ]
-    tables: dict[str, Table] = {
+    tables: dict[str, Columns] = {
         name: {
             column.name: _concatenate(column, [part[name][column.name] for part in parts], strings)
             for column in TABLES[name]
@@ -255,7 +255,7 @@ def _concatenate(
     return StringColumn(joined, strings.strings) if column.type is str else joined
 
 
-def _rank_row(spool: Spool, part: Mapping[str, Table], alignment: Alignment) -> Any:
+def _rank_row(spool: Spool, part: Mapping[str, Columns], alignment: Alignment) -> Any:
     facts, offset = spool.facts, alignment.offset_ns
     last = _end_ns(spool)
     return RankRow(
@@ -268,13 +268,13 @@ def _rank_row(spool: Spool, part: Mapping[str, Table], alignment: Alignment) -> 
         clock_offset_ns=offset,
         num_events=len(part["comm"]["rank"]),
         num_dropped=facts.get("num_dropped", 0),
-        complete=facts.get("complete", False) and not spool.is_torn,
+        complete=facts.get("complete", False) and not spool.is_truncated,
         num_ops_dropped=facts.get("num_ops_dropped", 0),
         clock_error_ns=alignment.error_ns,
     )
 
 
-def _last_instant(part: Mapping[str, Table], default: int) -> int:
+def _last_instant(part: Mapping[str, Columns], default: int) -> int:
     instants = [
         max(part[name][column.name], default=default)
         for name in _RANK_TABLES

@@ -43,7 +43,7 @@ from commtrace.tracefile.reading import (
     reading,
     text_in,
 )
-from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable, Table, Trace
+from commtrace.tracefile.trace import Columns, ColumnValues, StringColumn, StringTable, Trace
 
 _COMPRESSION = 6
 _OPENING = '{"format":"commtrace"'
@@ -197,7 +197,7 @@ def _list_of_strings(value: Any) -> list[str]:
 
 def _decode_table(
     tables: Mapping[str, Any], name: str, strings: list[str], allowance: Allowance
-) -> Table:
+) -> Columns:
     place = f"tables.{name}"
     if name not in tables:
         return {

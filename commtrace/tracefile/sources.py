@@ -80,13 +80,13 @@ class Snippets:
         """Return rows of table `sources`: the runs of consecutive lines of each file."""
         found = []
         for file, lines in sorted(self._lines.items()):
-            stretches: list[tuple[int, list[str]]] = []
+            blocks: list[tuple[int, list[str]]] = []
             for number, text in sorted(lines.items()):
-                if stretches and sum((stretches[-1][0], len(stretches[-1][1]))) == number:
-                    stretches[-1][1].append(text)
+                if blocks and sum((blocks[-1][0], len(blocks[-1][1]))) == number:
+                    blocks[-1][1].append(text)
                 else:
-                    stretches.append((number, [text]))
-            found += [SourceRow(file, first, "\n".join(texts)) for first, texts in stretches]
+                    blocks.append((number, [text]))
+            found += [SourceRow(file, first, "\n".join(texts)) for first, texts in blocks]
         return found
 
 

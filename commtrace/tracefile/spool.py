@@ -11,13 +11,13 @@ The head is JSON: `facts` to add to those known so far, new `strings`, and for e
 of rows and the description of each column (see `encoding`) with the length of its data.
 
 Calls and operators are many but few differ. Each is written as numbers only, one of which
-identifies its `site`, a row of a pseudo-table with all other columns. Sites are numbered through
-the file, like strings.
+identifies its call site (`site`), a row of a pseudo-table with all other columns. Call sites are
+numbered through the file, like strings.
 
-A batch with a wrong length or checksum is the torn tail of a killed process: it is dropped, and
-everything before it counts. Each batch lists all calls in progress as `outstanding`; those of the
-last batch count, as calls without a known end. Steps that were found rather than marked are rows of
-`found_steps`, with their source.
+A batch with a wrong length or checksum is the truncated tail left by a killed process: it is
+dropped, and everything before it counts. Each batch lists all calls in progress as `outstanding`;
+those of the last batch count, as calls without a known end. Steps that were found rather than
+marked are rows of `found_steps`, with their source.
 
 The file exceeds the usual length, to keep the writer and the reader of the layout together.
 """
@@ -72,7 +72,7 @@ FOUND_STEPS = "found_steps"
 STEP_SOURCES = ("optimizer", "profiler", "scheduler")
 """Sources of found steps, in order of precedence."""
 
-SITE = Column("site", int, "", "number of the site in this file, from 0")
+SITE = Column("site", int, "", "number of the call site in this file, from 0")
 _OF_EACH = {
     "comm": (
         "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
@@ -90,7 +90,7 @@ SITES = {
     table: tuple([column for column in TABLES[table] if column.name not in names])
     for table, names in _OF_EACH.items()
 }
-"""Columns that alike events share, in order: their sites."""
+"""Columns that alike events share, in order: their call sites."""
 
 _FIRST_WORD = b"commtrace-spool"
 _FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
@@ -109,7 +109,7 @@ def numbers_of(table: str) -> str:
 
 
 def sites_of(table: str) -> str:
-    """Return the name of the pseudo-table with the sites of a table's events."""
+    """Return the name of the pseudo-table with the call sites of a table's events."""
     return f"{table}.sites"
 
 
@@ -225,18 +225,18 @@ class Spool:
     Attributes:
         facts: facts of all batches merged.
         tables: column values by table and column.
-        is_torn: the last batch was cut off.
+        is_truncated: the last batch was cut off.
         path: the file, None in memory.
     """
 
     facts: dict[str, Any]
     tables: dict[str, dict[str, ColumnValues]]
-    is_torn: bool
+    is_truncated: bool
     path: Path | None = None
 
 
 def read_spool(path: Path) -> Spool:
-    """Read the spool of one rank, without its torn tail.
+    """Read the spool of one rank, without its truncated tail.
 
     Raises:
         EmptyTraceError: the file is empty.
@@ -305,7 +305,7 @@ def _check_first_line(data: bytes, summary: str) -> None:
 
 
 def _payload_at(data: bytes, position: int) -> bytes:
-    """Return the payload of the batch at `position`; empty if there is none or it is torn."""
+    """Return the payload of the batch at `position`; empty if there is none or it is truncated."""
     if position + _BATCH.size > len(data):
         return b""
     length, checksum = _BATCH.unpack_from(data, position)
@@ -387,7 +387,7 @@ class _Builder:
         for name in _OF_EACH[table]:
             rows[name].extend(numbers[name])
         require_codes(numbers[SITE.name], len(sites["rank"]), f"sites of {table}")
-        # The memory is charged before each site is copied into its rows.
+        # The memory is charged before each call site is copied into its rows.
         require_rows(len(numbers[SITE.name]), len(TABLES[table]), self._allowance, table)
         for column in SITES[table]:
             rows[column.name].extend(map(sites[column.name].__getitem__, numbers[SITE.name]))

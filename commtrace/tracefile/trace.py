@@ -49,7 +49,7 @@ class StringColumn(Sequence[str]):
 
 
 ColumnValues = Sequence[Any]
-Table = Mapping[str, ColumnValues]
+Columns = Mapping[str, ColumnValues]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Trace:
     """
 
     run: Mapping[str, Any]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, Columns]
     path: Path | None = None
     version: int = FORMAT_VERSION
 

@@ -2,8 +2,8 @@
 
 Columns have the length of their table, integers are within the bounds of their column, and strings
 match its form. Ids are unique, no end precedes its beginning, and every call's group exists. All
-violations are reported in one InvalidTraceError. The laws are those of `commtrace.schema`; each is
-one numpy pass over a column.
+violations are reported in one InvalidTraceError. The constraints are those of `commtrace.schema`;
+each is one numpy pass over a column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commtrace.errors import InvalidTraceError
 from commtrace.schema import FORMS, MAX_RANKS, ORDERED, REFERENCES, TABLES, UNIQUE, Column
 from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.reading import check_depth, distinct, reading
-from commtrace.tracefile.trace import StringColumn, Table, Trace
+from commtrace.tracefile.trace import Columns, StringColumn, Trace
 
 _MAX_LISTED = 5
 
@@ -36,7 +36,7 @@ def validated(trace: Trace, summary: str = "") -> Trace:
     with reading(summary):
         check_depth(trace.run)
         require_run_facts(trace.run, summary)
-        found = list(_problems(trace))
+        found = list(_violations(trace))
         if found:
             more = f"; and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
             raise InvalidTraceError(
@@ -49,21 +49,23 @@ def validated(trace: Trace, summary: str = "") -> Trace:
         return _printable(trace)
 
 
-Problem = tuple[str, str]
+Violation = tuple[str, str]
 """The place, and the problem as a text that contains the place."""
 
 
-def _problems(trace: Trace) -> Iterator[Problem]:
+def _violations(trace: Trace) -> Iterator[Violation]:
     sound: dict[str, bool] = {}
     for name, columns in TABLES.items():
-        found = list(_problems_of_table(name, columns, trace.tables[name]))
+        found = list(_violations_of_table(name, columns, trace.tables[name]))
         sound[name] = not found
         yield from found
     yield from _disorder(trace, sound)
     yield from _unknown_references(trace, sound)
 
 
-def _problems_of_table(name: str, columns: Sequence[Column], table: Table) -> Iterator[Problem]:
+def _violations_of_table(
+    name: str, columns: Sequence[Column], table: Columns
+) -> Iterator[Violation]:
     lengths = {len(table[column.name]) for column in columns}
     if len(lengths) > 1:
         place = f"tables.{name}"
@@ -71,7 +73,7 @@ def _problems_of_table(name: str, columns: Sequence[Column], table: Table) -> It
         return
     wrong = False
     for column in columns:
-        for problem in _problems_of_column(f"tables.{name}.columns.{column.name}", column, table):
+        for problem in _violations_of_column(f"tables.{name}.columns.{column.name}", column, table):
             wrong = True
             yield problem
     if not wrong:
@@ -80,7 +82,7 @@ def _problems_of_table(name: str, columns: Sequence[Column], table: Table) -> It
             yield from _sizes(table)
 
 
-def _problems_of_column(place: str, column: Column, table: Table) -> Iterator[Problem]:
+def _violations_of_column(place: str, column: Column, table: Columns) -> Iterator[Violation]:
     values = table[column.name]
     if column.type is str:
         yield from _misshapen(place, column, values)
@@ -98,7 +100,7 @@ def _problems_of_column(place: str, column: Column, table: Table) -> Iterator[Pr
     yield place, f"{place}: {numbers[bad[0]]} in row {bad[0]}{rows}, which is not in {bounds}"
 
 
-def _misshapen(place: str, column: Column, values: Sequence[str]) -> Iterator[Problem]:
+def _misshapen(place: str, column: Column, values: Sequence[str]) -> Iterator[Violation]:
     if not column.form:
         return
     bad = [text for text in _used(values) if not _has_form(column.form, text)]
@@ -149,7 +151,7 @@ def _are_candidates(text: str) -> bool:
 _FURTHER = {"ranks": _are_members, "candidates": _are_candidates}
 
 
-def _doubles(name: str, table: Table) -> Iterator[Problem]:
+def _doubles(name: str, table: Columns) -> Iterator[Violation]:
     """Report rows that share the values of columns that must be unique."""
     keys = [_codes(table[column]) for column in UNIQUE[name]]
     # Rows in order have no duplicates, which usually spares the sort.
@@ -191,7 +193,7 @@ def _codes(values: Sequence[Any]) -> np.ndarray:
     return np.asarray(values)
 
 
-def _sizes(groups: Table) -> Iterator[Problem]:
+def _sizes(groups: Columns) -> Iterator[Violation]:
     for row, (ranks, size) in enumerate(zip(groups["ranks"], groups["size"], strict=True)):
         num = ranks.count(",") + 1
         if ranks and size != num:
@@ -200,7 +202,7 @@ def _sizes(groups: Table) -> Iterator[Problem]:
             return
 
 
-def _disorder(trace: Trace, sound: dict[str, bool]) -> Iterator[Problem]:
+def _disorder(trace: Trace, sound: dict[str, bool]) -> Iterator[Violation]:
     for name, before, after in ORDERED:
         if not sound[name]:
             continue
@@ -217,7 +219,7 @@ def _disorder(trace: Trace, sound: dict[str, bool]) -> Iterator[Problem]:
             )
 
 
-def _unknown_references(trace: Trace, sound: dict[str, bool]) -> Iterator[Problem]:
+def _unknown_references(trace: Trace, sound: dict[str, bool]) -> Iterator[Violation]:
     for name, column, other, key in REFERENCES:
         if not (sound[name] and sound[other]):
             continue

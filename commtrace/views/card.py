@@ -8,20 +8,12 @@ from commtrace.analyze import CATALOG, Frames, notices_of
 from commtrace.analyze.notices import EVERYTHING
 from commtrace.escaping import visible
 from commtrace.report.answers import Answers
-from commtrace.report.cards import verdict
+from commtrace.report.cards import consistency_summary
 from commtrace.report.tiles import NOT_KNOWN, Tile, tiles
 from commtrace.units import text_of_value
 from commtrace.views.html import html
 
-_KINDS = {
-    "kind": "kind",
-    "num_calls": "calls",
-    "payload_bytes": "payload",
-    "wire_bytes": "sent",
-    "blocked_ns": "blocked",
-}
-_OF_STEPS = {"share_of_steps": "of the steps"}
-_OF_RUN = {"share": "of the run"}
+_SHOWN = ("kind", "num_calls", "payload_bytes", "wire_bytes", "blocked_ns")
 _MOST_CALLS = 200_000
 """Number of calls above which the tiles, which need every rule and rank, are left out for speed."""
 
@@ -92,7 +84,9 @@ def _tiles(frames: Frames) -> list[Tile]:
     if len(frames.comm) > _MOST_CALLS:
         return []
     answers = Answers(frames)
-    return [tile for tile in tiles(answers, verdict(answers)) if tile.value != NOT_KNOWN]
+    return [
+        tile for tile in tiles(answers, consistency_summary(answers)) if tile.value != NOT_KNOWN
+    ]
 
 
 def _name(frames: Frames) -> str:
@@ -114,7 +108,9 @@ def _notices(frames: Frames) -> list[str]:
 
 def _columns(frames: Frames) -> dict[str, str]:
     """Return the columns of the table of kinds, and their headings."""
-    return _KINDS | (_OF_STEPS if len(frames.steps) else _OF_RUN)
+    headings = {column.name: column.heading.lower() for column in CATALOG["by_kind"].columns}
+    names = (*_SHOWN, "share_of_steps" if len(frames.steps) else "share")
+    return {name: headings[name] for name in names}
 
 
 def _kinds(frames: Frames) -> list[tuple[str, ...]]:

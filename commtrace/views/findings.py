@@ -49,7 +49,7 @@ class Findings(Table):
             _TEMPLATE,
             heading=self._heading(),
             findings=[row | {"cost": _cost(row)} for row in self._rows()],
-            unanswered=self._not_judged(),
+            unanswered=self._unevaluated_rules(),
         )
 
     def __repr__(self) -> str:
@@ -57,9 +57,9 @@ class Findings(Table):
         for row in self._rows():
             lines += [f"{row['rule']}  {_cost(row)}".rstrip(), f"  {row['title']}"]
             lines += [f"  {row['advice']}", f"  at {row['source']}"][: 1 + bool(row["source"])]
-        return "\n".join(map(visible, lines + self._not_judged()))
+        return "\n".join(map(visible, lines + self._unevaluated_rules()))
 
-    def _not_judged(self) -> list[str]:
+    def _unevaluated_rules(self) -> list[str]:
         """Return one sentence per kind of missing data, with the rules that need it."""
         lacks = by_missing_data(self.attrs[_UNANSWERED])
         return [f"Not evaluated: {', '.join(names)}. {lack}" for lack, names in lacks.items()]

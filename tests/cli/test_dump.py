@@ -16,7 +16,7 @@ from tests.cli.conftest import Commtrace
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_csv_is_the_whole_table(commtrace: Commtrace, run_json: Path, name: str) -> None:
+def test_csv_is_the_full_table(commtrace: Commtrace, run_json: Path, name: str) -> None:
     rows = list(csv.DictReader(io.StringIO(commtrace("dump", run_json, name, "--csv").out)))
     table = read_trace(run_json).tables[name]
     assert list(rows[0]) == list(table)

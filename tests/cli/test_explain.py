@@ -85,7 +85,7 @@ def test_no_line_is_wider_than_the_terminal(
     assert max(len(line) for line in ended.out.splitlines()) <= columns
 
 
-def test_without_a_reason_it_says_so_and_tells_the_rest(
+def test_without_a_reason_it_says_so_and_reports_the_rest(
     commtrace: Commtrace, tmp_path: Path
 ) -> None:
     rows = [call(rank=0, id=0, seq=0, at=0, source_file="a.py", source_line=9)]
@@ -112,7 +112,7 @@ def test_of_many_peers_this_one_and_the_latest_are_shown(
                           re.MULTILINE)) == 30  # fmt: skip
 
 
-def test_json_is_the_whole_story(commtrace: Commtrace, needed_json: Path) -> None:
+def test_json_is_the_full_story(commtrace: Commtrace, needed_json: Path) -> None:
     document = json.loads(commtrace("explain", needed_json, "0:7", "--json").out)
     story = document["story"]
     assert document["run"]["world_size"] == 2

@@ -30,7 +30,7 @@ def wasteful_json(tmp_path: Path) -> Path:
     return write_trace(trace, tmp_path / "wasteful.json")
 
 
-def test_findings_have_their_cost_and_advice_and_what_was_not_judged_its_reason(
+def test_findings_have_their_cost_and_advice_and_unevaluated_rules_a_reason(
     commtrace: Commtrace, wasteful_json: Path
 ) -> None:
     ended = commtrace("findings", wasteful_json)
@@ -102,7 +102,7 @@ def test_fail_on_ends_with_1_where_the_rule_has_found_something(
     assert commtrace("findings", wasteful_json, *options, *form).code == code
 
 
-def test_fail_on_a_rule_that_could_not_judge_says_so(
+def test_fail_on_a_rule_that_was_not_evaluated_is_reported(
     commtrace: Commtrace, wasteful_json: Path
 ) -> None:
     ended = commtrace("findings", wasteful_json, "--fail-on", "float32_messages", "--json")

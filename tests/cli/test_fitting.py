@@ -40,7 +40,7 @@ def test_all_is_shown_where_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("width", range(8, 80))
-def test_numbers_are_whole_and_what_is_missing_is_counted(width: int) -> None:
+def test_numbers_are_complete_and_omitted_columns_are_counted(width: int) -> None:
     found = of_width(width)
     lines = drawn(found, width)
     assert max(map(len, lines)) <= width
@@ -79,7 +79,7 @@ def test_what_is_missing_is_reported_in_a_sentence() -> None:
         *("table by_source", "table calls", "table wait_states", "dump comm", "explain longest"),
     ],
 )
-def test_no_command_writes_past_the_edge_or_cuts_a_number(
+def test_no_command_writes_past_the_edge_or_truncates_a_number(
     commtrace: Commtrace, run_json: Path, command: str, columns: int
 ) -> None:
     name, *rest = command.split()

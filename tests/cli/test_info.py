@@ -15,7 +15,7 @@ from tests.commtrace.analyze.rows import rank_row, trace_of
 from tests.commtrace.synthetic import write_synthetic_spools
 
 
-def test_it_tells_program_ranks_sizes_and_format(commtrace: Commtrace, run_json: Path) -> None:
+def test_it_reports_program_ranks_sizes_and_format(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("info", run_json.name)
     assert ended.code == 0
     size = f"{run_json.stat().st_size / 1000:.3g} kB"

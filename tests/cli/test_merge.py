@@ -18,7 +18,7 @@ def test_spools_become_a_run_file(commtrace: Commtrace, tmp_path: Path) -> None:
     assert folder.is_dir()
 
 
-def test_ranks_that_are_missing_or_cut_off_are_named(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_missing_and_interrupted_ranks_are_named(commtrace: Commtrace, tmp_path: Path) -> None:
     folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
     (folder / spool_name(1)).unlink()
     (folder / spool_name(3)).write_bytes(b"")

@@ -58,7 +58,7 @@ def test_numbers_are_those_of_the_analysis_with_units(commtrace: Commtrace, run_
     # Per rank: 3 steps x 2 layers x 3 all-reduces, each sending 2 * 3/4 of 512 bytes.
     ended = commtrace("summary", run_json, "--by", "kind")
     heading, first, *_ = lines_of(ended.out, "By kind")
-    assert heading[:6] == ["kind", "per", "step", "calls", "payload", "wire"]
+    assert heading[:6] == ["kind", "per", "step", "calls", "payload", "sent"]
     assert first[:5] == ["all_reduce", "6", "18", "9.22kB", "13.8kB"]
     assert TENSOR_BYTES * 18 == 9216
 
@@ -77,14 +77,14 @@ def test_modules_are_a_tree(commtrace: Commtrace, run_json: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 140])
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut_off(
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_truncated(
     commtrace: Commtrace, run_json: Path, columns: int
 ) -> None:
     ended = commtrace("summary", run_json, "--rows", "100", columns=columns)
     tables = ended.out.partition("\n\n")[2]
     assert max(len(line) for line in tables.splitlines()) <= columns
     assert "…" not in tables
-    assert "of steps" in tables
+    assert "of the steps" in tables
 
 
 def test_a_wide_terminal_shows_more_columns(commtrace: Commtrace, run_json: Path) -> None:
@@ -101,7 +101,7 @@ def test_piped_output_is_plain_and_complete(commtrace: Commtrace, run_json: Path
     assert ended.out.count("busbw") == 4
 
 
-def test_long_tables_are_cut_and_say_so(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_long_tables_are_truncated_with_a_note(commtrace: Commtrace, tmp_path: Path) -> None:
     trace = write_synthetic_run(tmp_path / "deep.json", num_layers=20, num_steps=1, world_size=1)
     ended = commtrace("summary", trace, "--by", "module")
     shown = lines_of(ended.out, "By module")[1:]
@@ -111,7 +111,7 @@ def test_long_tables_are_cut_and_say_so(commtrace: Commtrace, tmp_path: Path) ->
     assert "more rows" not in commtrace("summary", trace, "--by", "module", "--rows", "122").out
 
 
-def test_what_the_trace_cannot_tell_is_said(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_unknowns_of_the_trace_are_reported(commtrace: Commtrace, tmp_path: Path) -> None:
     alone = write_synthetic_run(tmp_path / "alone.json", world_size=1)
     assert "note: The run had one rank" in commtrace("summary", alone).out
 
@@ -182,9 +182,7 @@ def test_every_command_says_in_one_sentence_that_there_are_no_calls(
         assert ended.err.startswith(f"next  commtrace {following} {path}")
 
 
-def test_a_run_that_was_cut_short_is_not_said_to_be_silent(
-    commtrace: Commtrace, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_is_not_reported_as_silent(commtrace: Commtrace, tmp_path: Path) -> None:
     spools = tmp_path / "cut.spools"
     spools.mkdir()
     with (spools / spool_name(0)).open("wb") as stream:
@@ -209,5 +207,5 @@ def test_shares_are_of_the_run_where_no_steps_are_marked(
         trace_of([call(id=0, until=40, blocked_ns=40)], num_ranks=1), tmp_path / "a"
     )
     headings = commtrace("summary", trace, "--by", "kind", columns=140).out
-    assert "of run" in headings
-    assert "of steps" not in headings
+    assert "of the run" in headings
+    assert "of the steps" not in headings

@@ -16,7 +16,7 @@ TREE = pd.DataFrame({"depth": [0, 1, 2, 2, 1, 2]})
     ("rows", "retained"),
     [(6, [0, 1, 2, 3, 4, 5]), (5, [0, 1, 4]), (3, [0, 1, 4]), (2, [0]), (1, [0])],
 )
-def test_of_a_tree_whole_levels_are_kept(rows: int, retained: list[int]) -> None:
+def test_of_a_tree_complete_levels_are_kept(rows: int, retained: list[int]) -> None:
     assert truncated(TREE, rows).index.tolist() == retained
 
 
@@ -33,5 +33,5 @@ def test_shares_of_steps_are_reported_of_a_run_whose_length_is_not_known() -> No
     analysis = CATALOG["by_kind"]
     drawn = measures_table(200, analysis, analysis.function(frames)).table
     headings = [str(column.header) for column in drawn.columns]
-    assert "of steps" in headings
+    assert "of the steps" in headings
     assert "of run" not in headings

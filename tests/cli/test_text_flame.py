@@ -39,7 +39,7 @@ def test_a_row_is_a_node_with_what_is_all_of_it(tree: Tree) -> None:
     ]
 
 
-def test_a_part_s_bar_stands_below_that_of_the_whole(tree: Tree) -> None:
+def test_a_child_s_bar_stands_below_that_of_its_parent(tree: Tree) -> None:
     spans = [(row.start, row.start + row.size) for row in tree.rows()]
     assert [(round(10 * first), round(10 * last)) for first, last in spans] == [
         *((0, 10), (0, 8), (0, 8), (0, 6), (6, 8), (6, 7), (7, 8), (8, 10), (8, 10)),
@@ -56,7 +56,7 @@ def test_lines_have_the_mean_over_ranks_the_share_and_the_bar(tree: Tree) -> Non
     assert bars[8] == " " * 24 + "█" * 6
 
 
-def test_a_phase_is_the_whole_of_its_own_graph(tree: Tree) -> None:
+def test_a_phase_is_the_root_of_its_own_graph(tree: Tree) -> None:
     backward = next(node.id for node in tree.nodes if node.name == "backward")
     assert [(row.depth, row.size) for row in tree.rows(backward)] == [(0, 1.0), (1, 1.0)]
 

@@ -70,7 +70,7 @@ def test_no_time_is_lost_between_columns() -> None:
         assert found["column"].between(0, num_columns - 1).all()
 
 
-def test_a_window_cuts_what_reaches_over_its_edges(late: Frames) -> None:
+def test_a_window_clips_calls_at_its_edges(late: Frames) -> None:
     activity = CATALOG["activity"].function(late)
     found = cells(late, activity, (300, 500), 2)
     assert found[found["rank"] == 0][["column", "waiting", "transferring"]].values.tolist() == [

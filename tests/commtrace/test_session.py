@@ -103,7 +103,7 @@ def test_a_process_group_made_while_recording_is_found_out_about() -> None:
     assert list(trace.tables["ranks"]["rank"]) == [3]
 
 
-def test_the_run_tells_what_it_ran_on() -> None:
+def test_the_run_has_facts_about_its_environment() -> None:
     with commtrace.record(detail="collective") as recording:
         pass
     run = recording.trace().run
@@ -675,7 +675,7 @@ def test_calls_of_other_threads_are_kept_while_a_recording_checks_itself(
     assert recording.counts() == {"all_reduce": 1}
 
 
-def test_a_recording_that_no_longer_hears_says_so(world: None) -> None:
+def test_a_recording_that_receives_no_calls_is_reported(world: None) -> None:
     with commtrace.record() as recording:
         num_events = RECORDER.buffers
         RECORDER.set_buffers(())

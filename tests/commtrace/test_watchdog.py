@@ -51,7 +51,7 @@ def rank(folder: Path, number: int, body: str, **kwargs: Any) -> Iterator[subpro
 
 
 def ended(folder: Path, *processes: subprocess.Popen[bytes]) -> TimeoutReport:
-    """Verdict of a watchdog whose deadline has already passed."""
+    """Report of a watchdog whose timeout has expired."""
     with watchdog(folder, 0.0) as verdict:
         assert [each.wait(WAIT_S) for each in processes] == [-signal.SIGKILL] * len(processes)
     return verdict

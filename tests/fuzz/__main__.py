@@ -1,7 +1,7 @@
-"""`python -m tests.fuzz`: spoiled traces, profiles, dumps and baselines through every reader.
+"""`python -m tests.fuzz`: run every reader on corrupted traces, profiles, dumps and baselines.
 
-Cases are dealt out to workers of their own processes, which have a memory limit and are replaced
-after some hundred cases, after a hang and after a crash. A table says how many commands ended how;
+Cases are distributed to worker processes, which have a memory limit and are replaced after some
+hundred cases, after a hang and after a crash. A table counts the commands by outcome;
 a defect is reported with the line that repeats its case, and its files are kept. Exits with 1 if
 there is any.
 """

@@ -2,7 +2,7 @@
 
 These properties have to be equal: the kind, the reduction, the root, the element type, and the
 payload, which `docs/bytes.md` defines so that it is equal on all members even of an uneven
-all-gather. If ranks may send different amounts, another law applies:
+all-gather. For collectives with per-rank sizes, the totals are compared instead:
 
     all_to_all         all that is sent is received
     gather, scatter    a member sends (receives) as much as the root has room for (sends)
@@ -32,10 +32,10 @@ _MOST_ELEMENTS = 2**63
 """Exclusive upper bound on the number of elements of a tensor."""
 _WORDS = {"reduce_op": "reduction", "dtype": "element type"}
 
-Key = tuple[str, int]
+CollectiveKey = tuple[str, int]
 
 
-def first_disagreements(covered: Coverage) -> dict[str, Key]:
+def first_disagreements(covered: Coverage) -> dict[str, CollectiveKey]:
     """Return, by group, the (group, number) of the first call in which its members disagree."""
     calls = _comparable(covered)
     differs = _rooted_sizes(covered) | _exchanged_sizes(covered)
@@ -45,7 +45,7 @@ def first_disagreements(covered: Coverage) -> dict[str, Key]:
         span = grouped[field].agg(["min", "max"])
         bad = span.index[span["min"] < span["max"]]
         differs |= set(zip(*(bad.get_level_values(level) for level in (0, 1)), strict=True))
-    first: dict[str, Key] = {}
+    first: dict[str, CollectiveKey] = {}
     names = covered.calls["group"].cat.categories
     for code, number in sorted(differs):
         first.setdefault(names[code], (names[code], int(number)))

@@ -16,7 +16,7 @@ COLUMNS = (
         "number",
         int,
         "",
-        "number of the collective in the group, from 0; -1 for none in particular",
+        "number of the collective in the group, from 0; -1 if none in particular",
     ),
     Column("ranks", str, "", "blamed ranks, `1,3`; empty if unknown"),
     Column("expected", str, "", "what the majority did"),

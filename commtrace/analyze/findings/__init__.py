@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
 from commtrace.analyze.findings.reduced import REPEATED_REDUCTION
@@ -69,7 +69,7 @@ def findings(frames: Frames) -> pd.DataFrame:
     return typed(table.sort_values(by, ascending=[False, False, True, True]), COLUMNS)
 
 
-@once
+@cached_per_run
 def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]]:
     """Return all findings this trace can answer: rule, finding, row, and the reason if muted."""
     if error := unknown_rules(frames.settings, [rule.name for rule in RULES]):
@@ -95,7 +95,7 @@ def muted(frames: Frames) -> dict[tuple[str, str], int]:
     return Counter((rule.name, reason) for rule, _, _, reason in _evaluated(frames) if reason)
 
 
-@once
+@cached_per_run
 def unanswered(frames: Frames) -> dict[str, str]:
     """Return the rules that this trace cannot answer, by name, with what it lacks."""
     lacking = {rule.name: rule.lacks(frames) for rule in RULES}

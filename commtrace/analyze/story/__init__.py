@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from commtrace.analyze.story.peers import Peer
 from commtrace.analyze.story.pick import NAMED, find_call
-from commtrace.analyze.story.story import Group, Story, Suggestion, Time, Where, explain
-from commtrace.analyze.story.why import Candidate, Operator, Reason, Step
+from commtrace.analyze.story.story import CallGroup, Story, Suggestion, Time, Where, explain
+from commtrace.analyze.story.why import CallReason, Candidate, EnclosingOperator, Step
 
 __all__ = [
     "NAMED",
+    "CallGroup",
+    "CallReason",
     "Candidate",
-    "Group",
-    "Operator",
+    "EnclosingOperator",
     "Peer",
-    "Reason",
     "Step",
     "Story",
     "Suggestion",

@@ -11,7 +11,7 @@ from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.findings import reported as reported_findings
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.story.peers import MatchedCalls, Peer, matched_calls, ranks_of
-from commtrace.analyze.story.why import Reason, what_is_unknown, why
+from commtrace.analyze.story.why import CallReason, what_is_unknown, why
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import NANOSECONDS_PER_SECOND
@@ -54,7 +54,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CallGroup:
     """The process group."""
 
     name: str
@@ -121,8 +121,8 @@ class Story:
     number: int
     num_alike: int
     where: Where
-    why: Reason
-    group: Group
+    why: CallReason
+    group: CallGroup
     time: Time
     peers: tuple[Peer, ...]
     missing_ranks: tuple[int, ...]
@@ -204,12 +204,12 @@ def _lines_now(frames: Frames, file: str, line: int) -> tuple[SourceLine, ...]:
     return excerpt(found, line) if line <= len(found) else ()
 
 
-def _group(frames: Frames, call: pd.Series) -> Group:
+def _group(frames: Frames, call: pd.Series) -> CallGroup:
     name = str(call["group"])
     rows = frames.groups[frames.groups["name"] == name].to_dict("records")
     row = rows[0] if rows else {}
     facts = {key: str(row.get(key, "")) for key in ("description", "mesh_axis", "backend")}
-    return Group(name=name, ranks=ranks_of(frames, name), **facts)
+    return CallGroup(name=name, ranks=ranks_of(frames, name), **facts)
 
 
 def _time(frames: Frames, call: pd.Series, collective: MatchedCalls, group_size: int) -> Time:

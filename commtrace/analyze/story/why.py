@@ -41,7 +41,7 @@ _TERMS = {"avg": "average"}
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class EnclosingOperator:
     """An operator during which the call was made."""
 
     id: int
@@ -74,7 +74,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class CallReason:
     """The reason of a call; text is empty if the trace has none.
 
     Attributes:
@@ -92,7 +92,7 @@ class Reason:
     sentence: str
     note: str
     op: str
-    operators: tuple[Operator, ...]
+    operators: tuple[EnclosingOperator, ...]
     argument: str
     source_spec: str
     source_words: str
@@ -104,9 +104,9 @@ class Reason:
     parameters: tuple[str, ...]
 
 
-def why(frames: Frames, call: pd.Series) -> Reason:
+def why(frames: Frames, call: pd.Series) -> CallReason:
     """Return the reason of a row of table `comm`."""
-    return Reason(
+    return CallReason(
         sentence=str(call["reason"]),
         note=note_in(str(call["reason"])),
         op=str(call["op"]),
@@ -124,7 +124,7 @@ def why(frames: Frames, call: pd.Series) -> Reason:
 
 
 class RecordedReason(Protocol):
-    """The part of a `Reason` that decides which parts are unknown."""
+    """The part of a `CallReason` that decides which parts are unknown."""
 
     @property
     def op(self) -> str:
@@ -223,17 +223,17 @@ def candidates_in(text: str) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
-def _operators(frames: Frames, call: pd.Series) -> tuple[Operator, ...]:
+def _operators(frames: Frames, call: pd.Series) -> tuple[EnclosingOperator, ...]:
     """The operators around the call, the outermost first."""
     ops = frames.ops[(frames.ops["rank"] == call["rank"]) & (frames.ops["id"] >= 0)]
     rows = ops.set_index("id")[["parent", "op", "level", "start_ns", "duration_ns"]]
-    chain: list[Operator] = []
+    chain: list[EnclosingOperator] = []
     number = int(call["op_id"])
     # Bounded, since parents that form a cycle must not hang the search.
     while number in rows.index and len(chain) < len(rows):
         row: Mapping[str, object] = rows.loc[number].to_dict()
         chain.append(
-            Operator(
+            EnclosingOperator(
                 number,
                 str(row["op"]),
                 str(row["level"]),

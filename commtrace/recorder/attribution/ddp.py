@@ -19,8 +19,8 @@ from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.torch_internals.autograd import current_graph_task_id
 
 
-def given_bucket(frame: FrameType | None) -> dist.GradBucket | None:
-    """Return the bucket that a communication hook was called with; its argument has this name."""
+def hook_bucket(frame: FrameType | None) -> dist.GradBucket | None:
+    """Return the bucket passed to a communication hook, found by the argument's name."""
     bucket = frame.f_locals.get("bucket") if frame is not None else None
     return bucket if isinstance(bucket, dist.GradBucket) else None
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from commtrace.recorder.attribution.pipelines import transfer_below
-from commtrace.recorder.events.location import Attribution, Reason
+from commtrace.recorder.events.location import Attribution, Redistribution
 from commtrace.recorder.wrappers import plain_name
 from commtrace.schema import HARNESS
 from commtrace.torch_internals.tensors import dtype_abbrs
@@ -63,9 +63,9 @@ def _redistribution(frame: FrameType) -> Attribution:
     if names is _SPECS[_OPERATOR_ARGUMENTS]:
         operator, position = found["suggested_input_schema"].op, found["i"]
 
-    def reason() -> Reason:
+    def reason() -> Redistribution:
         argument = _argument_at(operator, position)
-        return Reason(str(operator), argument, _text_of_spec(source), _text_of_spec(target))
+        return Redistribution(str(operator), argument, _text_of_spec(source), _text_of_spec(target))
 
     return Attribution("", reason=reason)
 

@@ -31,7 +31,7 @@ from commtrace.recorder.attribution.ddp import (
     BucketNames,
     ParameterNames,
     UnusedNote,
-    given_bucket,
+    hook_bucket,
 )
 from commtrace.recorder.attribution.library_frames import FLAGS, GRADIENTS, attribution_by
 from commtrace.recorder.attribution.modules import ModuleTracker
@@ -199,7 +199,7 @@ class Locator:
             if node is None or (call is not None and parameter is not None):
                 if outermost is None:  # called from the engine
                     call, attribution = self._sent_by_reducer(call, parameter, sent, dtype)
-                elif bucket := given_bucket(outermost):
+                elif bucket := hook_bucket(outermost):
                     call, attribution = self._sent_by_hook(call, bucket, attribution, task)
         return _new(Location, (phase, call, code, instruction, attribution))
 

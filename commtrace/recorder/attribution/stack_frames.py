@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from commtrace.recorder.attribution.library_frames import ATTRIBUTING
-from commtrace.recorder.thread_state import Stack, ThreadState
+from commtrace.recorder.thread_state import CallStack, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id
 
 LIBRARY, USER, OWN, ENGINE, CHECKPOINT, IN_OPTIMIZER, ATTRIBUTES, MIXED, INSTALLED = range(9)
@@ -178,7 +178,7 @@ def user_code(frame: FrameType | None) -> tuple[CodeType | None, int]:
     return code, instruction
 
 
-def full_stack(frame: FrameType | None, state: ThreadState) -> Stack:
+def full_stack(frame: FrameType | None, state: ThreadState) -> CallStack:
     """Return the stack, plus that of the thread that called backward, if the engine runs it."""
     task = current_graph_task_id()
     return stack_of(frame) + (
@@ -186,7 +186,7 @@ def full_stack(frame: FrameType | None, state: ThreadState) -> Stack:
     )
 
 
-def stack_of(frame: FrameType | None) -> Stack:
+def stack_of(frame: FrameType | None) -> CallStack:
     """Return the stack of a thread, without the recorder's own frames."""
     frames = []
     while frame is not None:

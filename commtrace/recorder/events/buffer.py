@@ -21,7 +21,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.call_sites import CallSites
 from commtrace.recorder.events.numbering import Numbering
-from commtrace.recorder.events.sink import LOCAL, SELF_CHECK, Span
+from commtrace.recorder.events.sink import LOCAL, SELF_CHECK, OperatorSpan
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
 from commtrace.schema import TABLES
@@ -73,7 +73,7 @@ class Buffer:
         self.wants_spans = wants_spans
         self.wants_layouts = False
         self.wants_stacks = wants_stacks
-        self.wants_contents = wants_spans
+        self.wants_tensor_identity = wants_spans
         self._num_kept = 0
         self._num_ops_kept = 0
         self._most_calls = sys.maxsize if max_calls is None else max_calls
@@ -112,7 +112,7 @@ class Buffer:
         self._num_kept += 1
         self._calls.append((call, self.step))
 
-    def keep_span(self, span: Span) -> None:
+    def keep_span(self, span: OperatorSpan) -> None:
         """Keep a completed operator, in the step in progress."""
         rank, number, parent, op, level, start, length, phase, regions, call, thread, _, inner = (
             span

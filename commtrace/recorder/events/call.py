@@ -15,7 +15,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.location import Location, text_of_stack
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.request import Request
-from commtrace.recorder.thread_state import Stack, ThreadState
+from commtrace.recorder.thread_state import CallStack, ThreadState
 
 _UNKNOWN = -1
 
@@ -24,8 +24,8 @@ class Call:
     """A call in progress or completed. Times are the recorder's clock in ns; -1 is unknown.
 
     A call is `issued`, has `returned` or `raised`, and is `waited` for. It is over once it has been
-    `settle`d, or once the program has dropped its handle. One that is watched or owed is over only
-    after its completion or its blocked time has been reported.
+    `settle`d, or once the program has dropped its handle. One that is watched or expects its
+    blocked time is over only after its completion or its blocked time has been reported.
 
     A call outlives its tensors. It has slots, to stay below 512 bytes, and holds no object created
     in C++. Such an object would come from the allocator that serves the tensors and could occupy
@@ -37,13 +37,13 @@ class Call:
         functional_op: the functional collective that issued the call, if any.
         sent_id: number of the contents sent.
         is_watched: the completion of the call will still be reported.
-        is_owed: the blocked time of the call will still be reported.
+        expects_blocked_time: the blocked time of the call will still be reported.
     """
 
     __slots__ = (
-        "complete_ns", "functional_op", "id", "is_owed", "is_settled", "is_watched", "issue_ns",
-        "location", "num_waits", "op", "op_id", "region", "request", "return_ns", "sent_id", "seq",
-        "stack", "thread", "waited_ns", "work",
+        "complete_ns", "expects_blocked_time", "functional_op", "id", "is_settled", "is_watched",
+        "issue_ns", "location", "num_waits", "op", "op_id", "region", "request", "return_ns",
+        "sent_id", "seq", "stack", "thread", "waited_ns", "work",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +53,7 @@ class Call:
         state: ThreadState,
         number: int,
         seq: int,
-        stack: Stack = (),
+        stack: CallStack = (),
         sent_id: int = _UNKNOWN,
     ) -> None:
         operators = state.operators
@@ -71,7 +71,7 @@ class Call:
         self.waited_ns = self.num_waits = 0
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
         self.work: Any = None
-        self.is_settled = self.is_watched = self.is_owed = False
+        self.is_settled = self.is_watched = self.expects_blocked_time = False
 
     def issued(self, at_ns: int) -> None:
         """Note that the operator is called."""
@@ -95,13 +95,13 @@ class Call:
         """Keep a weak reference to the handle to wait for."""
         self.work = weakref.ref(work)
 
-    def owe(self) -> None:
+    def expect_blocked_time(self) -> None:
         """Note that the blocked time will be reported later."""
-        self.is_owed = True
+        self.expects_blocked_time = True
 
-    def pay(self) -> None:
+    def blocked_time_reported(self) -> None:
         """Note that the blocked time has been reported, or will not be."""
-        self.is_owed = False
+        self.expects_blocked_time = False
 
     def watch(self) -> None:
         """Note that the completion will be reported later."""
@@ -142,7 +142,7 @@ class Call:
         """Return whether everything that can be known of the call is known."""
         if self.is_settled:
             return True
-        if self.is_watched or self.is_owed:
+        if self.is_watched or self.expects_blocked_time:
             return False
         return self.work is not None and self.work() is None
 

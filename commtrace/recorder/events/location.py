@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from commtrace.recorder.module_place import ModuleCall, Place
-from commtrace.recorder.thread_state import Stack
+from commtrace.recorder.thread_state import CallStack
 from commtrace.schema import PHASES
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
@@ -32,7 +32,7 @@ def _no_note() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class Redistribution:
     """A redistribution of torch's DTensor; `operator` is `redistribute` if the user's own."""
 
     operator: str
@@ -78,7 +78,7 @@ class Attribution:
     carries: str
     modules: tuple[nn.Module, ...] = ()
     names: Callable[[], Sequence[str]] = _no_names
-    reason: Callable[[], Reason] | None = None
+    reason: Callable[[], Redistribution] | None = None
     is_reducers: bool = False
     are_relative: bool = False
     stage: Transfer | None = None
@@ -151,6 +151,6 @@ class Location(NamedTuple):
         return names
 
 
-def text_of_stack(stack: Stack) -> str:
+def text_of_stack(stack: CallStack) -> str:
     """Format a stack as lines `file:line function`, innermost last."""
     return "\n".join(f"{code.co_filename}:{line} {code.co_name}" for code, line in reversed(stack))

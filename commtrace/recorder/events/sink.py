@@ -14,7 +14,7 @@ DTENSOR, LOCAL = "dtensor", "local"
 """Levels of operators."""
 
 
-Span = tuple[
+OperatorSpan = tuple[
     int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int, tuple[Any, ...],
     "tuple[int, Any, int, int] | None",
 ]  # fmt: skip
@@ -35,13 +35,13 @@ class Sink(Protocol):
     wants_spans: bool
     wants_layouts: bool
     wants_stacks: bool
-    wants_contents: bool
+    wants_tensor_identity: bool
 
     def add(self, call: Call) -> None:
         """Receive a call."""
         ...
 
-    def keep_span(self, span: Span) -> None:
+    def keep_span(self, span: OperatorSpan) -> None:
         """Receive a completed operator."""
         ...
 

@@ -49,7 +49,7 @@ class TensorIdentity:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._samples: dict[int, bytes] = {}
         self._num_storages = 0
-        self._num_contents = 0
+        self._num_identities = 0
         self._lock = threading.Lock()
 
     def of(
@@ -84,8 +84,8 @@ class TensorIdentity:
         if number is None:
             if len(self._numbers) >= _MAX_CONTENTS:
                 self._samples.pop(self._numbers.pop(next(iter(self._numbers))), None)
-            number = self._numbers[key] = self._num_contents
-            self._num_contents += 1
+            number = self._numbers[key] = self._num_identities
+            self._num_identities += 1
         return number
 
     def _differs(self, number: int, tensors: Sequence[torch.Tensor]) -> bool:
@@ -139,16 +139,16 @@ def _sample(tensor: torch.Tensor) -> bytes:
     return string_at(address + start, length) if address and length > 0 else b""
 
 
-def sent_id(signature: Signature, args: Sequence[Any], contents: TensorIdentity) -> int:
+def sent_id(signature: Signature, args: Sequence[Any], identity: TensorIdentity) -> int:
     """Return the number of the contents that a call sends, and note the tensors it writes into."""
     sent, received = signature.sent, signature.received
     number = _NOT_KNOWN
     if sent is not None:
-        number = contents.of(
+        number = identity.of(
             tensors_of(args[sent]),
             are_written=sent == received,
             are_read=signature.kind == "all_gather",
         )
     if received is not None and received not in (sent, RESULT):
-        contents.write(tensors_of(args[received]))
+        identity.write(tensors_of(args[received]))
     return number

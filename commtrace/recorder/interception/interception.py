@@ -27,7 +27,7 @@ from commtrace.recorder.bridge import set_issuer
 from commtrace.recorder.events.signature import Signature
 from commtrace.recorder.interception.kernels import (
     KEY,
-    Kernel,
+    DispatcherKernel,
     batched,
     direct,
     functional,
@@ -49,7 +49,7 @@ class Interception:
     def __init__(self, receiver: CallReceiver) -> None:
         self._receiver = receiver
         self._libraries: dict[str, Library] = {}
-        self._replaced: list[tuple[Any, str, Kernel, Kernel]] = []
+        self._replaced: list[tuple[Any, str, DispatcherKernel, DispatcherKernel]] = []
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -83,13 +83,15 @@ class Interception:
             if vars(owner).get(name) is ours:
                 setattr(owner, name, function)
 
-    def _replace(self, owner: Any, name: str, made: Callable[[Kernel], Kernel]) -> None:
+    def _replace(
+        self, owner: Any, name: str, made: Callable[[DispatcherKernel], DispatcherKernel]
+    ) -> None:
         function = vars(owner)[name]
         ours = made(function)
         self._replaced.append((owner, name, function, ours))
         setattr(owner, name, ours)
 
-    def _register(self, name: str, kernel: Kernel | None) -> None:
+    def _register(self, name: str, kernel: DispatcherKernel | None) -> None:
         if kernel is not None:
             namespace, _, op = name.partition("::")
             self._libraries[namespace].impl(op, kernel, KEY, with_keyset=True)
@@ -103,7 +105,7 @@ class Interception:
                 pending.before_first_result = None
                 self._register(WAIT, wait_tensor(pending, next_kernel(WAIT)))
 
-    def _kernel(self, name: str, signature: Signature) -> Kernel | None:
+    def _kernel(self, name: str, signature: Signature) -> DispatcherKernel | None:
         if not has_operator(name):  # an operator that this torch does not have
             return None
         functional_kernel = direct if is_awaited(name) else functional

@@ -36,7 +36,7 @@ NUM_ISSUING_FRAMES = 3
 call; none of them runs user code.
 """
 
-Kernel = Callable[..., Any]
+DispatcherKernel = Callable[..., Any]
 
 
 class _KeysBelow(dict[int, Any]):
@@ -50,7 +50,7 @@ class _KeysBelow(dict[int, Any]):
 BELOW = _KeysBelow()
 
 
-def next_kernel(name: str) -> Kernel:
+def next_kernel(name: str) -> DispatcherKernel:
     """Return a callable for the kernel that the operator would have called without ours."""
     namespace, _, op = name.partition("::")
     return getattr(getattr(torch.ops, namespace), op).default._handle.redispatch_boxed
@@ -64,7 +64,9 @@ def _caller() -> FrameType | None:
         return None
 
 
-def native(receiver: CallReceiver, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
+def native(
+    receiver: CallReceiver, name: str, signature: Signature, pass_on: DispatcherKernel
+) -> DispatcherKernel:
     """Return a kernel of an operator of `c10d`."""
 
     def kernel(keyset: Any, *args: Any) -> Any:
@@ -91,10 +93,10 @@ def native(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
     return kernel
 
 
-def issuing(receiver: CallReceiver) -> Kernel:
+def issuing(receiver: CallReceiver) -> DispatcherKernel:
     """Return a function that issues dtensor_core's collectives and records them directly."""
 
-    def issue(native_op: str, given: Any, function: Kernel, args: Any) -> Any:
+    def issue(native_op: str, given: Any, function: DispatcherKernel, args: Any) -> Any:
         if not receiver.buffers:
             return function(*args)
         state, frame = CURRENT.state, sys._getframe(1 + NUM_ISSUING_FRAMES)
@@ -117,7 +119,9 @@ def is_awaited(name: str) -> bool:
     return name.partition("::")[0] == WAIT.partition("::")[0]
 
 
-def functional(receiver: CallReceiver, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
+def functional(
+    receiver: CallReceiver, name: str, signature: Signature, pass_on: DispatcherKernel
+) -> DispatcherKernel:
     """Return a kernel of an operator that issues operators of `c10d`, or communicates itself."""
     has_wait = is_awaited(name)
     reduce_op = signature.reduce_op if has_wait else None
@@ -152,7 +156,9 @@ def functional(receiver: CallReceiver, name: str, signature: Signature, pass_on:
     return kernel
 
 
-def direct(receiver: CallReceiver, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
+def direct(
+    receiver: CallReceiver, name: str, signature: Signature, pass_on: DispatcherKernel
+) -> DispatcherKernel:
     """Return a kernel that records a functional collective itself, once its c10d operator is known.
 
     The c10d operator below it then skips its own kernel, which is the largest single cost here. To
@@ -203,7 +209,7 @@ def direct(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
     return kernel
 
 
-def batched(receiver: CallReceiver, pass_on: Kernel) -> Kernel:
+def batched(receiver: CallReceiver, pass_on: DispatcherKernel) -> DispatcherKernel:
     """Return the kernel for batches of fake or meta tensors; others become c10d operators."""
 
     def kernel(keyset: Any, names: Any, peers: Any, tags: Any, tensors: Any, group: Any) -> Any:

@@ -104,7 +104,7 @@ class PendingCalls:
                 if attribution is not None and attribution.is_reducers:
                     self.reducers.sent(call)
                 elif collectives.awaited_in_cpp is not None:
-                    call.owe()
+                    call.expect_blocked_time()
                     collectives.awaited_in_cpp.append(call)
         except Exception as error:
             self._failures.append(error)

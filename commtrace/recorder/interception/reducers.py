@@ -61,7 +61,7 @@ class Reducers:
             node: Any = current_node()
             # Without a node, the reducer's callback is running: only the one after it is missing.
             queue_callback(current.end if node is None else current.begin)
-        call.owe()
+        call.expect_blocked_time()
         current.calls.append(call)
 
 
@@ -87,7 +87,7 @@ class _Pass:
     def give_up(self) -> None:
         """Release the calls; their blocked time stays unknown."""
         for call in self.calls:
-            call.pay()
+            call.blocked_time_reported()
         self.calls = []
 
 
@@ -114,4 +114,4 @@ def settle(calls: Sequence[Call], blocked: Blocked, begun: int = _UNKNOWN) -> No
         # A bucket that was complete before its turn blocks for no time.
         through = ended if call.complete_ns < 0 else max(begin, min(call.complete_ns, ended))
         blocked(call, begin, through)
-        call.pay()
+        call.blocked_time_reported()

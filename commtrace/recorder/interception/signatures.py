@@ -148,17 +148,17 @@ TRANSFERS = {
 """Transfers of a batch, by their names in it: each receives its tensor, group and peer."""
 
 _LEGACY = "calls the operator of that name in _c10d_functional, which is recorded"
-_ONE_SIDED = "names no group: one rank reads or writes what another one has laid open"
+_ONE_SIDED = "is a one-sided transfer of symmetric memory, without a process group"
 
 SILENT = {
     "c10d::check_for_nan": "looks at a tensor of this rank and sends nothing",
     "_c10d_functional::_wrap_tensor_autograd": "wraps a tensor for autograd",
     WAIT: "waits for what another operator sent",
-    BATCH: "is the transfers that it consists of",
+    BATCH: "is recorded as its transfers",
     "_dtensor::mesh_get_process_group": "looks a group up",
-    "symm_mem::_rendezvous": "lays memory open to other ranks, once",
-    "symm_mem::get_remote_tensors": "makes views of what other ranks have laid open",
-    "symm_mem::_async_input_mm": "multiplies what another operator gathers",
+    "symm_mem::_rendezvous": "exchanges handles of symmetric memory",
+    "symm_mem::get_remote_tensors": "makes views of symmetric memory of other ranks",
+    "symm_mem::_async_input_mm": "multiplies the result of an all-gather that is recorded",
     "symm_mem::memset32_": "writes to a signal of this rank",
     "symm_mem::stream_write_value32_": "writes to a signal of this rank",
     "symm_mem::_barrier": _ONE_SIDED,

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from commtrace.recorder.clock import now
-from commtrace.recorder.interception.kernels import BELOW, Kernel
+from commtrace.recorder.interception.kernels import BELOW, DispatcherKernel
 from commtrace.recorder.interception.pending import PendingCalls
 
 
-def wait_tensor(pending: PendingCalls, pass_on: Kernel) -> Kernel:
+def wait_tensor(pending: PendingCalls, pass_on: DispatcherKernel) -> DispatcherKernel:
     """Return the kernel of `wait_tensor`."""
 
     def kernel(keyset: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -26,7 +26,7 @@ def wait_tensor(pending: PendingCalls, pass_on: Kernel) -> Kernel:
     return kernel
 
 
-def work_wait(pending: PendingCalls, original: Kernel) -> Kernel:
+def work_wait(pending: PendingCalls, original: DispatcherKernel) -> DispatcherKernel:
     """Return an instrumented `torch.distributed.Work.wait`."""
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:

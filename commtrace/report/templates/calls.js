@@ -3,7 +3,7 @@
    numbers; the rest is in the row of the call's site. Calls are numbered by rank and time; that number
    is their row. */
 
-const NARROW = 3; // bytes of a number that whatever is done to it stays an exact 32-bit integer
+const NARROW = 3; // number of bytes up to which arithmetic stays within 32-bit integers
 
 /** Decodes `numBytes` byte planes, lowest first, into integers (zigzag encoding). */
 function unfolded(bytes, offset, rows, numBytes) {

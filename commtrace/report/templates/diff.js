@@ -2,8 +2,8 @@
 /* Runs beside the baseline: tables of what changed, and flame graphs on one scale. */
 
 const FEW = 20;
-const LEAST_PART = 0.0005; // less is shown as no change, for it would be +0.0 %
-const MOST_APART = 4; // one scale leaves the smallest flame graph room to be read
+const LEAST_PART = 0.0005; // smaller changes would be displayed as +0.0 %
+const MOST_APART = 4; // largest ratio of totals at which graphs on a common scale are readable
 
 /** The change from a to b as text, including "new", "gone" and unknown. */
 function changeText(before, after, unit) {

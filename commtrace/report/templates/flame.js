@@ -148,7 +148,7 @@ class Flame {
     trace.level = this.level;
     figure.layout.margin.t = this.level === WHOLE ? figure.layout.margin.b : 8 + trace.pathbar.thickness;
     const least = LEAST_LABELLED * values[Number(this.level)];
-    trace.textinfo = "text"; // what is too narrow for its label costs the time to find that out
+    trace.textinfo = "text"; // plotly measures every label, so those that cannot fit are left out
     trace.text = trace.labels.map((label, place) => (values[place] < least ? "" : label));
     const room = Math.floor(this.place.clientWidth / LABEL_CHARACTER_PIXELS);
     trace.hovertext = trace.hovertext.map((text) => wrappedPath(text, room));

@@ -34,7 +34,7 @@ class Keys {
       const row = each.rows.find(({ keys }) => keys.includes(event.key));
       if (!row) continue;
       if (row.isLocal && (each !== focused[0] || target.closest(PRESSED))) continue;
-      if (row.act(event) === false) return; // it had nothing to do: the key means what it always does
+      if (row.act(event) === false) return; // not handled: keep the browser's default
       event.preventDefault();
       return;
     }

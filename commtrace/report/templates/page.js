@@ -126,7 +126,7 @@ async function start() {
     await page.drawFlame();
     await aMoment();
   }
-  document.documentElement.dataset.opened = "yes"; // what is in view is there; the calls follow
+  document.documentElement.dataset.opened = "yes"; // the visible parts are rendered; the calls load next
   await wholePage();
   const bytes = new Uint8Array(await unpacked("packed-calls").arrayBuffer());
   await page.drawCalls(new Calls(data.tables.find((table) => table.name === "calls"), bytes));

@@ -1,7 +1,7 @@
 "use strict";
 /* A single figure that fills the page, in the theme's colours, with a switch between measures. */
 
-const LEGEND_ROW_PIXELS = 28; // what commtrace.figures.theme leaves for a legend
+const LEGEND_ROW_PIXELS = 28; // as in commtrace.figures.theme
 const MOST_LEGEND_PIXELS = 1000;
 
 /** A layout with space for a legend with more rows than its margin has; undefined if it fits. */

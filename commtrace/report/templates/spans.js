@@ -5,7 +5,7 @@
 const MAX_SINGLE = 3000;
 const WAIT = "wait";
 const TRANSFER = "transfer";
-const PALE = 0.4; // of the colour of a kind, in what waits for the last rank
+const PALE = 0.4; // opacity of waiting, as a fraction of the kind's colour
 const BLOCKING_SHARE = 0.6; // of a rank's band, where calls in the background share it
 const CELLS = 320; // columns of the labels over a picture, at most
 const BAND = 0.58; // the part of a rank's row that its calls take; its phase takes the row

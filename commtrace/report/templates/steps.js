@@ -2,7 +2,7 @@
 /* The step selector, which follows the view. */
 
 const SHORT_RUN = 6;
-const SHARE_OF_VIEW = 0.5; // what a step must take of the view to be the one that it is of
+const SHARE_OF_VIEW = 0.5; // least fraction of the view that the selected step fills
 const WHOLE_RUN = -1;
 
 class StepBox {
@@ -11,7 +11,7 @@ class StepBox {
     Object.assign(this, { steps, choose });
     this.select = document.getElementById("step");
     if (!steps.length) return;
-    this.other = new Option("", ""); // for what is neither one step nor the whole run
+    this.other = new Option("", ""); // for a range that is neither one step nor the whole run
     this.select.append(this.other, new Option("Whole run", String(WHOLE_RUN)));
     steps.forEach(({ number }, place) => this.select.append(new Option(`step ${number}`, String(place))));
     this.select.addEventListener("change", () => choose(Number(this.select.value)));

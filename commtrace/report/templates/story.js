@@ -54,7 +54,7 @@ class Story {
       ["What was sent", this.sent()],
       ["When", this.when()],
       ["Peers, by arrival", this.peers()],
-      ["What could be better about it", this.findings()],
+      ["Findings for this call", this.findings()],
       ["Not known", this.unknown()],
     ];
     return chapters.flatMap(([title, parts]) => {

@@ -295,8 +295,8 @@ class TableView {
   below(found) {
     const lines = [];
     if (!found) {
-      const missing = this.rows.notices.join(" ") || "The trace holds nothing to show here.";
-      const text = this.words.length ? "No row holds all of these words." : missing;
+      const missing = this.rows.notices.join(" ") || "The trace has no data for this table.";
+      const text = this.words.length ? "No row contains all of these words." : missing;
       lines.push(element("p", "empty", text));
     }
     if (found > this.limit) {

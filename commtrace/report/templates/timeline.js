@@ -4,7 +4,7 @@
 const BELOW_BAR = 72; // pixels that the page's top bar takes
 const MS = 1e6;
 const REDRAW_AFTER_MS = 60;
-const EDGE = 0.02; // what is seen around a stretch, as a part of it
+const EDGE = 0.02; // margin around a shown time range, as a fraction of it
 const LEAST_MS = 1e-5;
 
 class Timeline {
@@ -211,7 +211,7 @@ class Timeline {
     this.colours = colours;
     const [from, to] = this.range;
     const layout = this.layout();
-    const reach = 0.5 * (to - from); // what lies beside is there when it is dragged in
+    const reach = 0.5 * (to - from); // a margin on both sides, so that panning shows calls at once
     let [first, last] = [from - reach, to + reach].map((edge) => this.ns(edge));
     if (this.spans.count(this.ns(from), this.ns(to)) > MAX_SINGLE / 2) {
       [first, last] = [this.ns(from), this.ns(to)];

@@ -71,7 +71,7 @@ def test_numbers_in_names_sort_by_value_and_a_module_before_what_is_inside() -> 
     assert sorted(paths, key=natural_key) == ["", "9", "a", "a.9", "a.10", "b9", "b9.c", "b10"]
 
 
-def test_a_path_begins_with_the_whole_run() -> None:
+def test_a_path_begins_with_the_entire_run() -> None:
     assert ancestors("a.b.c") == ["", "a", "a.b", "a.b.c"]
     assert ancestors("") == [""]
 

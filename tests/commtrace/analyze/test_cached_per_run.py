@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import weakref
 
-from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from tests.commtrace.analyze.rows import call, run_of
 
 
-def test_each_run_is_asked_once_and_an_equal_one_by_itself() -> None:
+def test_a_result_is_computed_per_run_even_for_equal_runs() -> None:
     calls: list[Frames] = []
 
-    @once
+    @cached_per_run
     def number(frames: Frames) -> int:
         calls.append(frames)
         return len(calls)
@@ -22,10 +22,10 @@ def test_each_run_is_asked_once_and_an_equal_one_by_itself() -> None:
     assert [number(run) for run in (first, second, first, second)] == [1, 2, 1, 2]
 
 
-def test_what_is_kept_goes_with_the_run() -> None:
+def test_a_result_is_freed_with_its_run() -> None:
     answers = []
 
-    @once
+    @cached_per_run
     def rows(frames: Frames) -> set[int]:
         answers.append({len(frames.comm)})
         return answers[0]

@@ -4,7 +4,7 @@ from commtrace.analyze.facts import facts
 from tests.commtrace.analyze.rows import START_NS, call, group, op, rank_row, run_of, step
 
 
-def test_tables_tell_first_and_what_was_noted_follows() -> None:
+def test_facts_of_tables_precede_recorded_facts() -> None:
     frames = run_of(
         [call(), call(rank=1), call()],
         ranks=[

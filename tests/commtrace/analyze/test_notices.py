@@ -12,7 +12,7 @@ def texts(frames: Frames) -> str:
     return "\n".join(notice.text for notice in notices_of(frames) if not notice.is_minor)
 
 
-def test_a_run_that_tells_everything_has_no_notices() -> None:
+def test_a_complete_run_has_no_notices() -> None:
     assert texts(load(training_trace())) == ""
 
 
@@ -50,7 +50,7 @@ def test_a_run_that_no_rank_recorded_is_said_to_be_so() -> None:
     assert "None of the 2 ranks left a recording." in texts(frames)
 
 
-def test_a_rank_that_was_cut_short_is_named() -> None:
+def test_an_interrupted_rank_is_named() -> None:
     ranks = [rank_row(0), rank_row(1, complete=False)]
     assert "Rank 1 did not close the recording" in texts(run_of([call()], ranks=ranks))
 

@@ -20,7 +20,7 @@ def test_steps_have_what_happened_in_them() -> None:
     assert part.run["part"] == "steps 1 to 2"
 
 
-def test_waits_are_what_they_are_in_the_whole_run() -> None:
+def test_waits_equal_those_of_the_entire_run() -> None:
     frames = load(training_trace(num_steps=4))
     full = arrivals(frames).assign(step=frames.comm["step"])
     expected = full[full["step"] == 3].drop(columns="step").to_dict("list")

@@ -86,7 +86,7 @@ def test_asking_for_what_was_not_called_adds_nothing(world) -> None:
     assert counts == {c10d.barrier: 1}
 
 
-def test_an_all_to_all_between_two_cuts_answers_to_the_name_that_it_has_in_torch(world) -> None:
+def test_an_all_to_all_between_two_shardings_has_the_name_that_torch_uses(world) -> None:
     with CommDebugMode() as mode:
         funcol.all_to_all_single(torch.ones(4), None, None, dist.group.WORLD).clone()
     counts = mode.get_comm_counts()

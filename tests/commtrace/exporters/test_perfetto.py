@@ -136,7 +136,7 @@ def test_the_check_for_overlap_can_fail() -> None:
     assert len(overlapping({"traceEvents": events})) == 1
 
 
-def test_a_training_is_exported_whole(tmp_path: Path) -> None:
+def test_a_training_is_exported_completely(tmp_path: Path) -> None:
     frames = load(write_synthetic_run(tmp_path / "run.json"))
     document = exported(frames, tmp_path, "out.json")
     check(document)

@@ -56,7 +56,7 @@ def test_every_column_is_explained(tmp_path: Path) -> None:
     assert (row["unit"], row["type"]) == ("bytes", "int")
 
 
-def test_texts_with_commas_quotes_and_lines_stay_whole(tmp_path: Path) -> None:
+def test_texts_with_commas_quotes_and_lines_are_preserved(tmp_path: Path) -> None:
     odd = 'a,"b"\nc'
     folder = export(run_of([call(module=odd, reason="ä;")]), tmp_path / "out", to="csv")
     read = pd.read_csv(folder / "comm.csv", keep_default_na=False)

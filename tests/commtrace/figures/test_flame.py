@@ -141,7 +141,7 @@ def test_the_hover_text_says_what_one_rank_does() -> None:
     trace = drawn(flame(frames))
     texts = dict(zip(trace.labels, trace.hovertext, strict=True))
     assert texts["m"] == (
-        "<b>m</b><br>forward &gt; m<br>what one rank does, on average:<br>"
+        "<b>m</b><br>forward &gt; m<br>mean over ranks:<br>"
         "sent 3 kB (50.0% of all)<br>time 0 ns<br>exposed 5 ms (100.0% of all)<br>"
         "calls 1 (66.7% of all)"
     )

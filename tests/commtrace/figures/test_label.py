@@ -16,7 +16,7 @@ def test_a_name_that_never_ends_loses_its_middle() -> None:
     assert plain("a" * LONGEST) == "a" * LONGEST
 
 
-def test_a_cut_never_splits_what_stands_for_one_character() -> None:
+def test_truncation_never_splits_an_escape_of_one_character() -> None:
     assert plain("<" * 1000) == "&lt;" * 79 + "…" + "&lt;" * 80
 
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from commtrace.analyze import CATALOG, load
-from commtrace.figures import PICTURES
+from commtrace.analyze import CATALOG, Frames, load, notices
+from commtrace.figures import PICTURES, pictures
 from commtrace.figures.theme import DARK, TITLE_PIXELS
 from tests.commtrace.analyze.rows import call, run_of
 from tests.commtrace.analyze.training import training_trace
@@ -48,6 +49,28 @@ def test_an_empty_picture_gives_the_reason_that_the_trace_has() -> None:
 def test_ranks_that_send_nothing_are_in_the_matrix_of_a_run() -> None:
     frames = run_of([call(kind="send", peer=1, wire_bytes=5)], num_ranks=3)
     assert len(PICTURES["matrix"].draw(frames).data[0].z) == 3
+
+
+def test_a_picture_evaluates_only_its_own_notices_and_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unexpected(frames: Frames) -> Any:
+        raise AssertionError("evaluated for a picture that it does not concern")
+
+    frames = load(training_trace())
+    before = PICTURES["flame"].draw(frames)
+    for name in ("RULES", "MINOR_RULES"):
+        rules = [
+            (limits, rule if {"flame", notices.EVERYTHING} & {*limits} else unexpected)
+            for limits, rule in getattr(notices, name)
+        ]
+        assert any(rule is unexpected for _, rule in rules)
+        monkeypatch.setattr(notices, name, rules)
+    analyses = {name: replace(each, function=unexpected) for name, each in CATALOG.items()}
+    monkeypatch.setattr(pictures, "CATALOG", analyses)
+    assert PICTURES["flame"].draw(frames) == before
+    with pytest.raises(AssertionError, match="does not concern"):
+        PICTURES["matrix"].draw(frames)
 
 
 @EVERY

@@ -69,7 +69,7 @@ def test_many_steps_become_means_of_neighbours() -> None:
     assert figure.data[0].hovertext[0].startswith("<b>steps 0 to 4</b>")
 
 
-def test_a_bar_that_towers_above_the_others_is_cut_off_and_says_its_height() -> None:
+def test_a_bar_far_above_the_others_is_truncated_and_labelled() -> None:
     table = table_of((0, 0, 900, 1, 0), *((step, 0, 10, 1, 0) for step in range(1, 5)))
     figure = steps(table)
     assert list(figure.layout.yaxis.range) == [0, pytest.approx(0.0125)]

@@ -85,7 +85,7 @@ def contrast(one: str, other: str) -> float:
     return light / dark
 
 
-def test_the_measure_tells_red_from_green_only_with_all_cones() -> None:
+def test_the_measure_distinguishes_red_and_green_only_with_all_cones() -> None:
     red, green = "#b3574d", "#6f7f3c"
     assert difference(red, green, SIGHT["all cones"]) > 0.12
     assert difference(red, green, SIGHT["no green"]) < 0.12

@@ -158,7 +158,7 @@ def text_of(**given: Any) -> str:
     return call_text(CATALOG["calls"].function(frames).to_dict("records")[0])
 
 
-def test_the_text_of_a_call_tells_its_story() -> None:
+def test_the_text_of_a_call_has_its_details() -> None:
     frames = run_of(
         [
             call(

@@ -102,7 +102,7 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
     """The test controls the clock, which runs fast once both ranks are there."""
 
     def hang(folder: Path) -> None:
-        threading.Thread(target=tell, args=(folder, threading.main_thread()), daemon=True).start()
+        threading.Thread(target=report, args=(folder, threading.main_thread()), daemon=True).start()
         if dist.get_rank() == 1:
             stay()
         dist.barrier()
@@ -110,7 +110,7 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
     def stay() -> None:
         time.sleep(600)
 
-    def tell(folder: Path, thread: threading.Thread) -> None:
+    def report(folder: Path, thread: threading.Thread) -> None:
         while not {"stay", "barrier"} & functions_of(thread):
             time.sleep(0.01)
         (recording,) = commtrace.session._open

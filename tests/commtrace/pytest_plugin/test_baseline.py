@@ -139,7 +139,7 @@ def test_a_test_without_an_entry_fails(updated) -> None:
     assert "why: without a baseline, the test could never fail" in text
 
 
-def test_an_entry_without_a_test_is_reported_where_the_whole_file_was_collected(updated) -> None:
+def test_an_entry_without_a_test_is_reported_if_its_entire_file_was_collected(updated) -> None:
     updated.write(BODY.replace("def test_first", "def test_renamed"))
     message = "baseline without a test: test_it.comms.json: test_first; remove the entry"
     assert message in updated.run("--comms-update").stdout.str()
@@ -204,9 +204,9 @@ def test_a_folder_has_the_files_as_the_tests_lie(tmp_path: Path) -> None:
 def test_written_and_read_is_the_same(tmp_path: Path) -> None:
     place = dict.fromkeys(("module", "op", "kind", "group", "phase"), "x")
     entry = {"ranks": 3, "places": [place | {"calls": 1 / 3, "payload_bytes": 2, "wire_bytes": 0}]}
-    news = {"test_b": entry, 'test_"a"[é]': {"ranks": 1, "places": []}}
-    assert baseline.write(tmp_path / "a" / "b.comms.json", news)
-    assert baseline.read(tmp_path / "a" / "b.comms.json") == news
+    entries = {"test_b": entry, 'test_"a"[é]': {"ranks": 1, "places": []}}
+    assert baseline.write(tmp_path / "a" / "b.comms.json", entries)
+    assert baseline.read(tmp_path / "a" / "b.comms.json") == entries
     assert baseline.compare(entry, entry, "same", test="", path="") is None
 
 

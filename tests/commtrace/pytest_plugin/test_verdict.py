@@ -149,7 +149,7 @@ def test_modules_that_are_not_known_are_not_missed() -> None:
     assert verdict(found(call()), total=0, module="layrs.*") == ""
 
 
-def test_the_whole_text() -> None:
+def test_the_full_text() -> None:
     barrier = {"module": "", "phase": "other", "kind": "barrier", "op": "", "payload_bytes": 0}
     both = found(call(0), call(1), call(1, wire_bytes=0, **barrier), num_ranks=2)
     assert verdict(both, all_reduce=2, max_payload="50 B") == (
@@ -173,12 +173,12 @@ def test_the_whole_text() -> None:
 
 def test_where_nothing_was_recorded_no_lines_are_promised() -> None:
     text = verdict(found(), total=1)
-    assert "try: check that the test reaches the code that should communicate" in text
+    assert "try: nothing communicated: check that the test reaches" in text
     assert "source lines" not in text
     assert "recorded: no communication" in text
 
 
-def test_what_is_too_long_is_cut_and_says_so() -> None:
+def test_long_texts_are_truncated_with_a_note() -> None:
     many = found(*(call(source_line=line) for line in range(30)))
     text = text_of_observed(many, 5)
     assert text.count("\n") == 7

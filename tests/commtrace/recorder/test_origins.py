@@ -1,8 +1,8 @@
 """Recording changes no result of any origin of calls, bit for bit, and agrees with the profiler.
 
 Each origin is a function that trains a little and returns its results. It runs plainly, then
-recorded, on two gloo processes. The profiler, which counts operators at torch's dispatcher, is the
-independent witness of the counts, and of the backend doing the same work while recorded.
+recorded, on two gloo processes. The profiler, which counts operators at torch's dispatcher,
+confirms the counts independently, and that the backend does the same work while recorded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def batch(number: int = 0) -> torch.Tensor:
     return torch.randn(4, 8)
 
 
-def whole(tensor: Any) -> torch.Tensor:
+def full(tensor: Any) -> torch.Tensor:
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor.clone()
 
@@ -55,11 +55,11 @@ def steps(model: nn.Module, run: Callable[[Any], Any] | None = None) -> list[tor
     for number in range(2):
         loss = (run or model)(batch(number)).square().mean()
         loss.backward()
-        results += [whole(loss), *(whole(each.grad) for each in model.parameters())]
+        results += [full(loss), *(full(each.grad) for each in model.parameters())]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return [*results, *(whole(each) for each in model.parameters())]
+    return [*results, *(full(each) for each in model.parameters())]
 
 
 def plain() -> list[torch.Tensor]:
@@ -90,7 +90,7 @@ def functional() -> list[torch.Tensor]:
     gathered = funcol.all_gather_tensor_autograd(tensor, 0, group)
     scattered = funcol.reduce_scatter_tensor(gathered.detach() * 2, "sum", 0, group)
     gathered.square().sum().backward()
-    return [whole(gathered), funcol.wait_tensor(scattered), whole(tensor.grad)]
+    return [full(gathered), funcol.wait_tensor(scattered), full(tensor.grad)]
 
 
 def tensor_parallel(api: Any, styles: Any) -> list[torch.Tensor]:
@@ -136,7 +136,7 @@ def pipelined() -> list[torch.Tensor]:
         schedule.step(torch.ones(4, 8))
     else:
         schedule.step(target=torch.zeros(4, 8), losses=losses)
-    return [whole(each) for each in (*losses, *(p.grad for p in part.parameters()))]
+    return [full(each) for each in (*losses, *(p.grad for p in part.parameters()))]
 
 
 def checkpointed(use_reentrant: bool) -> list[torch.Tensor]:
@@ -193,10 +193,10 @@ def run_once(origin: Callable[[], Any], detail: str | None, *, profile: bool) ->
     """Results, and the counts of the recorder and the profiler: calls, and the backend's work."""
     recording = commtrace.record(detail=detail) if detail else nullcontext()
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    witness = torch.profiler.profile(experimental_config=everywhere) if profile else nullcontext()
-    with recording, witness:
+    profiler = torch.profiler.profile(experimental_config=everywhere) if profile else nullcontext()
+    with recording, profiler:
         results = origin()
-    events: Any = witness.events() if profile else ()  # type: ignore[union-attr]
+    events: Any = profiler.events() if profile else ()  # type: ignore[union-attr]
     seen = Counter(each.name for each in events if each.name.startswith("c10d::"))
     done = Counter(each.name for each in events if each.name.startswith("gloo:"))
     counts = recording.counts("native_op") if detail else Counter()  # type: ignore[union-attr]

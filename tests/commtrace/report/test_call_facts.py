@@ -80,7 +80,7 @@ def test_a_call_is_stored_with_its_collective_or_its_partner(frames: Frames) -> 
             assert columns["number"][place] == explain(frames, row).number
 
 
-def test_what_is_not_known_of_a_site_is_what_the_story_says() -> None:
+def test_unknowns_of_a_call_site_are_those_of_the_story() -> None:
     frames = RUNS["random"]
     sites = call_store(frames).sites
     said = dict(zip(sites["reason"].index, unknown_of_sites(frames, sites), strict=True))

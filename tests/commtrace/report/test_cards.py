@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from commtrace.analyze import load
 from commtrace.report.answers import Answers
-from commtrace.report.cards import finding_cards, verdict
+from commtrace.report.cards import consistency_summary, finding_cards
 from tests.commtrace.analyze.rows import call, group, run_of
 from tests.commtrace.analyze.training import training_trace
 
@@ -20,8 +20,8 @@ def test_a_finding_says_what_it_saves_and_which_calls_it_is_about() -> None:
     assert set(evidence) <= {f"2:{each}" for each in frames.comm["id"]}
 
 
-def test_the_verdict_on_ranks_that_agree() -> None:
-    found = verdict(Answers(load(training_trace())))
+def test_the_summary_of_ranks_that_agree() -> None:
+    found = consistency_summary(Answers(load(training_trace())))
     assert (found.word, found.is_good, found.cards) == ("consistent", True, ())
     assert found.text.startswith("No fault in 140 calls of 4 ranks")
 
@@ -37,13 +37,13 @@ def test_a_problem_shows_the_calls_of_its_collective() -> None:
         num_ranks=3,
         groups=[group(ranks=range(3))],
     )
-    found = verdict(Answers(frames))
+    found = consistency_summary(Answers(frames))
     assert (found.word, found.is_good) == ("1 fault", False)
     (card,) = found.cards
     assert card.evidence == "0:1,1:1,2:1"
     assert "blamed: rank 2" in card.facts
 
 
-def test_one_rank_or_no_call_gets_no_verdict() -> None:
-    assert verdict(Answers(run_of())).word == "–"
-    assert verdict(Answers(run_of([call()], num_ranks=1))).word == "–"
+def test_one_rank_or_no_call_cannot_be_compared() -> None:
+    assert consistency_summary(Answers(run_of())).word == "–"
+    assert consistency_summary(Answers(run_of([call()], num_ranks=1))).word == "–"

@@ -118,7 +118,7 @@ def test_a_module_s_row_leaves_its_calls_in_the_timeline_and_the_table(shared: P
     assert "module" not in fields(shared)
 
 
-def test_the_row_of_the_whole_run_takes_the_filter_away(shared: Page) -> None:
+def test_the_row_of_the_entire_run_removes_the_filter(shared: Page) -> None:
     shared.click("#tab-by_module")
     shared.locator("#table tbody tr", has_text="layers.0").click()
     shared.locator("#table tbody tr").first.click()

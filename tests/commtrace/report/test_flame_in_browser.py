@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DATA = "document.getElementById('flame-picture').data[0]"
 
 
-def test_hovering_over_a_block_tells_its_whole_path(shared: Page) -> None:
+def test_hovering_over_a_block_shows_its_full_path(shared: Page) -> None:
     block = "g.slice[aria-label^='forward > layers > layers.0 > attention > wo > aten.mm.default:']"
     text = hover(shared, "#flame-picture", block)
     assert "forward > layers > layers.0 > attention > wo > aten.mm.default" in text

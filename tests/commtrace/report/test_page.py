@@ -175,9 +175,7 @@ def test_without_calls_each_picture_says_so() -> None:
     assert "flame-picture" not in page.replace(scripts_of(page)[0], "").replace(style_sheet(), "")
 
 
-def test_a_page_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
     path.write_text("the page before")
 

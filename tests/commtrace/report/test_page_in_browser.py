@@ -89,7 +89,7 @@ def test_it_fits_the_window_and_follows_when_that_changes(page: Page) -> None:
         page.wait_for_function(fits, arg=width)
 
 
-def test_hovering_over_a_call_tells_its_story(page: Page) -> None:
+def test_hovering_over_a_call_shows_its_details(page: Page) -> None:
     text = hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
     assert "reduce_scatter on rank 0" in text
     assert "payload 262 kB" in text
@@ -97,7 +97,7 @@ def test_hovering_over_a_call_tells_its_story(page: Page) -> None:
     assert "train_tp.py:87 in forward" in text
 
 
-def test_hovering_over_a_block_tells_what_it_adds_up_to(page: Page) -> None:
+def test_hovering_over_a_block_shows_its_sums(page: Page) -> None:
     text = hover(page, "#flame-picture", ".slice")
     assert text.startswith("all communication")
     assert "sent 12.1 MB (100.0% of all)" in text
@@ -107,11 +107,11 @@ def test_hovering_over_a_block_tells_what_it_adds_up_to(page: Page) -> None:
     ("name", "said"),
     [("steps", "step 0"), ("sizes", "all_reduce"), ("waits", "rank 0")],
 )
-def test_hovering_over_a_pattern_tells_its_numbers(page: Page, name: str, said: str) -> None:
+def test_hovering_over_a_pattern_shows_its_numbers(page: Page, name: str, said: str) -> None:
     assert said in hover(page, f"#{name}-picture", ".barlayer .point path")
 
 
-def test_the_matrix_tells_who_sends_to_whom(page: Page) -> None:
+def test_the_matrix_shows_who_sends_to_whom(page: Page) -> None:
     place = "#matrix-picture"
     page.locator(place).scroll_into_view_if_needed()
     box = page.locator(f"{place} .heatmaplayer image").bounding_box()

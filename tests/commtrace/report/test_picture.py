@@ -35,7 +35,7 @@ def drawn(page: Any, what: str) -> Any:
     return page.evaluate(f"document.getElementById('picture').{what}")
 
 
-def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_picture_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_picture(go.Figure(go.Bar(x=[1], y=[2])), path)
     assert json.loads(path.read_text())["data"][0]["y"] == [2]

@@ -131,7 +131,7 @@ def test_calls_are_reached_and_opened_by_keys(shared: Page) -> None:
     assert shared.evaluate("document.activeElement.id") == "timeline-picture"
 
 
-def test_f_shows_the_whole_run_where_no_call_is_selected(shared: Page) -> None:
+def test_f_shows_the_entire_run_if_no_call_is_selected(shared: Page) -> None:
     shared.focus("#timeline-picture")
     before = x_range(shared)
     pressed(shared, "w", "w", "d")

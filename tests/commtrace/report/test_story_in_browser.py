@@ -107,7 +107,7 @@ def test_it_shows_the_source_lines_around_the_call(panel: Any) -> None:
     assert page.inner_text("#detail .line.this").strip() == "42    y = y @ w"
 
 
-def test_it_tells_where_why_and_what_else_was_considered(panel: Any) -> None:
+def test_it_shows_the_place_the_reason_and_the_candidates(panel: Any) -> None:
     text = panel("0:0")
     for said in (
         "train.py:42 in forward",

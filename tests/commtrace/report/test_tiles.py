@@ -4,7 +4,7 @@ import pytest
 
 from commtrace.analyze import Frames, load
 from commtrace.report.answers import Answers
-from commtrace.report.cards import verdict
+from commtrace.report.cards import consistency_summary
 from commtrace.report.tiles import NOT_KNOWN, Tile, extent, tiles
 from tests.commtrace.analyze.rows import call, rank_row, run_of, step
 from tests.commtrace.analyze.training import training_trace
@@ -12,7 +12,7 @@ from tests.commtrace.analyze.training import training_trace
 
 def tiles_of(frames: Frames) -> list[Tile]:
     answers = Answers(frames)
-    return tiles(answers, verdict(answers))
+    return tiles(answers, consistency_summary(answers))
 
 
 def texts(frames: Frames) -> dict[str, tuple[str, str]]:
@@ -34,17 +34,17 @@ def test_the_tiles_of_a_small_run() -> None:
         "Bytes sent": ("4 kB", "by all ranks, for a payload of 6 kB"),
         "Calls": ("3", "of 2 kinds; 1 to 2 per rank"),
         "Time blocked": ("300 µs", "per rank, of 1 ms recorded"),
-        "Exposed": ("30.0%", "of a step its ranks are blocked"),
-        "Worst rank": ("rank 1", "others waited 200 µs for it in all, 100% of all waiting"),
-        "Findings": ("0", "nothing that the rules know of"),
-        "Ranks consistent": ("yes", "kinds, sizes, order of all ranks agree"),
+        "Exposed": ("30.0%", "of step time is exposed communication"),
+        "Worst rank": ("rank 1", "others waited 200 µs for it, 100% of the total wait"),
+        "Findings": ("0", "no rule applies"),
+        "Ranks consistent": ("yes", "all ranks agree in kind, size and order"),
     }
     assert extent(Answers(frames)) == ["2 ranks on 1 host", "2 steps, median 500 µs"]
 
 
 def test_without_steps_the_share_is_of_the_recorded_time() -> None:
     found = texts(run_of([call(blocked_ns=100_000)]))
-    assert found["Exposed"] == ("5.0%", "of the recorded time ranks are blocked")
+    assert found["Exposed"] == ("5.0%", "of the recorded time is exposed communication")
     assert found["Worst rank"][0] == NOT_KNOWN
 
 

@@ -93,13 +93,13 @@ def test_ranks_that_share_no_collective_keep_their_time_and_say_so() -> None:
     assert align([own, other]) == [Alignment(0, 0), Alignment(0, -1)]
 
 
-def test_hosts_that_do_not_see_completion_are_no_witnesses() -> None:
+def test_hosts_that_do_not_see_completion_give_no_bounds() -> None:
     own, other = run_on([0, 30 * MS], seed=1, late_ns=1_000)
     other.facts["device"] = "cuda"
     assert align([own, other])[1] == Alignment(0, -1)
 
 
-def test_a_merged_run_is_on_one_scale_and_tells_how_well() -> None:
+def test_a_merged_run_has_one_clock_and_its_error() -> None:
     trace = join(run_on([0, 30 * MS], seed=1, late_ns=1_000))
     issued = dict(zip(trace.tables["comm"]["rank"], trace.tables["comm"]["issue_ns"], strict=True))
     assert abs(issued[0] - issued[1]) < 30_000
@@ -116,7 +116,7 @@ def test_transfers_that_one_rank_makes_do_not_shift_the_collectives() -> None:
     assert abs(found.offset_ns - 5 * MS) <= found.error_ns <= 10
 
 
-def test_collectives_after_a_loss_among_transfers_are_no_witnesses() -> None:
+def test_collectives_after_a_loss_among_transfers_give_no_bounds() -> None:
     own = [call(0, 0, 100, 110, kind="send"), call(0, 3, 200, 210)]
     other = [call(1, 3, 200, 210)]
     spools = [spool(0, "host0", own), spool(1, "host1", other)]

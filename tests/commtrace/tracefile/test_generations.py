@@ -67,7 +67,7 @@ def test_a_number_within_a_group_is_there_once_on_a_rank() -> None:
     assert set(times.values()) == {1}
 
 
-def test_a_name_tells_by_what_name_a_group_was_made() -> None:
+def test_a_base_name_lacks_the_number_of_the_generation() -> None:
     assert [base_of(name) for name in ("0", "0#2", "a#b", "tp#2#3")] == ["0", "0", "a#b", "tp#2"]
 
 
@@ -84,7 +84,7 @@ def make_groups_again(folder: str) -> None:
                 dist.all_reduce(torch.ones(2), group=group)
 
 
-def test_a_program_that_makes_its_groups_again_is_recorded_with_numbers_that_tell_calls_apart(
+def test_groups_that_are_made_again_are_recorded_with_distinct_numbers(
     tmp_path: Path,
 ) -> None:
     run_processes(make_groups_again, 2, str(tmp_path), timeout_s=100)

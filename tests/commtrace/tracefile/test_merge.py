@@ -212,7 +212,7 @@ def test_a_process_that_communicated_is_a_rank_whoever_it_started(tmp_path: Path
         read_trace(tmp_path)
 
 
-def test_of_runs_one_after_the_other_the_last_is_read_whole(tmp_path: Path) -> None:
+def test_of_consecutive_runs_the_last_is_read_completely(tmp_path: Path) -> None:
     """The run before had more ranks: none of them is taken for a rank of the last run."""
     write_spool(tmp_path, 0, 1, START_NS, START_NS + 200, "none")
     earlier = [write_spool(tmp_path, r, 2 + r, START_NS + 10, START_NS + 50) for r in range(3)]

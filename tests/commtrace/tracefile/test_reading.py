@@ -103,7 +103,7 @@ def test_a_gzip_of_blanks_is_refused_with_the_way_to_allow_it(tmp_path: Path) ->
         import_trace([path])
 
 
-def test_what_is_compressed_in_several_parts_is_read_whole() -> None:
+def test_data_compressed_in_several_parts_is_read_completely() -> None:
     data = gzip.compress(b"a" * 100) + gzip.compress(b"b" * 100) + b"\0\0"
     assert inflate(data, 200, container=GZIP) == b"a" * 100 + b"b" * 100
 

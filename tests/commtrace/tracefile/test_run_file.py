@@ -65,7 +65,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_cut_off_anywhere_is_reported_as_truncated(run_file: Path, tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_reported_as_truncated(run_file: Path, tmp_path: Path) -> None:
     full = run_file.read_text()
     path = tmp_path / "cut.json"
     for length in (1, 5, 20, len(full) // 2, len(full) - 1):

@@ -55,7 +55,7 @@ def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @given(tables(), st.lists(tables(), max_size=3))
-def test_events_written_as_numbers_and_sites_come_back_whole(first: dict, more: list[dict]) -> None:
+def test_events_written_as_numbers_and_sites_are_restored(first: dict, more: list[dict]) -> None:
     stream = io.BytesIO()
     writer = SpoolWriter(stream, {"rank": 0})
     places: dict[str, list[Any]] = {name: [] for name in NUMBERS}
@@ -88,13 +88,13 @@ def test_facts_add_up() -> None:
 
 
 @given(st.data())
-def test_a_torn_spool_is_read_up_to_its_last_whole_batch(data: st.DataObject) -> None:
+def test_a_truncated_spool_is_read_up_to_its_last_complete_batch(data: st.DataObject) -> None:
     first, full = written(comm(0, 1)), written(comm(0, 1), comm(2))
     assert full.startswith(first)
     truncated = data.draw(st.integers(len(first), len(full) - 1))
     spool = parse_spool(full[:truncated])
     assert list(spool.tables["comm"]["id"]) == [0, 1]
-    assert spool.is_torn == (truncated > len(first))
+    assert spool.is_truncated == (truncated > len(first))
 
 
 @given(st.data())
@@ -103,7 +103,7 @@ def test_a_damaged_batch_and_what_follows_is_left_out(data: st.DataObject) -> No
     full[data.draw(st.integers(len(first), len(full) - 1))] ^= 0x55
     spool = parse_spool(bytes(full))
     assert list(spool.tables["comm"]["id"]) == [0]
-    assert spool.is_torn
+    assert spool.is_truncated
 
 
 def test_a_call_that_is_not_over_is_reported_until_it_is() -> None:
@@ -129,7 +129,7 @@ class Disk(io.BytesIO):
         return super().write(bytes(data[: min(7, self.room - self.tell())]))
 
 
-def test_a_batch_that_does_not_fit_leaves_no_trace_and_the_next_one_is_whole() -> None:
+def test_a_batch_that_does_not_fit_leaves_no_trace_and_the_next_one_is_complete() -> None:
     disk = Disk()
     writer = SpoolWriter(disk, {"rank": 0})  # type: ignore[arg-type]
     writer.write(comm(0, kind="send"))
@@ -141,7 +141,7 @@ def test_a_batch_that_does_not_fit_leaves_no_trace_and_the_next_one_is_whole() -
     disk.room = 1 << 20
     writer.write(comm(2, kind="recv"))
     spool = parse_spool(disk.getvalue())
-    assert not spool.is_torn
+    assert not spool.is_truncated
     assert list(spool.tables["comm"]["id"]) == [0, 2]
     assert list(spool.tables["comm"]["kind"]) == ["send", "recv"]
 

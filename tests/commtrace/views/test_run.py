@@ -111,7 +111,7 @@ def test_a_run_shows_what_it_is(run: Run) -> None:
         assert ".flame()" in shown
 
 
-def test_findings_show_sentences_and_what_was_not_judged(run: Run) -> None:
+def test_findings_show_sentences_and_rules_not_evaluated(run: Run) -> None:
     findings = run.findings()
     pd.testing.assert_frame_equal(
         findings, CATALOG["findings"].function(run), check_frame_type=False

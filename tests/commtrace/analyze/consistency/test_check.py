@@ -163,7 +163,7 @@ def test_a_fault_is_found_in_what_a_ring_buffer_kept() -> None:
     assert found(problems)[0] == ("dtype", "tp0", 3, "2")
 
 
-def test_a_recording_that_was_cut_off_has_lost_what_went_through() -> None:
+def test_a_truncated_recording_has_lost_completed_calls() -> None:
     program = training(num_ranks=4, tp=2)
     rows = without(program.rows, 2, "barrier", which=1)
     problems = checked(rows, program.groups, complete={2: False})

@@ -338,7 +338,7 @@ def test_flags_are_unneeded_if_no_parameter_was_ever_unused(
         assert (reported[0]["num_calls"], reported[0]["cost_ns"]) == (3, 60)
 
 
-def test_flags_of_which_nothing_was_logged_are_not_judged() -> None:
+def test_flags_without_a_log_are_not_evaluated() -> None:
     assert "unused_parameter_flags" in unanswered(run_of(flagged([""]), num_ranks=1))
     assert "unused_parameter_flags" not in unanswered(run_of(flagged([ALL_USED]), num_ranks=1))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from commtrace.analyze.findings.layouts import layout
 
 
-def test_a_text_tells_type_shape_and_placements() -> None:
+def test_a_text_has_type_shape_and_placements() -> None:
     parsed = layout("bf16[4,64,256] dp:S(0) tp:P(sum)")
     assert parsed is not None
     assert (parsed.dtype, parsed.shape, parsed.num_bytes) == (

@@ -205,7 +205,7 @@ def _grouped(calls: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[
     return found
 
 
-def _gathered_again(run: Run) -> list[Found]:
+def _repeated_all_gather(run: Run) -> list[Found]:
     seen: set[Any] = set()
     again = []
     for call in sorted(run.comm, key=lambda call: call.id):
@@ -275,7 +275,7 @@ def _ping_pong(run: Run) -> list[Found]:
     ]
 
 
-def _reduced_to_be_cut(run: Run) -> list[Found]:
+def _all_reduce_then_shard(run: Run) -> list[Found]:
     reduces = []
     for before, call in _in_a_row(run):
         full, part = _layout(before.target_spec), _layout(call.source_spec)
@@ -311,7 +311,7 @@ def _small_messages(run: Run) -> list[Found]:
     return found
 
 
-def _unneeded_flags(run: Run) -> list[Found]:
+def _unused_parameter_flags(run: Run) -> list[Found]:
     found: list[Found] = []
     by = _grouped(
         [call for call in run.comm if call.carries == "flags"], lambda c: (c.module, c.group)
@@ -323,7 +323,7 @@ def _unneeded_flags(run: Run) -> list[Found]:
     return found
 
 
-def _wide_types(run: Run) -> list[Found]:
+def _float32_messages(run: Run) -> list[Found]:
     def top(call: Any) -> str:
         return ".".join(call.module.split(".")[:2])
 
@@ -339,7 +339,7 @@ def _wide_types(run: Run) -> list[Found]:
     ]
 
 
-def _replicated(run: Run) -> list[Found]:
+def _replication_fallback(run: Run) -> list[Found]:
     fell = []
     for call in run.comm:
         source, target = _layout(call.source_spec), _layout(call.target_spec)
@@ -385,7 +385,7 @@ def _padded_shards(run: Run) -> list[Found]:
     ]
 
 
-def _reduced_again(run: Run) -> list[Found]:
+def _repeated_reduction(run: Run) -> list[Found]:
     seen: set[Any] = set()
     again: list[Any] = []
     sizes: dict[Any, int] = {}
@@ -459,7 +459,7 @@ def _place(call: Any) -> tuple[Any, ...]:
     return call.kind, call.phase, call.module, call.source_file, call.source_line
 
 
-def _late_rank(run: Run) -> list[Found]:
+def _straggler(run: Run) -> list[Found]:
     found: list[Found] = []
     for rank in _always_late(run):
         own = [event for event in _delays(run) if event[0].rank == rank]
@@ -474,7 +474,7 @@ def _stall(run: Run) -> list[Found]:
     return [([last for last, *_ in own], 0.0, _cost(own), "") for own in by.values()]
 
 
-def _uneven_work(run: Run) -> list[Found]:
+def _load_imbalance(run: Run) -> list[Found]:
     out = {(last.rank, last.id) for last, *_ in _stalled(run)}
     out |= {
         (call.rank, call.id)
@@ -493,17 +493,17 @@ def _uneven_work(run: Run) -> list[Found]:
 
 
 RULES: dict[str, Callable[[Run], list[Found]]] = {
-    "repeated_all_gather": _gathered_again,
+    "repeated_all_gather": _repeated_all_gather,
     "ping_pong": _ping_pong,
-    "all_reduce_then_shard": _reduced_to_be_cut,
+    "all_reduce_then_shard": _all_reduce_then_shard,
     "small_messages": _small_messages,
-    "unused_parameter_flags": _unneeded_flags,
-    "float32_messages": _wide_types,
-    "replication_fallback": _replicated,
+    "unused_parameter_flags": _unused_parameter_flags,
+    "float32_messages": _float32_messages,
+    "replication_fallback": _replication_fallback,
     "outside_modules": _outside_modules,
     "padded_shards": _padded_shards,
-    "repeated_reduction": _reduced_again,
-    "straggler": _late_rank,
+    "repeated_reduction": _repeated_reduction,
+    "straggler": _straggler,
     "stall": _stall,
-    "load_imbalance": _uneven_work,
+    "load_imbalance": _load_imbalance,
 }

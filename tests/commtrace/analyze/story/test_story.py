@@ -86,7 +86,7 @@ def test_a_call_that_is_not_there_is_reported_with_what_is(text: str, reason: st
     assert str(refused.value) == reason
 
 
-# --- who met, and how long it took ---
+# --- peers and times ---
 
 
 def test_the_time_is_split_at_the_arrival_of_the_last_peer() -> None:

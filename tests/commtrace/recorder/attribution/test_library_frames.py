@@ -78,7 +78,7 @@ UNITS = ["", "layers.0", "layers.1", "layers.2"]
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_what_fsdp_communicates_is_booked_to_the_unit_that_it_is_for(prefetch: bool) -> None:
+def test_communication_of_fsdp_is_attributed_to_its_unit(prefetch: bool) -> None:
     def body() -> list[Any]:
         model = sharded_model(2, prefetch=prefetch)
         with commtrace.record(detail="collective") as recording:
@@ -331,7 +331,7 @@ def buckets_of_an_inner_model(options: dict[str, bool]) -> list[set[tuple[str, s
 
 
 @pytest.mark.parametrize("option", ["", "find_unused_parameters"])
-def test_buckets_of_a_wrapped_part_of_a_model_are_booked_to_it(option: str) -> None:
+def test_buckets_of_a_wrapped_part_of_a_model_are_attributed_to_it(option: str) -> None:
     names = [name for name, _ in Model().named_parameters()]
     for rows in run_processes(buckets_of_an_inner_model, 2, {option: True} if option else {}):
         assert {row[:3] for found in rows for row in found} == {
@@ -348,7 +348,7 @@ def buckets_put_off() -> set[tuple[str, str, str, str]]:
     return {(each.phase, each.module, each.module_class, each.carries) for each in calls(recording)}
 
 
-def test_buckets_that_are_put_off_to_the_end_of_a_backward_pass_are_booked_too() -> None:
+def test_buckets_delayed_to_the_end_of_a_backward_pass_are_attributed_too() -> None:
     for rows in run_processes(buckets_put_off, 2):
         assert rows == {
             ("backward", "", "DistributedDataParallel", carried)
@@ -364,7 +364,7 @@ def flags_of_unused_parameters() -> set[tuple[str, str, str]]:
     return {(each.dtype, each.carries, each.parameters) for each in calls(recording)}
 
 
-def test_what_tells_unused_parameters_is_no_gradient() -> None:
+def test_flags_of_unused_parameters_are_no_gradient() -> None:
     for rows in run_processes(flags_of_unused_parameters, 2):
         assert ("int32", "flags", "") in rows
         assert {row[1] for row in rows if row[0] == "float32"} == {"gradients"}
@@ -406,7 +406,7 @@ def test_collectives_of_objects_say_so(send: Any, world: None) -> None:
     assert last.carries == ""
 
 
-def test_the_whole_stack_is_kept_where_asked_for(world: None) -> None:
+def test_the_full_stack_is_kept_if_requested(world: None) -> None:
     def outer() -> None:
         inner()
 
@@ -431,7 +431,7 @@ def torch_dtensor(rows: int, placement: Any) -> Any:
 
 
 @pytest.mark.parametrize("detail", ["op", "collective"])
-def test_torchs_dtensor_tells_operator_argument_and_layouts(detail: str, world: None) -> None:
+def test_torchs_dtensor_reports_operator_argument_and_layouts(detail: str, world: None) -> None:
     left, right = torch_dtensor(8, theirs.Replicate()), torch_dtensor(8, theirs.Shard(0))
     with commtrace.record(detail=detail) as recording:
         torch.nn.functional.softmax(right, dim=0)
@@ -448,7 +448,7 @@ def test_torchs_dtensor_tells_operator_argument_and_layouts(detail: str, world: 
     assert redistributed.planned_bytes == -1
 
 
-def test_torchs_dtensor_tells_so_in_the_backward_pass(world: None) -> None:
+def test_torchs_dtensor_reports_them_in_the_backward_pass(world: None) -> None:
     weight = torch_dtensor(8, theirs.Shard(0)).requires_grad_()
     with commtrace.record(detail="collective") as recording:
         gathered = weight.redistribute(placements=[theirs.Replicate()])

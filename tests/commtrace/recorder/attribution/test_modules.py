@@ -67,7 +67,7 @@ def where(events: list[Any]) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("detail", ["collective", "op"])
-def test_calls_are_booked_to_the_innermost_module_forward_and_backward(detail: str) -> None:
+def test_calls_are_attributed_to_the_innermost_module_forward_and_backward(detail: str) -> None:
     model = Model()
     events = recorded(lambda: model(x()).sum().backward(), detail=detail)
     paths = [f"layers.{i}.attention.{name}" for i in (0, 1) for name in ("wq", "wo")] + ["out"]
@@ -177,7 +177,7 @@ def test_a_module_that_its_caller_does_not_own_is_named_by_its_class() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:c10d..allreduce_. an autograd kernel was not registered")
-def test_a_second_derivative_is_booked_to_the_module_of_the_first() -> None:
+def test_a_second_derivative_is_attributed_to_the_module_of_the_first() -> None:
     model = nn.Sequential(Linear(4, 4), nn.Tanh(), Linear(4, 1))
 
     def run() -> None:
@@ -215,7 +215,7 @@ def test_a_module_may_be_called_with_keywords_only() -> None:
     ]  # fmt: skip
 
 
-def test_hooks_of_a_module_are_booked_to_it() -> None:
+def test_hooks_of_a_module_are_attributed_to_it() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[0].register_forward_pre_hook(lambda *_: dist.barrier())
     model[0].register_forward_hook(lambda *_: dist.barrier())
@@ -419,7 +419,7 @@ def test_which_of_several_threads_made_a_node_is_not_guessed() -> None:
     ]  # fmt: skip
 
 
-def test_a_hook_of_a_parameter_is_booked_to_the_module_that_holds_it() -> None:
+def test_a_hook_of_a_parameter_is_attributed_to_the_module_that_holds_it() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
@@ -454,7 +454,7 @@ def test_a_compiled_model_stays_compiled_and_is_compiled_once() -> None:
     torch._dynamo.reset()
 
 
-def test_a_model_that_is_compiled_while_recording_is_compiled_whole() -> None:
+def test_a_model_that_is_compiled_while_recording_is_compiled_without_breaks() -> None:
     model = nn.Sequential(nn.LayerNorm(4), nn.Tanh())
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with commtrace.record(detail="collective"):

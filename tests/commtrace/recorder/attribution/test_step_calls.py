@@ -232,7 +232,7 @@ def test_without_any_sign_of_a_step_the_recording_is_one() -> None:
     assert [event.step for event in calls(recording)] == [0, 0, 0]
 
 
-def test_a_profiler_tells_steps_where_no_optimizer_does() -> None:
+def test_steps_are_those_of_a_profiler_if_no_optimizer_steps() -> None:
     model = Model()
     with commtrace.record(detail="collective") as recording, torch.profiler.profile() as profiler:
         for _ in range(3):
@@ -242,7 +242,7 @@ def test_a_profiler_tells_steps_where_no_optimizer_does() -> None:
     assert [event.step for event in calls(recording)] == [0, 1, 2]
 
 
-def test_a_scheduler_tells_steps_where_nobody_else_does() -> None:
+def test_steps_are_those_of_a_scheduler_if_nothing_else_steps() -> None:
     model = Model()
     optimizer = sgd(model)
     with commtrace.record(detail="collective") as recording, warnings.catch_warnings():

@@ -61,7 +61,7 @@ def test_a_recording_has_the_lines_around_its_calls(world: None, tmp_path: Path)
     assert {call.source_line for call in calls(recording)} == {7}
 
 
-def test_a_run_that_is_cut_short_has_them_too(world: None, tmp_path: Path) -> None:
+def test_an_interrupted_run_has_them_too(world: None, tmp_path: Path) -> None:
     module = module_at(tmp_path / "program.py")
     with commtrace.record() as recording:
         module.train()

@@ -67,20 +67,20 @@ def test_optimizers_change_what_they_step(world: None) -> None:
 
 
 def test_memory_that_is_given_out_again_is_not_taken_for_what_it_was() -> None:
-    contents = TensorIdentity()
+    identity = TensorIdentity()
     found = []
     for _ in range(50):
         tensor = torch.ones(1000)
-        found.append(contents.of([tensor]))
+        found.append(identity.of([tensor]))
         del tensor
     assert found == list(range(50))
 
 
 def test_no_memory_lives_longer() -> None:
-    contents = TensorIdentity()
+    identity = TensorIdentity()
     tensor = torch.ones(1000)
     storage = weakref.ref(tensor)
-    contents.of([tensor])
+    identity.of([tensor])
     held = tensor.untyped_storage()._weak_ref()
     del tensor
     gc.collect()
@@ -91,10 +91,10 @@ def test_no_memory_lives_longer() -> None:
 
 def test_what_is_forgotten_is_new_when_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commtrace.recorder.events.tensor_identity._MAX_STORAGES", 2)
-    contents, tensors = TensorIdentity(), [torch.ones(1) for _ in range(3)]
-    assert [contents.of([each]) for each in tensors] == [0, 1, 2]
-    assert [contents.of([each]) for each in tensors[1:]] == [1, 2]
-    assert contents.of([tensors[0]]) == 3
+    identity, tensors = TensorIdentity(), [torch.ones(1) for _ in range(3)]
+    assert [identity.of([each]) for each in tensors] == [0, 1, 2]
+    assert [identity.of([each]) for each in tensors[1:]] == [1, 2]
+    assert identity.of([tensors[0]]) == 3
 
 
 def test_inference_tensors_and_recordings_of_collectives_have_none(world: None) -> None:

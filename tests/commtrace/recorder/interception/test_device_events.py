@@ -208,7 +208,7 @@ def recorded_on_a_stand_in() -> list[Any]:
     return [before, taken, len(device.asked_by)]
 
 
-def test_a_recording_tells_completion_by_events_and_the_writing_thread_asks() -> None:
+def test_completion_is_taken_from_events_that_the_writing_thread_queries() -> None:
     for before, taken, num_threads in run_processes(recorded_on_a_stand_in, 2):
         assert before == -1  # it was not complete, and nobody waited until it was
         assert 300 * MS < taken[0] <= 501 * MS

@@ -49,7 +49,7 @@ class Broken(nn.Module):
         return self.second(y)
 
 
-class Unwhole(nn.Module):
+class PartlyCompiled(nn.Module):
     """Cannot be compiled itself; its children can, and outnumber the versions kept per function."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def compiled(make: Callable[[], nn.Module], mode: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [Reduced, Broken, Unwhole])
+@pytest.mark.parametrize("make", [Reduced, Broken, PartlyCompiled])
 def test_what_is_compiled_is_the_same_while_recording(make: Any) -> None:
     plain = compiled(make, None)
     assert plain["stats"]["unique_graphs"] >= 2
@@ -121,7 +121,7 @@ def test_what_was_compiled_before_is_not_compiled_again(mode: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("mode", ["collective", "op"])
-def test_a_compiled_part_of_a_model_is_booked_as_a_part(backend: str, mode: str) -> None:
+def test_a_compiled_part_of_a_model_is_attributed_as_a_part(backend: str, mode: str) -> None:
     model = nn.Sequential(Reduced(), Reduced())
     model[1].compile(backend=backend)
     with MODES[mode]() as recording:

@@ -80,7 +80,9 @@ def failing() -> tuple[list[bool], list[int]]:
         with pytest.raises(ValueError, match="on purpose"):
             two[1](Fails.apply(x)).sum().backward()
         pending = [
-            each.is_owed for p in RECORDER.pending.reducers._passes.values() for each in p.calls
+            each.expects_blocked_time
+            for p in RECORDER.pending.reducers._passes.values()
+            for each in p.calls
         ]
         two[0](torch.ones(2, 4)).sum().backward()
     return pending, [each.blocked_ns for each in calls(recording) if each.phase == "backward"]
