@@ -68,6 +68,46 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def text_of_mean(mean: float, num_ranks: int) -> str:
+    """Format the mean over ranks of a count; the total over ranks unless it is a whole number.
+
+    >>> text_of_mean(12.0, 64), text_of_mean(3 / 64, 64)
+    ('12', '3 in all')
+    """
+    number, is_total = _whole(mean, num_ranks)
+    return f"{number:,}{' in all' * is_total}" if number is not None else text_of_value(mean, "")
+
+
+def counted_mean(mean: float, num_ranks: int, noun: str, each: str = "") -> str:
+    """Format the mean over ranks of a count with its noun, as `text_of_mean` does.
+
+    Args:
+        mean: The mean over ranks.
+        num_ranks: Number of ranks that it is taken over.
+        noun: Noun in the singular.
+        each: Text behind a mean, such as ` per rank`; a total is always marked as one.
+
+    >>> counted_mean(1.0, 64, "call", " per rank"), counted_mean(3 / 64, 64, "call", " per rank")
+    ('1 call per rank', '3 calls in all')
+    """
+    number, is_total = _whole(mean, num_ranks)
+    if number is None:
+        return f"{text_of_value(mean, '')} {noun}s{each}"
+    return f"{counted(number, noun)}{' in all' if is_total else each}"
+
+
+def _whole(mean: float, num_ranks: int) -> tuple[int | None, bool]:
+    """Return the mean if it is whole, else the total and True; no number if neither is whole."""
+    if not math.isfinite(mean):
+        return None, False
+    total = round(mean * num_ranks)
+    # The mean was a quotient of whole numbers, which its product misses by a rounding error.
+    if not math.isclose(mean * num_ranks, total, rel_tol=1e-12):
+        return None, False
+    is_total = total % num_ranks != 0
+    return (total if is_total else total // num_ranks), is_total
+
+
 def text_of_ranks(ranks: Iterable[int], most: int = 8) -> str:
     """Format ranks, with runs of three or more contracted.
 
@@ -88,6 +128,22 @@ def text_of_ranks(ranks: Iterable[int], most: int = 8) -> str:
     is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
     listed = ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
     return f"rank{'' if is_one else 's'} {listed}"
+
+
+def contracted(numbers: str) -> str:
+    """Format ranks of a cell, `0,1,2,7`, for people; if some are contracted, with their count.
+
+    >>> contracted("0,1,2,7"), contracted("1,3"), contracted("5"), contracted("")
+    ('0-2, 7 (4 ranks)', '1, 3', '5', '')
+
+    Ranks that do not ascend are an order, and left as they are.
+    """
+    ranks = [int(number) for number in numbers.split(",")] if numbers else []
+    if ranks != sorted(set(ranks)) or not ranks:
+        return numbers
+    listed = text_of_ranks(ranks).partition(" ")[2]
+    is_complete = listed == ", ".join(map(str, ranks))
+    return listed if is_complete else f"{listed} ({len(ranks):,} ranks)"
 
 
 def text_of_value(value: Any, unit: str) -> str:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
@@ -21,7 +22,11 @@ from pathlib import Path
 import pytest
 from trove_classifiers import classifiers
 
-from tests.commtrace.synthetic import write_synthetic_run
+from commtrace.tracefile import read_trace
+from tests.commtrace.importers import dumps, profiles
+from tests.commtrace.importers.dumps import write_dumps
+from tests.commtrace.importers.profiles import write_profiles
+from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 from tests.test_setup import ROOT, needed
 
 PACKAGES = ("commtrace", "dtensor_core", "commtrace_cli")
@@ -124,12 +129,56 @@ def test_a_trace_is_read_and_reported_without_torch(
     assert result.stdout or result.stderr
 
 
-def test_spools_are_joined_and_dumps_imported_without_torch(
+def test_runs_are_compared_without_torch(clean: Environment, tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path / "run.json")
+    for output in ((), ("-o", tmp_path / "diff.html")):
+        diff = clean.run("commtrace", "diff", run, run, *output)
+        assert diff.returncode == 0, diff.stderr
+    assert (tmp_path / "diff.html").exists()
+
+
+def written_spools(folder: Path) -> tuple[str | Path, ...]:
+    return "merge", write_synthetic_spools(folder / "run.json.spools")
+
+
+def written_dumps(folder: Path) -> tuple[str | Path, ...]:
+    return "import", write_dumps(folder / "dumps", dumps.healthy())
+
+
+def written_profiles(folder: Path) -> tuple[str | Path, ...]:
+    return "import", write_profiles(folder / "profiles", profiles.training())
+
+
+@pytest.mark.parametrize("write", [written_spools, written_dumps, written_profiles])
+def test_recordings_become_a_run_file_that_is_loaded_without_torch(
+    clean: Environment, tmp_path: Path, write: Callable[[Path], tuple[str | Path, ...]]
+) -> None:
+    run = tmp_path / "joined.json"
+    made = clean.run("commtrace", *write(tmp_path), "-o", run)
+    assert made.returncode == 0, made.stderr
+    program = (
+        "import sys, commtrace\n"
+        "run = commtrace.load(sys.argv[1])\n"
+        "print(len(run.comm), len(run.table('by_kind')), len(run.flame().data), repr(run))\n"
+    )
+    loaded = clean.run("python", "-c", program, run)
+    assert loaded.returncode == 0, loaded.stderr
+    num_calls, num_kinds, *_ = loaded.stdout.split()
+    assert int(num_calls) == read_trace(run).num_rows("comm") > 0
+    assert int(num_kinds) > 0
+
+
+def test_the_tables_are_exported_without_torch(clean: Environment, tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path / "run.json")
+    result = clean.run("commtrace", "export", run, "--to", "csv", "-o", tmp_path / "tables")
+    assert result.returncode == 0, result.stderr
+    lines = (tmp_path / "tables" / "comm.csv").read_text().splitlines()
+    assert len(lines) == 1 + read_trace(run).num_rows("comm")
+
+
+def test_a_file_that_is_missing_is_no_traceback_without_torch(
     clean: Environment, tmp_path: Path
 ) -> None:
-    run = write_synthetic_run(tmp_path / "run.json")
-    diff = clean.run("commtrace", "diff", run, run)
-    assert diff.returncode == 0, diff.stderr
     nothing = clean.run("commtrace", "import", tmp_path / "none.json")
     assert nothing.returncode in (2, 3)
     assert "Traceback" not in nothing.stderr

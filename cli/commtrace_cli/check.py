@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.padding import Padding
 
+from commtrace.units import contracted, counted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
@@ -62,12 +63,11 @@ def check(
 def _print(frames: Frames, problems: pd.DataFrame) -> None:
     console = data_console()
     faults = problems[problems["is_fault"]]
-    subject = f"{len(frames.comm):,} calls of {frames.num_ranks} ranks"
+    subject = f"{counted(len(frames.comm), 'call')} of {counted(frames.num_ranks, 'rank')}"
     if faults.empty:
         console.print(Text(f"no fault in {subject}", style="bold green"))
     else:
-        count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'}"
-        console.print(Text(f"{count} in {subject}", style="bold red"))
+        console.print(Text(f"{counted(len(faults), 'fault')} in {subject}", style="bold red"))
     for text in _lacks(frames):
         console.print(Text(f"note: {text}", style="yellow"))
     for row in problems.to_dict("records"):
@@ -85,7 +85,7 @@ def _lacks(frames: Frames) -> list[str]:
 
 def _print_one(console: Console, row: Mapping[Any, Any]) -> None:
     style = "bold red" if row["is_fault"] else "bold yellow"
-    blamed = f"  blamed: {row['ranks']}" if row["ranks"] and row["is_fault"] else ""
+    blamed = f"  blamed: {contracted(row['ranks'])}" if row["ranks"] and row["is_fault"] else ""
     console.print()
     console.print(Text.assemble((str(row["problem"]), style), blamed))
     console.print(Padding(Text(str(row["explanation"])), (0, 0, 0, 2), expand=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from commtrace.units import counted
 from commtrace_cli import options
 from commtrace_cli.terminal import check_output, finish, say, working
 
@@ -38,7 +39,7 @@ def import_(
         write_trace(trace, output)
     calls, ranks = trace.num_rows("comm"), trace.num_rows("ranks")
     source = trace.run["imported_from"]
-    say(f"imported {calls:,} calls of {ranks} ranks from {source}", always=True)
+    say(f"imported {counted(calls, 'call')} of {counted(ranks, 'rank')} from {source}", always=True)
     say(f"note: ranks: {trace.run['ranks_from']}", always=True)
     if "kernels" in trace.run:
         say(f"note: {trace.run['kernels']}", always=True)

@@ -73,7 +73,7 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
     for analysis in analyses:
         full = analysis.function(frames)
         shown = truncated(full, rows)
-        drawn = measures_table(console.width, analysis, shown)
+        drawn = measures_table(console.width, analysis, shown, max(frames.num_ranks, 1))
         console.print()
         console.print(drawn.table)
         if len(shown) < len(full):

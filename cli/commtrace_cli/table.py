@@ -100,6 +100,7 @@ def _drawn(width: int, frames: Frames, analysis: Analysis, shown: object) -> Fit
     from commtrace.analyze.measures import MEASURES
 
     assert isinstance(shown, pd.DataFrame)
+    num_ranks = max(frames.num_ranks, 1)
     if set(MEASURES) <= set(analysis.columns):
-        return measures_table(width, analysis, shown)
-    return plain_table(width, analysis, shown, frames.start_ns)
+        return measures_table(width, analysis, shown, num_ranks)
+    return plain_table(width, analysis, shown, frames.start_ns, num_ranks=num_ranks)

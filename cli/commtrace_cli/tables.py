@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from commtrace.schema import INSTANT, MAY_BE_NEGATIVE
-from commtrace.units import text_of_value
+from commtrace.units import contracted, text_of_mean, text_of_value
 from commtrace_cli.fitting import Fitted, fitted
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.analyze import Analysis
+    from commtrace.schema import Column
 
 SHOWN_MEASURES = (
     "calls_per_step",
@@ -37,8 +39,17 @@ FIRST_MEASURES = ("blocked_ns", "wire_bytes", "share_of_steps", "share", "calls_
 _UNITS_OF_MEASURES = ("ns", "bytes", "1")
 
 
-def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitted:
-    """Return a table with `commtrace.analyze.measures`: its keys and the known measures."""
+MEANS = ("num_calls", "own_num_calls")
+"""Counts that are means over ranks where their column has fractions."""
+
+
+def measures_table(
+    width: int, analysis: Analysis, frame: pd.DataFrame, num_ranks: int = 1
+) -> Fitted:
+    """Return a table with `commtrace.analyze.measures`: its keys and the known measures.
+
+    Numbers of calls that are not whole as means over `num_ranks` are shown in all.
+    """
     if "depth" in frame:
         frame, keys = as_tree(frame), ["module"]
     else:
@@ -48,7 +59,7 @@ def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitte
     if "share_of_steps" in shown:  # the run's time includes what precedes the steps
         shown = [name for name in shown if name != "share"]
     texts = {
-        name: [text_of_value(value, columns[name].unit) for value in frame[name]]
+        name: [_text(columns[name], value, num_ranks) for value in frame[name]]
         for name in keys + shown
     }
     first = [name for name in FIRST_MEASURES if name in shown]
@@ -62,6 +73,15 @@ def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitte
     )
 
 
+def _text(column: Column, value: Any, num_ranks: int) -> str:
+    """Format a cell by its column: a mean of calls, a list of ranks, or a value with its unit."""
+    if column.type is float and column.name in MEANS:
+        return text_of_mean(value, num_ranks)
+    if column.form == "ranks":
+        return contracted(value) or "–"
+    return text_of_value(value, column.unit)
+
+
 def _num_keys(analysis: Analysis) -> int:
     """Return the number of key columns: those before the first measure."""
     return next(i for i, column in enumerate(analysis.columns) if column.name in SHOWN_MEASURES)
@@ -73,25 +93,29 @@ def plain_table(
     frame: pd.DataFrame,
     start_ns: int,
     *,
+    num_ranks: int = 1,
     title: bool = True,
     important: Sequence[str] = (),
 ) -> Fitted:
     """Return any table, formatted by column unit; points in time count from `start_ns`.
+
+    Numbers of calls that are not whole as means over `num_ranks` are shown in all.
 
     By default the most important columns are the first, the first with a size, a time or a share,
     and then those that the page shows.
     """
     headings, texts = {}, {}
     for column in analysis.columns:
-        unit, values = column.unit, frame[column.name]
-        if unit == INSTANT:
-            unit, values = "ns", (values - start_ns).where(values >= 0, math.nan)
+        values = frame[column.name]
+        if column.unit == INSTANT:
+            column = replace(column, unit="ns")
+            values = (values - start_ns).where(values >= 0, math.nan)
         elif column.type is int and column.name not in MAY_BE_NEGATIVE:
             values = values.where(values >= 0, math.nan)
         headings[column.name] = column.name.removesuffix("_ns").removesuffix("_bytes")
         is_change = column.name.endswith("_change")
         texts[column.name] = [
-            f"{'+' if is_change and value > 0 else ''}{text_of_value(value, unit)}"
+            f"{'+' if is_change and value > 0 else ''}{_text(column, value, num_ranks)}"
             for value in values
         ]
     return fitted(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len, set_cell_size
 
 from commtrace.escaping import visible
-from commtrace.units import text_of_value
+from commtrace.units import text_of_mean, text_of_value
 from commtrace_cli.terminal import Text, colour_of_kind
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 UNITS = {"wire_bytes": "bytes", "time_ns": "ns", "blocked_ns": "ns", "num_calls": ""}
 LEAST_BAR = 12
 JOINED = " \u203a "
-_NUMBERS = 18
+_AMOUNT = 10
+"""Least width of a value with a gap before it."""
+_NUMBERS = _AMOUNT + 8
 """Width of a value, its share, and the gaps between them."""
 
 
@@ -108,11 +110,19 @@ def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> 
     """Return the rows as lines of a terminal `width` wide; values are the mean over ranks."""
     names = _names(rows)
     label = _label_width(names, width)
-    bar = max(width - label - _NUMBERS, LEAST_BAR)
+    amounts = [_amount(row.value / num_ranks, value, num_ranks) for row in rows]
+    longest = max(_AMOUNT, *(len(text) + 2 for text in amounts))
+    bar = max(width - label - _NUMBERS + _AMOUNT - longest, LEAST_BAR)
     return [
-        _line(row, _fit(name, label), text_of_value(row.value / num_ranks, UNITS[value]), bar)
-        for row, name in zip(rows, names, strict=True)
+        _line(row, _fit(name, label), amount.rjust(longest), bar)
+        for row, name, amount in zip(rows, names, amounts, strict=True)
     ]
+
+
+def _amount(mean: float, value: str, num_ranks: int) -> str:
+    if value == "num_calls":
+        return text_of_mean(mean, num_ranks)
+    return text_of_value(mean, UNITS[value])
 
 
 def num_truncated(rows: Sequence[Row], width: int) -> int:
@@ -134,7 +144,7 @@ def _line(row: Row, name: str, amount: str, bar: int) -> Text:
     first = min(round(row.start * bar), bar - 1)
     last = max(round((row.start + row.size) * bar), first + 1)
     line = Text(name, style="bold" if not row.depth else "")
-    line.append(f"{amount:>10}{row.size:>6.0%}  ", style="dim")
+    line.append(f"{amount}{row.size:>6.0%}  ", style="dim")
     line.append(" " * first)
     return line.append(
         "█" * (last - first), style=colour_of_kind(row.kind) if row.kind else "bright_black"

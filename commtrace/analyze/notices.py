@@ -17,7 +17,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
 from commtrace.tracefile import RECORDING, STEPS_FROM
-from commtrace.units import text_of_ranks
+from commtrace.units import counted, text_of_ranks
 
 EVERYTHING = "everything"
 
@@ -81,8 +81,9 @@ def _missing_ranks(frames: Frames) -> str:
     if not frames.num_ranks:
         return f"None of the {len(missing)} ranks left a recording."
     return (
-        f"{_ranks(missing)} left no recording: means are over the {frames.num_ranks} recorded "
-        "ranks, and waits are unknown for collectives with a missing member."
+        f"{_ranks(missing)} left no recording: means are over the "
+        f"{counted(frames.num_ranks, 'recorded rank')}, and waits are unknown for collectives with "
+        "a missing member."
     )
 
 

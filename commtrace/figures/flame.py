@@ -7,6 +7,7 @@ the number of events. Nodes smaller than `SMALLEST` of the total are left out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -31,7 +32,7 @@ from commtrace.figures.theme import (
     titled,
 )
 from commtrace.schema import PHASES
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import text_of_bytes, text_of_duration, text_of_mean
 
 VALUES: dict[str, str] = {
     name: MEASURE[name].long_heading
@@ -277,7 +278,7 @@ def _paths(nodes: pd.DataFrame) -> list[str]:
 
 def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
     rows: list[Any] = list(nodes.itertuples(index=False))
-    whole = rows[0]
+    whole, calls = rows[0], partial(text_of_mean, num_ranks=num_ranks)
     return [
         lines(
             (
@@ -287,7 +288,7 @@ def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
                 _amount("sent", text_of_bytes, node.wire_bytes, whole.wire_bytes, num_ranks),
                 _amount("time", text_of_duration, node.time_ns, whole.time_ns, num_ranks),
                 _amount("exposed", text_of_duration, node.blocked_ns, whole.blocked_ns, num_ranks),
-                _amount("calls", "{:,.6g}".format, node.num_calls, whole.num_calls, num_ranks),
+                _amount("calls", calls, node.num_calls, whole.num_calls, num_ranks),
             )
         )
         for node, path in zip(rows, _paths(nodes), strict=True)

@@ -17,7 +17,7 @@ from commtrace.analyze.findings import by_missing_data, unanswered
 from commtrace.analyze.findings.finding import MAX_EVIDENCE
 from commtrace.analyze.matching import numbers
 from commtrace.report.answers import Answers
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import contracted, counted, counted_mean, text_of_bytes, text_of_duration
 
 MAX_CARDS = 100
 
@@ -59,7 +59,8 @@ def finding_cards(answers: Answers) -> list[Card]:
     """Return the findings as cards, the costliest first, at most `MAX_CARDS`."""
     table = answers.findings.head(MAX_CARDS)
     of_what = "of its steps" if len(answers.frames.steps) else "of its time"
-    return [_finding(row, of_what) for row in table.to_dict("records")]
+    num_ranks = max(answers.frames.num_ranks, 1)
+    return [_finding(row, of_what, num_ranks) for row in table.to_dict("records")]
 
 
 def unevaluated_rules(answers: Answers) -> dict[str, list[str]]:
@@ -72,7 +73,7 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
     whole, problems = answers.whole, answers["consistency"]
     num_faults = int(problems["is_fault"].sum())
     num_open = len(problems) - num_faults
-    of_what = f"{len(whole.comm):,} calls of {whole.num_ranks} ranks"
+    of_what = f"{counted(len(whole.comm), 'call')} of {counted(whole.num_ranks, 'rank')}"
     unchecked = f"; {num_open} thing{_s(num_open)} could not be checked" if num_open else ""
     if not len(whole.comm):
         word, text = "–", "There is no call to compare."
@@ -92,10 +93,10 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
     return ConsistencySummary(word, text, not num_faults, cards, len(problems) - len(rows))
 
 
-def _finding(row: Mapping[Any, Any], of_what: str) -> Card:
+def _finding(row: Mapping[Any, Any], of_what: str, num_ranks: int) -> Card:
     places = (row["module"], row["op"], row["kind"], row["source"])
     axis = f"axis {row['mesh_axis']}" if row["mesh_axis"] else ""
-    calls = f"{row['num_calls']:,.4g} calls per rank"
+    calls = counted_mean(row["num_calls"], num_ranks, "call", " per rank")
     costs = []
     if row["cost_ns"] > 0:
         costs.append(text_of_duration(row["cost_ns"]))
@@ -113,7 +114,7 @@ def _finding(row: Mapping[Any, Any], of_what: str) -> Card:
 
 
 def _problem(row: Mapping[Any, Any], evidence: str) -> Card:
-    ranks = f"rank{'s' if ',' in row['ranks'] else ''} {row['ranks']}"
+    ranks = f"rank{'s' if ',' in row['ranks'] else ''} {contracted(row['ranks'])}"
     blamed = f"blamed: {ranks}" if row["ranks"] and row["is_fault"] else ""
     group = f"group {row['mesh_axis'] or row['group']}" if row["group"] else ""
     number = f"collective {row['number']} of it" if group and row["number"] >= 0 else ""

@@ -10,7 +10,7 @@ from commtrace.escaping import visible
 from commtrace.report.answers import Answers
 from commtrace.report.cards import consistency_summary
 from commtrace.report.tiles import NOT_KNOWN, Tile, tiles
-from commtrace.units import text_of_value
+from commtrace.units import counted, text_of_mean, text_of_value
 from commtrace.views.html import html
 
 _SHOWN = ("kind", "num_calls", "payload_bytes", "wire_bytes", "blocked_ns")
@@ -94,11 +94,7 @@ def _name(frames: Frames) -> str:
 
 
 def _about(frames: Frames) -> str:
-    num_ranks, num_calls = frames.num_ranks, len(frames.comm)
-    return (
-        f"{num_calls:,} call{'' if num_calls == 1 else 's'} "
-        f"of {num_ranks:,} rank{'' if num_ranks == 1 else 's'}"
-    )
+    return f"{counted(len(frames.comm), 'call')} of {counted(frames.num_ranks, 'rank')}"
 
 
 def _notices(frames: Frames) -> list[str]:
@@ -119,6 +115,11 @@ def _kinds(frames: Frames) -> list[tuple[str, ...]]:
     table = analysis.function(frames)[list(columns)]
     rows: Any = table.itertuples(index=False)
     return [
-        tuple(text_of_value(value, units[name]) for name, value in zip(columns, row, strict=True))
+        tuple(
+            text_of_mean(value, max(frames.num_ranks, 1))
+            if name == "num_calls"
+            else text_of_value(value, units[name])
+            for name, value in zip(columns, row, strict=True)
+        )
         for row in rows
     ]

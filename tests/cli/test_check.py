@@ -13,7 +13,7 @@ import pytest
 from commtrace.tracefile import write_trace
 from tests.cli.conftest import Commtrace
 from tests.commtrace.analyze.consistency.runs import changed, training
-from tests.commtrace.analyze.rows import rank_row, trace_of
+from tests.commtrace.analyze.rows import call, group, rank_row, trace_of
 
 
 @pytest.fixture
@@ -81,3 +81,43 @@ def test_a_file_that_is_no_trace_ends_with_code_3(commtrace: Commtrace, tmp_path
     (tmp_path / "no.json").write_text("{}")
     ended = commtrace("check", tmp_path / "no.json")
     assert (ended.code, ended.out) == (3, "")
+
+
+@pytest.fixture
+def lonely_json(tmp_path: Path) -> Path:
+    """A trace of 300 ranks, of which only the first left a recording, of one call."""
+    facts = {"world_size": 300, "missing_ranks": list(range(1, 300))}
+    alone = trace_of([call()], ranks=[rank_row(0)], groups=[group(ranks=range(300))], run=facts)
+    return write_trace(alone, tmp_path / "lonely.json")
+
+
+@pytest.fixture
+def mixed_json(tmp_path: Path) -> Path:
+    """A trace of 300 ranks, of which the last hundred reduce another type."""
+    types = {rank: "float32" if rank < 200 else "bfloat16" for rank in range(300)}
+    rows = [call(rank=rank, id=0, seq=0, dtype=dtype) for rank, dtype in types.items()]
+    return write_trace(trace_of(rows, num_ranks=300), tmp_path / "mixed.json")
+
+
+def test_many_blamed_ranks_are_contracted_for_people_and_listed_for_programs(
+    commtrace: Commtrace, mixed_json: Path
+) -> None:
+    raw = ",".join(map(str, range(200, 300)))
+    ended = commtrace("check", mixed_json)
+    assert "\ndtype  blamed: 200-299 (100 ranks)\n" in ended.out
+    assert "299 (100 ranks)" in commtrace("table", mixed_json, "consistency", columns=200).out
+    for command in (["check", mixed_json], ["table", mixed_json, "consistency"]):
+        (row,) = csv.DictReader(io.StringIO(commtrace(*command, "--csv").out))
+        (same,) = json.loads(commtrace(*command, "--json").out)["consistency"]["rows"]
+        assert (row["ranks"], same["ranks"]) == (raw, raw)
+
+
+def test_one_rank_and_one_call_are_named_in_the_singular(
+    commtrace: Commtrace, lonely_json: Path
+) -> None:
+    ended = commtrace("check", lonely_json)
+    lines = " ".join(ended.out.split())
+    assert "1 call of 1 rank" in ended.out.splitlines()[0]
+    assert "over the 1 recorded rank, and waits" in lines
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert not re.search(r"\b\d+,\d+,\d+", ended.out), "a list of ranks is not contracted"

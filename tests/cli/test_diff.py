@@ -75,6 +75,97 @@ def test_time_is_a_metric_and_a_tolerance_lets_it_grow(
     assert commtrace("diff", run_json, longer_json, *options, "--tolerance", "2").code == 0
 
 
+@pytest.fixture
+def wider_json(tmp_path: Path) -> Path:
+    """The same run of twice as many ranks."""
+    return write_synthetic_run(tmp_path / "wider.json", world_size=8)
+
+
+def test_a_page_is_written_and_named(
+    commtrace: Commtrace, run_json: Path, longer_json: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "diff.html"
+    ended = commtrace("diff", run_json, longer_json, "-o", page)
+    assert (ended.code, ended.out) == (0, "")
+    assert re.search(rf"^wrote {re.escape(str(page))} \(.*\)$", ended.err, re.MULTILINE)
+    assert f"next  python -m webbrowser {page}\n" in ended.err
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert all(name in text for name in ("run.json", "longer.json"))
+    again = commtrace("diff", run_json, longer_json, "-o", page)
+    assert (again.code, page.read_text()) == (2, text)
+    assert commtrace("diff", longer_json, run_json, "-o", page, "--force").code == 0
+    assert page.read_text() != text
+
+
+def test_a_page_has_all_runs_and_leaves_the_exit_code_to_what_grew(
+    commtrace: Commtrace, run_json: Path, longer_json: Path, wider_json: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "diff.html"
+    runs = (run_json, wider_json, longer_json)
+    ended = commtrace("diff", *runs, "-o", page, "--fail-on-increase", "calls")
+    assert ended.code == 1
+    assert ended.err.endswith("calls grew per step in longer.json: 10 -> 15 (+5)\n")
+    assert all(path.name in page.read_text() for path in runs)
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_three_runs_are_each_compared_with_the_first(
+    commtrace: Commtrace, run_json: Path, longer_json: Path, wider_json: Path, columns: int
+) -> None:
+    ended = commtrace("diff", run_json, longer_json, wider_json, columns=columns)
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "note: The runs have 4, 4 and 8 ranks" in ended.out
+    longer = lines.index("longer.json, compared with the baseline")
+    assert lines[longer + 1] == "5 added, 10 the same"
+    assert lines[longer + 2].startswith("in a step: 10 -> 15 calls (+50%)")
+    wider = lines.index("wider.json, compared with the baseline")
+    assert lines[wider + 2].startswith("in a step: 10 -> 10 calls, 6.14 kB -> ")
+    by_module, by_kind = ended.out.index("What changed, by module"), ended.out.index("by kind")
+    assert wider < by_module < by_kind
+    assert re.search(r"^ *layers\.2 .*\+", ended.out, re.MULTILINE)
+    assert re.search(r"^ *all_reduce .*\+", ended.out, re.MULTILINE)
+    assert "longer.json" in ended.out[by_module:].splitlines()[1]
+    few = commtrace("diff", run_json, longer_json, wider_json, "--rows", "1").out
+    assert re.search(r"^\d+ more: --rows \d+ *$", few, re.MULTILINE)
+
+
+def test_json_and_csv_of_three_runs_name_the_run_of_each_row(
+    commtrace: Commtrace, run_json: Path, longer_json: Path, wider_json: Path
+) -> None:
+    runs = (run_json, longer_json, wider_json)
+    rows = list(csv.DictReader(io.StringIO(commtrace("diff", *runs, "--csv").out)))
+    assert next(iter(rows[0])) == "run"
+    assert [row["run"] for row in rows] == ["longer.json"] * 15 + ["wider.json"] * 10
+    added = {row["module"] for row in rows if row["change"] == "added"}
+    assert {name[:9] for name in added} == {"layers.2."}
+    document = json.loads(commtrace("diff", *runs, "--json").out)
+    same = document["diff"]["rows"]
+    assert [(row["run"], row["module"]) for row in same] == [
+        (row["run"], row["module"]) for row in rows
+    ]
+    assert [(run["name"], run["num_ranks"], run["num_steps"]) for run in document["runs"]] == [
+        *(("run.json", 4, 3), ("longer.json", 4, 3), ("wider.json", 8, 3)),
+    ]
+
+
+def test_the_run_in_which_something_grew_is_named(
+    commtrace: Commtrace, run_json: Path, longer_json: Path, wider_json: Path
+) -> None:
+    guarded = ("--fail-on-increase", "bytes", "--fail-on-increase", "calls")
+    ended = commtrace("diff", run_json, wider_json, longer_json, *guarded)
+    assert ended.code == 1
+    grown = [line for line in ended.err.splitlines() if " grew " in line]
+    assert [re.sub(r": .*", "", line) for line in grown] == [
+        "wire_bytes grew per step in wider.json",
+        "wire_bytes grew per step in longer.json",
+        "calls grew per step in longer.json",
+    ]
+    assert commtrace("diff", longer_json, run_json, run_json, *guarded).code == 0
+
+
 def test_an_increase_in_something_else_is_refused(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("diff", run_json, run_json, "--fail-on-increase", "mood")
     assert ended.code == 2

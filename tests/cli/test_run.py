@@ -95,6 +95,57 @@ def test_ranks_are_recorded_and_their_output_passes_through(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "train.py"]
 
 
+@pytest.mark.parametrize(("options", "detail"), [((), "collective"), (("--detail", "op"), "op")])
+def test_the_project_s_detail_is_that_of_a_run_unless_the_command_names_one(
+    tmp_path: Path, options: tuple[str, ...], detail: str
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.commtrace]\ndetail = "collective"\n')
+    (tmp_path / "train.py").write_text(GREETING)
+    ended = run("-n", "1", *options, "train.py", folder=tmp_path)
+    assert ended.code == 0, ended.err
+    trace = read_trace(tmp_path / "run.json")
+    assert (trace.run["detail"], trace.num_rows("comm")) == (detail, 1)
+
+
+TRAINER = """\
+import torch
+import torch.distributed as dist
+
+def fit():
+    dist.all_reduce(torch.ones(8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "place"),
+    [
+        ((), "", ("loop.py", 5)),
+        (("--library", "trainer"), "", ("train.py", 4)),
+        (("--library", "others"), "trainer", ("train.py", 4)),
+    ],
+)
+def test_calls_of_a_library_that_the_command_names_are_of_the_line_that_calls_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    variable: str,
+    place: tuple[str, int],
+) -> None:
+    monkeypatch.setenv("COMMTRACE_LIBRARIES", variable)
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "loop.py").write_text(TRAINER)
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\nfrom trainer.loop import fit\n"
+        'dist.init_process_group("gloo")\nfit()\n'
+    )
+    ended = run("-n", "1", *options, "train.py", folder=tmp_path)
+    assert ended.code == 0, ended.err
+    comm = read_trace(tmp_path / "run.json").tables["comm"]
+    assert [(Path(file).name, line) for file, line in zip(
+        comm["source_file"], comm["source_line"], strict=True
+    )] == [place]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [

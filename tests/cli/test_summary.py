@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,3 +210,19 @@ def test_shares_are_of_the_run_where_no_steps_are_marked(
     headings = commtrace("summary", trace, "--by", "kind", columns=140).out
     assert "of the run" in headings
     assert "of the steps" not in headings
+
+
+@pytest.mark.parametrize("by", ["kind", "module"])
+def test_few_calls_of_many_ranks_are_counted_in_all_in_the_tables(
+    commtrace: Commtrace, tmp_path: Path, by: str
+) -> None:
+    few = [call(id=n, seq=n, at=9 * n, module="m") for n in range(3)]
+    each = [call(rank=rank, at=99, kind="barrier", id=9, module="n") for rank in range(64)]
+    path = write_trace(trace_of([*few, *each], num_ranks=64), tmp_path / "few.json")
+    ended = commtrace("summary", path, "--by", by)
+    named = {"kind": ("all_reduce", "barrier"), "module": ("m", "n")}[by]
+    assert re.search(rf"^ *{named[0]} +3 in all\b", ended.out, re.MULTILINE)
+    assert re.search(rf"^ *{named[1]} +1\b", ended.out, re.MULTILINE)
+    exact = commtrace("summary", path, "--by", "kind", "--csv").out
+    counts = {row["kind"]: row["num_calls"] for row in csv.DictReader(io.StringIO(exact))}
+    assert counts == {"all_reduce": str(3 / 64), "barrier": "1.0"}

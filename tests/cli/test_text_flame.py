@@ -88,3 +88,14 @@ def test_rows_of_a_training_run_add_up(value: str) -> None:
 
 def test_every_measure_has_a_unit() -> None:
     assert UNITS.keys() == VALUES.keys()
+
+
+def test_few_calls_of_many_ranks_are_counted_in_all() -> None:
+    frames = run_of([call(module="m"), *(call(rank=rank, module="n") for rank in range(64))] * 2000)
+    rows = list(Tree(flame_nodes(frames), "num_calls").rows())
+    lines = [line.plain for line in flame_lines(rows, "num_calls", 64, 80)]
+    amounts = {row.name.split()[0]: line for row, line in zip(rows, lines, strict=True)}
+    assert "  130,000 in all  100%  " in amounts["all"]
+    assert "     2,000 in all  " in amounts["m"]
+    assert "            2,000  " in amounts["n"]
+    assert {len(line.rstrip()) for line in lines[:2]} == {80}

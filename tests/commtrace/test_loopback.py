@@ -91,6 +91,39 @@ def test_no_socket_of_a_run_can_be_reached_from_elsewhere(
         assert process.communicate(timeout=60) == ("exit code 0\n", "")
 
 
+LAUNCH = """
+import os, sys, time
+import commtrace
+import torch, torch.distributed as dist
+
+def meet(folder):
+    dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(4))
+    open(os.path.join(folder, f"ready-{dist.get_rank()}"), "w").close()
+    while not os.path.exists(os.path.join(folder, "go on")):
+        time.sleep(0.05)
+    dist.all_reduce(torch.ones(4))
+
+if __name__ == "__main__":
+    run = commtrace.launch(meet, int(sys.argv[1]), args=(sys.argv[4],))
+    print(len(run.comm), "calls")
+"""
+
+
+@linux
+def test_no_socket_of_a_launched_function_can_be_reached_from_elsewhere(tmp_path: Path) -> None:
+    nowhere = tmp_path / "spools"
+    with launcher(
+        tmp_path / "-", str(tmp_path), nproc=2, spools=nowhere, program=LAUNCH
+    ) as process:
+        wait_until(lambda: is_met(tmp_path), process)
+        sockets = listening({process.pid} | descendants(process.pid))
+        assert len(sockets) >= 3  # a store, and gloo on two ranks
+        assert beyond_loopback(sockets) == set()
+        (tmp_path / "go on").touch()
+        assert process.communicate(timeout=60)[0] == "4 calls\n"
+
+
 @linux
 def test_a_store_that_the_script_makes_itself_is_left_as_it_is_and_is_seen(tmp_path: Path) -> None:
     """Control experiment: the test above would detect such a socket."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import commtrace
 from commtrace.temporary_folders import remove_abandoned, scratch_folder
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +86,33 @@ def test_spools_stay_and_their_place_is_reported_once() -> None:
     assert [path.name for path in folder.iterdir()] == ["rank-00000.spool"]
     assert remove_abandoned() == []
     assert (folder / "rank-00000.spool").read_bytes() == b"what was recorded"
+
+
+def test_a_run_of_the_command_removes_what_a_killed_one_has_left(temporary: Path) -> None:
+    abandoned, recorded = killed(), killed("rank-00000.spool")
+    (temporary / "train.py").write_text("")
+    paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "commtrace_cli", "run", "--nproc", "1", "train.py"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        cwd=temporary, text=True, capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert not abandoned.exists()
+    assert (
+        f"note: a killed process left a recording in {recorded}: `commtrace merge" in ended.stderr
+    )
+
+
+def nothing() -> None:
+    """The program of a rank."""
+
+
+def test_a_launch_removes_what_a_killed_one_has_left() -> None:
+    abandoned, recorded = killed(), killed("rank-00000.spool")
+    with pytest.warns(UserWarning, match=rf"left a recording in {re.escape(str(recorded))}: "):
+        commtrace.launch(nothing, 1)
+    assert not abandoned.exists()
+    assert (recorded / "rank-00000.spool").exists()
 
 
 def test_folders_of_others_are_left_alone(temporary: Path) -> None:

@@ -11,10 +11,11 @@ import gzip
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from commtrace.analyze import CATALOG
 from commtrace.tracefile import write_trace
 from tests.fuzz.mutations import (
     bomb,
@@ -29,6 +30,7 @@ from tests.fuzz.seeds import seeds
 from tests.fuzz.unusual import unusual_run, unusual_spools
 
 OUT = "out"
+OUT_FOLDER = "tables"
 BASELINE = "baseline"
 
 WEIGHTS = {"run": 7, "spools": 7, "profile": 4, "dump": 4, "pickle": 3, "baseline": 2, "special": 1}
@@ -37,37 +39,41 @@ WEIGHTS = {"run": 7, "spools": 7, "profile": 4, "dump": 4, "pickle": 3, "baselin
 _TURN = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
 _STRIDE = 11
 
-TABLES = (
-    "by_module", "consistency", "by_rank", "matrix", "skew", "by_step", "overlap", "stragglers",
-    "wait_states", "activity", "sizes", "by_group", "rank_waits", "facts", "by_source",
-)  # fmt: skip
+TABLES = tuple(CATALOG)
 ROWS = ("comm", "ops", "groups", "ranks", "steps")
-
-LOOKING: tuple[Callable[[str, int], tuple[str, ...]], ...] = (
-    lambda trace, n: ("summary", trace, *_format(n)),
-    lambda trace, n: ("table", trace, TABLES[n % len(TABLES)], *_format(n // len(TABLES))),
-    lambda trace, n: ("check", trace),
-    lambda trace, n: ("findings", trace, *_format(n)),
-    lambda trace, n: ("explain", trace, ("longest", "biggest", "0:3")[n % 3]),
-    lambda trace, n: ("diff", *((trace, "sound.json"), ("sound.json", trace))[n % 2]),
-    lambda trace, n: ("dump", trace, ROWS[n % len(ROWS)], *_format(n)),
-    lambda trace, n: ("info", trace, *(("--json",) if n % 3 == 0 else ())),
-    lambda trace, n: (
-        "export", trace, "--to", ("perfetto", "speedscope")[n % 2], "-o", OUT, "--force",
-    ),
-    lambda trace, n: ("report", trace, "-o", OUT, "--force"),
-    lambda trace, n: ("flame", trace, *((), ("-o", f"{OUT}.html", "--force"))[n % 2]),
-    lambda trace, n: ("timeline", trace, *((), ("-o", f"{OUT}.html", "--force"))[n % 2]),
+FORMATS: tuple[tuple[str, ...], ...] = ((), ("--json",), ("--csv",), ())
+_TO_FILE = ("-o", OUT, "--force")
+_TO_PAGE = ("-o", f"{OUT}.html", "--force")
+PARTS: tuple[tuple[str, ...], ...] = (
+    (), (), ("--window", "1ms:"), ("--window", "0.5ms:2ms"), ("--steps", "1"), ("--steps", "0:1"),
 )  # fmt: skip
-"""Commands that read a trace, given its path and a number that selects their options."""
+"""Parts of a run that a page can show; the whole run twice, because it has most to fail at."""
+
+LOOKING: dict[str, tuple[Sequence[tuple[str, ...]], ...]] = {
+    "summary TRACE": ([(), ("--json",), ("--csv", "--by", "kind"), ("--csv", "--by", "module")],),
+    "table TRACE": ([(name,) for name in TABLES], FORMATS),
+    "check TRACE": (FORMATS,),
+    "findings TRACE": (FORMATS, [(), ("--fail-on", "any")]),
+    "explain TRACE": ([("longest",), ("biggest",), ("0:3",)],),
+    "diff": (
+        [("TRACE", "sound.json"), ("sound.json", "TRACE"), ("sound.json", "TRACE", "sound.json")],
+        [*FORMATS, _TO_PAGE],
+    ),
+    "dump TRACE": ([(name,) for name in ROWS], FORMATS),
+    "info TRACE": ([(), ("--json",), ()],),
+    "export TRACE": (
+        [("--to", "perfetto", *_TO_FILE), ("--to", "speedscope", *_TO_FILE),
+         ("--to", "csv", "-o", OUT_FOLDER)],
+    ),
+    "report TRACE": ([_TO_FILE], PARTS),
+    "flame TRACE": ([(), _TO_PAGE],),
+    "timeline TRACE": ([(), _TO_PAGE], PARTS),
+}  # fmt: skip
+"""Commands that read a trace, and choices of options: one of each list, by chance."""
 
 NUM_LOOKS = 4
 UNUSUAL = 0.5
 """Share of the run files and spools that are well-formed but have unusual content."""
-
-
-def _format(number: int) -> tuple[str, ...]:
-    return ((), ("--json",), ())[number % 3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +97,14 @@ class Case:
 
 def looks(trace: str, number: int, most: int = NUM_LOOKS) -> list[tuple[str, ...]]:
     """Return some of the commands that read a trace; consecutive numbers give different ones."""
-    first = number * most
-    chosen = [LOOKING[(first + place) % len(LOOKING)] for place in range(most)]
-    return [of(trace, number // len(LOOKING)) for of in chosen]
+    first, chance, commands = number * most, random.Random(number), list(LOOKING)
+    chosen = [commands[(first + place) % len(commands)] for place in range(most)]
+    return [_command(chance, command, trace) for command in chosen]
+
+
+def _command(chance: random.Random, command: str, trace: str) -> tuple[str, ...]:
+    options = [word for choices in LOOKING[command] for word in chance.choice(choices)]
+    return tuple(trace if word == "TRACE" else word for word in (*command.split(), *options))
 
 
 def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:

@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -20,7 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.cases import BASELINE, Case
+from commtrace.schema import TABLES
+from tests.fuzz.cases import BASELINE, OUT_FOLDER, Case
 
 TIME_LIMIT_S = 60
 """CPU time in seconds that a command may take."""
@@ -30,8 +32,8 @@ MOST_GROWTH_BYTES = 512 << 20
 GROWTH_PER_BYTE = 250
 SENTINEL = b"what was there before"
 
-CODES = {"check": (0, 1, 3), "diff": (0, 3), "explain": (0, 2, 3)}
-"""Exit codes by command; all other commands have 0 and 3."""
+CODES = {"check": {1}, "explain": {2}, "--fail-on": {1}, "--window": {2}, "--steps": {2}}
+"""Exit codes of a command or an option; every command also has 0 and 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,16 @@ def _judged(case: Case, words: tuple[str, ...], folder: Path) -> Outcome:
     code, err, failure = _run(words, folder)
     seconds = time.monotonic() - began
     growth = _peak() - before
-    defect = failure or _defect_of(words[0], code, err)
+    defect = failure or _defect_of(words, code, err)
     if not defect and growth > MOST_GROWTH_BYTES + GROWTH_PER_BYTE * size:
         defect = f"memory: {growth >> 20} MiB for {size} bytes"
     if not defect and output is not None:
         defect = _destroyed(output, code)
     left = {path.name for path in folder.iterdir()} - names
+    if code == 0 and OUT_FOLDER in words:
+        defect = defect or _incomplete(folder / OUT_FOLDER)
+        left -= {OUT_FOLDER}
+    shutil.rmtree(folder / OUT_FOLDER, ignore_errors=True)
     if not defect and left:
         defect = f"left behind: {', '.join(sorted(left))}"
     if output is not None and output.is_file() and output.name != "imported.json":
@@ -104,7 +110,8 @@ def _is_small(path: Path) -> bool:
 
 
 def _output_of(words: tuple[str, ...], folder: Path) -> Path | None:
-    return folder / words[words.index("-o") + 1] if "-o" in words else None
+    is_file = "-o" in words and OUT_FOLDER not in words
+    return folder / words[words.index("-o") + 1] if is_file else None
 
 
 def _run(words: tuple[str, ...], folder: Path) -> tuple[int, str, str]:
@@ -187,11 +194,11 @@ def _where(error: BaseException) -> str:
     return f"{type(error).__name__} at {place}: {str(error)[:120]}"
 
 
-def _defect_of(command: str, code: int, err: str) -> str:
+def _defect_of(words: tuple[str, ...], code: int, err: str) -> str:
     """Return the defect of an exit without a traceback, or an empty string."""
     if "Traceback" in err:
         return "traceback on stderr"
-    if code not in CODES.get(command, (0, 3)):
+    if code not in {0, 3}.union(*(CODES.get(word, ()) for word in words)):
         return f"exit code {code}"
     if code == 3:
         missing = [
@@ -209,6 +216,12 @@ def _destroyed(output: Path, code: int) -> str:
     if code == 0 and (not written or written == SENTINEL):
         return "no output was written"
     return ""
+
+
+def _incomplete(tables: Path) -> str:
+    """Return the defect of a folder of tables, which has a file for each."""
+    lacking = [name for name in TABLES if not (tables / f"{name}.csv").is_file()]
+    return f"no table {', '.join(lacking)} was written" if lacking else ""
 
 
 def _forget_peak() -> int:

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from commtrace.analyze import CATALOG
+from commtrace.schema import TABLES
 from commtrace.tracefile import read_trace, write_trace
 from tests.fuzz import examine as examining
 from tests.fuzz.__main__ import Worker, again, keep, run, summary
-from tests.fuzz.cases import Case
+from tests.fuzz.cases import LOOKING, OUT_FOLDER, Case, looks
 from tests.fuzz.examine import examine
+from tests.fuzz.seeds import seeds
 from tests.fuzz.unusual import unusual_run
 
 NUM_CASES = 28
@@ -28,6 +31,37 @@ def test_a_short_run_finds_no_defect() -> None:
     assert {each.code for each in found} >= {0, 3}
     assert len({each.command for each in found}) >= 12
     assert len(summary(found)) > len({each.command for each in found})
+
+
+def test_every_table_and_every_choice_of_a_command_has_its_turn() -> None:
+    asked = [words for number in range(1500) for words in looks("TRACE", number)]
+    words_of: dict[str, set[str]] = {command: set() for command in LOOKING}
+    for words in asked:
+        command = f"{words[0]} TRACE" if f"{words[0]} TRACE" in LOOKING else words[0]
+        words_of[command].update(words)
+    assert words_of["table TRACE"] >= {*CATALOG, "--json", "--csv"}
+    for command, choices in LOOKING.items():
+        named = {word for each in choices for options in each for word in options}
+        assert words_of[command] >= named, command
+    assert [words for words in asked if words[0] == "diff"].count(
+        ("diff", "sound.json", "TRACE", "sound.json", "-o", "out.html", "--force")
+    )
+    assert looks("TRACE", 7) == looks("TRACE", 7)
+
+
+def test_an_export_without_one_of_its_tables_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exported(case: Case, folder: Path) -> list[tuple[str, ...]]:
+        (folder / "sound.json").write_bytes(seeds().run)
+        return [("export", "sound.json", "--to", "csv", "-o", OUT_FOLDER)]
+
+    monkeypatch.setattr(Case, "write", exported)
+    assert defects(Case(5, 0), tmp_path) == []
+    assert not (tmp_path / OUT_FOLDER).exists()
+    kept = {name: columns for name, columns in TABLES.items() if name != "steps"}
+    monkeypatch.setattr("commtrace.exporters.tables.TABLES", kept)
+    assert defects(Case(5, 0), tmp_path) == ["no table steps was written"]
 
 
 def first(kind: str, seed: int = 5) -> Case:

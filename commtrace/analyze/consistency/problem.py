@@ -18,7 +18,7 @@ COLUMNS = (
         "",
         "number of the collective in the group, from 0; -1 if none in particular",
     ),
-    Column("ranks", str, "", "blamed ranks, `1,3`; empty if unknown"),
+    Column("ranks", str, "", "blamed ranks, `1,3`; empty if unknown", form="ranks"),
     Column("expected", str, "", "what the majority did"),
     Column("found", str, "", "what the others did"),
     Column("source", str, "", "source line of a blamed rank, or of one that is involved"),

@@ -12,6 +12,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
 from commtrace.schema import Column
 from commtrace.tracefile import RECORDING, STEPS_FROM
+from commtrace.units import counted_mean
 
 COLUMNS = (
     Column("rule", str, "", "name of the rule that found it"),
@@ -155,7 +156,39 @@ def transfer(frames: Frames, rows: pd.DataFrame) -> pd.Series:
     return known(moved.where(moved >= 0, rows["blocked_ns"]))
 
 
-def per_rank(frames: Frames, num: float) -> str:
-    """Format a count over all ranks as the mean per rank: `12` or `0.5`."""
-    each = num / max(frames.num_ranks, 1)
-    return f"{each:,.0f}" if each == round(each) else f"{each:,.2f}"
+def times_each(frames: Frames, num: int) -> str:
+    """Format a count over all ranks: `once per rank`, `2 times per rank` or `3 times in all`."""
+    mean = num / max(frames.num_ranks, 1)
+    return "once per rank" if mean == 1 else _counted(frames, num, "time", " per rank")
+
+
+def calls_each(frames: Frames, num: int) -> str:
+    """Format a number of calls over all ranks as the mean: `12 calls`, or `3 calls in all`."""
+    return _counted(frames, num, "call")
+
+
+_SINGULAR = {"are": "is", "carry": "carries", "send": "sends"}
+
+
+def calls_that(frames: Frames, num: int, of_what: str, verb: str) -> str:
+    """Begin a sentence about calls: `12 calls of send are`, `In all, 1 call of send is`.
+
+    Args:
+        frames: The run.
+        num: Number of calls over all ranks.
+        of_what: Text behind `calls`, with a space before it; may be empty.
+        verb: Verb in the plural, a key of `_SINGULAR`.
+    """
+    calls = calls_each(frames, num)
+    number = calls.removesuffix(_IN_ALL)
+    start = "In all, " if number != calls else ""
+    is_one = number.startswith("1 ")
+    return f"{start}{number}{of_what} {_SINGULAR[verb] if is_one else verb}"
+
+
+_IN_ALL = " in all"
+
+
+def _counted(frames: Frames, num: int, noun: str, each: str = "") -> str:
+    num_ranks = max(frames.num_ranks, 1)
+    return counted_mean(num / num_ranks, num_ranks, noun, each)

@@ -7,9 +7,10 @@ import pandas as pd
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
+    calls_each,
     known,
     lacks_several_steps,
-    per_rank,
+    times_each,
     transfer,
 )
 from commtrace.analyze.frame import Frames
@@ -29,13 +30,12 @@ def repeated_reduction(frames: Frames) -> list[Finding]:
     found = []
     if is_again.any():
         rows = gradients[is_again]
-        num = per_rank(frames, len(rows))
+        times = times_each(frames, len(rows))
         found.append(
             _again(
                 frames,
                 rows,
-                f"Gradients of the same parameters are reduced again {num} times per rank within "
-                "a step.",
+                f"Gradients of the same parameters are reduced again {times} within a step.",
                 "With gradient accumulation, reduce after the last pass only: no_sync() of "
                 "DistributedDataParallel, set_requires_gradient_sync(False) of FSDP.",
             )
@@ -49,7 +49,7 @@ def repeated_reduction(frames: Frames) -> list[Finding]:
                 frames,
                 rows,
                 "As many bytes as the step's reduced gradients are all-reduced again, "
-                f"in {per_rank(frames, len(rows))} calls{where}.",
+                f"in {calls_each(frames, len(rows))}{where}.",
                 "If these are the same gradients, remove this reduction: the library has reduced "
                 "them when the backward pass returns.",
             )

@@ -11,7 +11,7 @@ from commtrace.analyze.findings.finding import (
     known,
     lacks_layouts,
     lacks_steps,
-    per_rank,
+    times_each,
     transfer,
 )
 from commtrace.analyze.findings.layouts import Layout, layout
@@ -32,8 +32,8 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
         _again(
             frames,
             rows,
-            f"The same parameters are gathered again within a step, {_times(frames, rows)} per "
-            f"rank, unchanged: {_few(str(names))}.",
+            "The same parameters are gathered again within a step, "
+            f"{times_each(frames, len(rows))}, unchanged: {_few(str(names))}.",
             "Keep them gathered between forward and backward if memory allows: "
             "reshard_after_forward=False of fully_shard, ShardingStrategy.SHARD_GRAD_OP of "
             "FullyShardedDataParallel.",
@@ -47,7 +47,7 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
             _again(
                 frames,
                 rows,
-                f"The same tensors are gathered again, {_times(frames, rows)} per rank, in "
+                f"The same tensors are gathered again, {times_each(frames, len(rows))}, in "
                 f"{where}, although no rank has written to them since.",
                 "Keep the gathered tensor and reuse it, if memory allows.",
             )
@@ -63,11 +63,6 @@ def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Findi
         cost_bytes=known(rows["wire_bytes"]).sum(),
         cost_ns=transfer(frames, rows).sum(),
     )
-
-
-def _times(frames: Frames, rows: pd.DataFrame) -> str:
-    number = per_rank(frames, len(rows))
-    return "once" if number == "1" else f"{number} times"
 
 
 def _parameters_again(frames: Frames) -> pd.Index:

@@ -8,10 +8,10 @@ import pandas as pd
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
+    calls_that,
     known,
     lacks_layouts,
     lacks_steps,
-    per_rank,
     transfer,
 )
 from commtrace.analyze.findings.layouts import layout
@@ -43,10 +43,10 @@ def small_messages(frames: Frames) -> list[Finding]:
         saved = rows["cost"].sum() - bundles["cost"].max().sum()
         mean = text_of_bytes(rows["payload_bytes"].mean())
         content = f"{carries}, " if carries else ""
+        of_what = f" of {kind} on {axes.get(group) or f'group {group}'} in {phase}"
         found.append(
             Finding(
-                title=f"{per_rank(frames, len(rows))} calls of {kind} on "
-                f"{axes.get(group) or f'group {group}'} in {phase} carry {content}{mean} on "
+                title=f"{calls_that(frames, len(rows), of_what, 'carry')} {content}{mean} on "
                 "average, too small for the full bandwidth of a link.",
                 advice=_TOGETHER.get(str(carries), _TOGETHER[""]),
                 rows=rows.index,
@@ -71,7 +71,7 @@ def unused_parameter_flags(frames: Frames) -> list[Finding]:
     flags = frames.comm[frames.comm["carries"] == "flags"]
     return [
         Finding(
-            title=f"{per_rank(frames, len(rows))} calls send flags of used parameters "
+            title=f"{calls_that(frames, len(rows), '', 'send')} flags of used parameters "
             "(find_unused_parameters=True), but DistributedDataParallel has found none unused.",
             advice="Remove find_unused_parameters=True: it searches the autograd graph after "
             "each forward pass, sends these flags, and keeps the buckets in their first order. "
@@ -119,8 +119,8 @@ def float32_messages(frames: Frames) -> list[Finding]:
     wide = wide[top.isin(halves)]
     return [
         Finding(
-            title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} of {module} "
-            "carry float32 where the module computes in 16 bits.",
+            title=calls_that(frames, len(rows), f" of {kind} in {phase} of {module}", "carry")
+            + " float32 where the module computes in 16 bits.",
             advice="Reduce or gather in 16 bits (reduce_dtype, or a cast before), if the precision "
             "suffices.",
             rows=rows.index,
@@ -184,7 +184,7 @@ def outside_modules(frames: Frames) -> list[Finding]:
     calls = comm[passes & ~in_module(comm)]
     return [
         Finding(
-            title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} are outside of "
+            title=f"{calls_that(frames, len(rows), f' of {kind} in {phase}', 'are')} outside of "
             f"any module, at {file or 'an unknown line'}{f':{line}' if file else ''}.",
             advice="Move them into a module, so that they are attributed to it, or check that they "
             "are intended.",

@@ -78,10 +78,13 @@ class Flame {
   }
 
   amount(id) {
-    const values = this.values[this.value];
+    const values = this.values[this.value], ranks = this.figure.layout.meta.num_ranks;
     const share = values[0] ? `, ${(100 * values[Number(id)] / values[0]).toFixed(1)} % of all` : "";
+    // As commtrace.units.text_of_mean: calls that are not whole per rank are counted in all.
+    const inAll = this.value === "num_calls" && values[Number(id)] % ranks;
     const unit = { wire_bytes: "bytes", time_ns: "ns", blocked_ns: "ns", num_calls: "" }[this.value];
-    return `${FORMATS[unit](values[Number(id)] / this.figure.layout.meta.num_ranks)} per rank${share}`;
+    const amount = FORMATS[unit](values[Number(id)] / (inAll ? 1 : ranks));
+    return `${amount} ${inAll ? "in all" : "per rank"}${share}`;
   }
 
   setMeasure(value) {
@@ -137,7 +140,7 @@ class Flame {
     this.colours = colours;
     const figure = recoloured(this.figure, colours);
     const [trace] = figure.data;
-    const values = this.values[this.value];
+    const values = this.values[this.value], ranks = this.figure.layout.meta.num_ranks;
     const nothing = !trace || !values[Number(this.level)];
     this.place.hidden = nothing;
     this.empty.hidden = !nothing;

@@ -147,6 +147,13 @@ def test_the_hover_text_says_what_one_rank_does() -> None:
     )
 
 
+def test_few_calls_of_many_ranks_are_counted_in_all_in_the_hover_text() -> None:
+    few = [call(module="m", id=n) for n in range(3)] + [call(module="n", id=3)]
+    trace = drawn(flame(run_of(few, num_ranks=64)))
+    texts = dict(zip(trace.labels, trace.hovertext, strict=True))
+    assert texts["m"].endswith("<br>calls 3 in all (75.0% of all)")
+
+
 def test_names_from_the_trace_are_no_markup() -> None:
     frames = run_of(
         [call(phase=HOSTILE, module=f"a.{HOSTILE}", op=HOSTILE, kind=HOSTILE, wire_bytes=1)]

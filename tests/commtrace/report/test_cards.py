@@ -47,3 +47,21 @@ def test_a_problem_shows_the_calls_of_its_collective() -> None:
 def test_one_rank_or_no_call_cannot_be_compared() -> None:
     assert consistency_summary(Answers(run_of())).word == "–"
     assert consistency_summary(Answers(run_of([call()], num_ranks=1))).word == "–"
+
+
+def test_few_calls_of_many_ranks_are_counted_in_all() -> None:
+    in_module = call(id=9, module="m")
+    few = [in_module, *(call(id=n, seq=n) for n in range(3))]
+    (card,) = finding_cards(Answers(run_of(few, num_ranks=64)))
+    assert card.facts[-1] == "3 calls in all"
+    assert card.title.startswith("In all, 3 calls of all_reduce in forward are outside of any")
+    each = [in_module, *(call(rank=rank) for rank in range(64))]
+    (card,) = finding_cards(Answers(run_of(each, num_ranks=64)))
+    assert card.facts[-1] == "1 call per rank"
+
+
+def test_many_ranks_that_are_blamed_are_contracted() -> None:
+    types = ["float32"] * 200 + ["bfloat16"] * 100
+    rows = [call(rank=rank, id=0, seq=0, dtype=dtype) for rank, dtype in enumerate(types)]
+    (card,) = consistency_summary(Answers(run_of(rows, num_ranks=300))).cards
+    assert "blamed: ranks 200-299 (100 ranks)" in card.facts

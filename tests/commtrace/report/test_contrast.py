@@ -1,17 +1,27 @@
-"""Every text of the page has WCAG level AA contrast with its background, in both themes."""
+"""Every text of a page has WCAG level AA contrast with its background, in both themes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from commtrace.analyze import load
 from commtrace.figures.theme import DARK, LIGHT, Theme, readable_on
+from commtrace.report import write_diff
+from commtrace.report.picture import write_flame, write_timeline
 from commtrace.report.style import page_colours
+from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.figures.test_theme import contrast
 from tests.commtrace.report.browsing import Open
+from tests.commtrace.synthetic import write_synthetic_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 AA, AA_LARGE = 4.5, 3.0
 
@@ -103,11 +113,49 @@ def test_every_text_that_is_shown_is_readable(
     page.locator("#table tbody tr").nth(1).click()
     page.click("#flame-blocks summary", force=True)
     page.wait_for_timeout(300)
+    assert too_faint(page, least=200) == {}
+
+
+@pytest.fixture(scope="module")
+def diff_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run that is compared with two others: one deeper, one of more ranks."""
+    folder = tmp_path_factory.mktemp("diff")
+    runs = [
+        load(write_synthetic_run(folder / f"{number}.json", **given))
+        for number, given in enumerate(({}, {"num_layers": 3}, {"world_size": 8}))
+    ]
+    return write_diff(runs, folder / "diff.html")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_every_text_of_the_page_that_compares_runs_is_readable(
+    open_page: Open, diff_page: Path, scheme: str, width: int
+) -> None:
+    page = open_page(diff_page, color_scheme=scheme, viewport={"width": width, "height": 900}).page
+    page.get_by_role("button", name="Calls").click()
+    page.wait_for_timeout(300)
+    assert too_faint(page, least=60) == {}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("write", [write_flame, write_timeline])
+def test_every_text_of_the_page_of_a_picture_is_readable(
+    open_page: Open, tmp_path: Path, scheme: str, write: Callable[..., object]
+) -> None:
+    path = tmp_path / "picture.html"
+    write(load(training_trace()), path)
+    page = open_page(path, color_scheme=scheme).page
+    page.wait_for_timeout(300)
+    assert too_faint(page, least=10) == {}
+
+
+def too_faint(page: Page, least: int) -> dict[str, float]:
+    """The texts of a page below AA with their contrast; the page shows at least that many texts."""
     found = page.evaluate(MEASURE)
-    assert len(found) > 200
-    too_faint = {
+    assert len(found) >= least
+    return {
         text: round(ratio, 2)
         for text, ratio, is_large in found
         if ratio < (AA_LARGE if is_large else AA)
     }
-    assert too_faint == {}

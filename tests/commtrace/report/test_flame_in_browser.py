@@ -44,6 +44,17 @@ def test_blocks_without_room_for_their_names_are_listed_with_their_paths(open_pa
     assert fields(page)["block"].startswith("forward/narrow/narrow.3")
 
 
+def test_few_calls_of_many_ranks_are_counted_in_all_in_the_list(open_page: Open) -> None:
+    calls = [call(id=n, module="wide", wire_bytes=1) for n in range(640)]
+    calls += [call(id=640 + n, module="narrow", wire_bytes=1) for n in range(3)]
+    page = open_page(run_of(calls, num_ranks=64)).page
+    page.click("#flame-value [data-value=num_calls]")
+    page.fill("#flame-search", "all_reduce")
+    page.wait_for_function("() => document.querySelectorAll('#flame-list .amount').length === 2")
+    amounts = page.locator("#flame-list .amount").all_text_contents()
+    assert sorted(amounts) == ["10 per rank, 99.5 % of all", "3 in all, 0.5 % of all"]
+
+
 def test_a_search_lists_what_it_finds_and_makes_the_rest_pale(shared: Page) -> None:
     before = shared.evaluate(f"{DATA}.marker.colors")
     shared.fill("#flame-search", "Attention MM")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,35 @@ def test_communication_outside_of_any_module_is_reported_with_its_line() -> None
     ]
     (one,) = found(calls, "outside_modules")
     assert (one["source"], one["cost_bytes"], one["evidence"]) == ("a.py:9", 7, "0:1")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "start"),
+    [
+        (range(8), "1 call of all_reduce in forward is outside"),
+        ([r for r in range(8) for _ in "ab"], "2 calls of all_reduce in forward are outside"),
+        ([5], "In all, 1 call of all_reduce in forward is outside"),
+        ([0, 5, 7], "In all, 3 calls of all_reduce in forward are outside"),
+        ([*range(8), *range(4)], "In all, 12 calls of all_reduce in forward are outside"),
+    ],
+)
+def test_titles_count_the_calls_of_a_rank_or_of_all_but_no_parts_of_calls(
+    ranks: Sequence[int], start: str
+) -> None:
+    calls = [call(rank=rank, id=number) for number, rank in enumerate(ranks)]
+    (one,) = found([call(id=99, module="m"), *calls], "outside_modules", num_ranks=8)
+    assert one["title"].startswith(f"{start} of any module")
+
+
+def test_what_few_of_many_ranks_repeat_is_counted_in_all() -> None:
+    known = {"step": 0, "kind": "all_gather", "carries": "parameters", "parameters": "w"}
+    calls = [call(id=i, seq=i, rank=rank, **known) for rank in (1, 2) for i in range(3)]
+    (one,) = found(calls, "repeated_all_gather", num_ranks=64)
+    assert "within a step, 4 times in all, unchanged" in one["title"]
+    known |= {"kind": "all_reduce", "carries": "gradients"}
+    reduced = [call(id=i, seq=i, rank=rank, **known) for rank in (1, 2) for i in range(3)]
+    (one,) = found(reduced, "repeated_reduction", num_ranks=64)
+    assert "are reduced again 4 times in all within a step" in one["title"]
 
 
 def test_padding_is_what_a_payload_has_more_than_its_tensor() -> None:
