@@ -52,7 +52,7 @@ def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
         raise MeshError(
             four_parts(
                 asked="a device mesh",
-                found="none was given, and no `with mesh:` is in force",
+                found="no mesh was passed, and no `with mesh:` is active",
                 hint="pass device_mesh=init_device_mesh(...)",
             )
         )
@@ -90,7 +90,7 @@ def axis_number(mesh: DeviceMesh, axis: int | str) -> int:
         four_parts(
             asked=f"axis {axis!r} of {mesh}",
             found=f"axes {', '.join(names)}",
-            hint="name one of them, or give its number",
+            hint="pass the name or the number of one of them",
         )
     )
 

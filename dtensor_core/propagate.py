@@ -192,7 +192,7 @@ def _common_mesh(call: Call):
                     asked=f"{call.op} on inputs with different meshes",
                     found=f"{mesh} and {spec.mesh}",
                     why="one operator runs on the ranks of one mesh",
-                    hint="redistribute the tensors to a common mesh before",
+                    hint="redistribute the tensors to a common mesh first",
                 )
             )
     return mesh

@@ -97,10 +97,10 @@ def check_seeds(device_mesh: DeviceMesh) -> None:
                 asked=f"random numbers over {device_mesh}",
                 found=f"the {kind} generators of ranks {differing} are not in the state of rank "
                 f"{ranks[0]}",
-                why="replicas would hold different numbers, and shards would not be parts of one "
+                why="replicas would hold different numbers, and shards would not belong to one "
                 "tensor",
-                hint="torch.manual_seed(seed) with one seed on all ranks of the mesh, and nothing "
-                "random on some of them alone; per_rank(mesh) is for plain tensors that differ",
+                hint="torch.manual_seed(seed) with the same seed on all ranks of the mesh, and "
+                "the same random calls on each; per_rank(mesh) is for plain tensors that differ",
             )
         )
 
@@ -117,7 +117,7 @@ def _axes(mesh: DeviceMesh, axes: Sequence[str | int] | None) -> list[int]:
             four_parts(
                 asked=f"random numbers per rank along axes {axes!r}",
                 found=f"a mesh with axes {list(known)}",
-                hint="give a list of names or numbers of its axes",
+                hint="pass a list of names or numbers of its axes",
             )
         )
     return sorted({known[axis] if isinstance(axis, str) else axis for axis in axes})

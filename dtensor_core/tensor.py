@@ -157,8 +157,9 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                 four_parts(
                     asked="DTensor.from_local of a DTensor",
                     found=local_tensor._spec.text,
-                    why="the local_tensor argument only accepts torch.Tensor: what a rank holds",
-                    hint="redistribute it, or give its to_local()",
+                    why="the local_tensor argument only accepts torch.Tensor: the local tensor of "
+                    "a rank",
+                    hint="redistribute it, or pass its to_local()",
                 )
             )
         normal = normalize_placements(placements, mesh, local_tensor.ndim)
@@ -172,7 +173,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                 four_parts(
                     asked="DTensor.from_local with a global shape",
                     found=f"shape={shape} and stride={stride}",
-                    why="neither can be told from the other",
+                    why="shape and stride cannot be derived from each other",
                     hint="Please pass both shape and stride at the same time. Or none",
                 )
             )
@@ -314,8 +315,8 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                 four_parts(
                     asked=f"the data of {self._spec.text} to be replaced",
                     found=f"a plain tensor of shape {tuple(value.shape)}",
-                    why="how a plain tensor lies on the mesh is not known",
-                    hint="assign a DTensor, or write with copy_, which takes a whole tensor",
+                    why="the layout of a plain tensor on the mesh is unknown",
+                    hint="assign a DTensor, or use copy_, which accepts the full tensor",
                 )
             )
         torch.Tensor.data.__set__(self, value)  # pyright: ignore
@@ -391,7 +392,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 Node.functions["from_local"] = DTensor.from_local
 
 
-@outside_graphs("from_local(run_check=True) compares what all ranks hold")
+@outside_graphs("from_local(run_check=True) compares the local tensors of all ranks")
 def _from_checked(name: str, *args: Any, **kwargs: Any) -> DTensor:
     return Node.functions[name](*args, **kwargs)
 

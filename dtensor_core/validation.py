@@ -58,8 +58,8 @@ def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement
             four_parts(
                 asked=f"placements {placements}",
                 found="Mixed Partial reduce types: " + ", ".join(sorted(reductions)),
-                why="which is reduced first would decide the value; only sum and avg may be mixed",
-                hint="reduce all but one of them before",
+                why="these reductions do not commute; only sum and avg may be mixed",
+                hint="reduce all but one of them first",
             )
         )
     return normal
@@ -104,8 +104,8 @@ def global_meta(
                 four_parts(
                     asked=f"a DTensor of shape={tuple(shape)} and stride={tuple(stride)}",
                     found=f"a local tensor of shape {tuple(local.shape)}",
-                    why="a part has as many dims as the whole, and each dim has a stride",
-                    hint="pass the shape and the stride of the tensor that the parts make up",
+                    why="shape and stride need one entry per dim of the local tensor",
+                    hint="pass the shape and the stride of the full tensor",
                 )
             )
         return TensorMeta(torch.Size(shape), tuple(stride), local.dtype)

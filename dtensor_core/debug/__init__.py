@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
             four_parts(
                 asked="dtensor_core.debug.CommDebugMode",
                 found="no package commtrace",
-                why="it is commtrace that sees communication",
+                why="CommDebugMode is implemented by commtrace",
                 hint="install commtrace, or put it on the import path",
             )
         ) from error

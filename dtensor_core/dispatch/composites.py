@@ -301,9 +301,9 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
             four_parts(
                 asked="torch.func.linearize of a function of DTensors",
                 found=f"a tangent of shape {tuple(tangent.shape)} as the argument of a graph",
-                why="a graph is traced of local tensors and collectives, and would take those of "
-                "its DTensor arguments for constants",
-                hint="torch.func.jvp, which traces nothing",
+                why="the traced graph would contain the local tensors of its DTensor arguments as "
+                "constants",
+                hint="torch.func.jvp, which does not trace",
             )
         )
     return tensor.numel() == tangent.numel()

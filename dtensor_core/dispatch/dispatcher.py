@@ -159,7 +159,7 @@ def _settled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Mappi
     return adopted_arguments(args, kwargs, _class) or numbers(args, kwargs)
 
 
-@outside_graphs("what changes operators goes around the call of a compiled function")
+@outside_graphs("contexts that change operators must enclose the call of the compiled function")
 def _this_thread() -> int:
     return threading.get_ident()
 

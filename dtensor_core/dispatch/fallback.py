@@ -178,8 +178,8 @@ def refuse_collective(op: OpOverload) -> None:
             four_parts(
                 asked=f"{op} of a DTensor",
                 found="a collective, which does not have a sharding strategy registered",
-                why="it would be called by the operators of a DTensor, not on one: which part of "
-                "it is meant is not known",
-                hint="redistribute() or full_tensor(); or the collective of to_local()",
+                why="collectives take local tensors, and a DTensor does not say which local data "
+                "to send",
+                hint="call redistribute() or full_tensor(), or pass to_local() to the collective",
             )
         )

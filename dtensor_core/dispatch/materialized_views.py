@@ -139,7 +139,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
 
         def __repr__(self, **kwargs: Any) -> str:
             if type(self._copied) is MaterializedView and self._copied.is_stale:
-                return f"DTensor({self._spec.text}, a copy of what was written since)"
+                return f"DTensor({self._spec.text}, an outdated copy: its base was written since)"
             return super().__repr__(**kwargs)
 
     # The metaclass of DTensor compares classes by these names, so torch's modes treat both alike.
@@ -157,8 +157,8 @@ def _stale(view: Any) -> StaleViewError:
         four_parts(
             asked=f"the local part of {view._spec.text}",
             found=f"{copied.op} of {copied.base._spec.text}, which was written since",
-            why="taking this view needed communication, so it is a copy: what was written is "
-            "fetched by the next operator on all ranks, not by a look at one of them",
+            why="taking this view needed communication, so it is a copy: the next operator on all "
+            "ranks fetches the written values, but reading the local tensor does not",
             hint="take the view again, or call redistribute(), full_tensor() or an operator first",
         )
     )
@@ -190,7 +190,8 @@ def check_writable(copied: MaterializedView | LocalCopy) -> None:
                 asked="to write to a view of a DTensor",
                 found=f"a copy, {copied.spec.text}: {copied.op} of an expanded tensor needed "
                 "communication",
-                why="several elements of that tensor share a place, which one write would change",
+                why="elements of an expanded tensor share memory, so one write would change "
+                "several",
                 hint="clone() the expanded tensor first",
             )
         )
@@ -199,7 +200,7 @@ def check_writable(copied: MaterializedView | LocalCopy) -> None:
             four_parts(
                 asked="to write to a view of a DTensor",
                 found=f"a copy, {copied.spec.text}: {copied.op} needed communication",
-                why="what is written would not reach the tensor that the view is of",
+                why="the write could not be propagated to the base of the view",
                 hint="redistribute that tensor first so that the view needs no communication, or "
                 "use the operator's out-of-place form",
             )

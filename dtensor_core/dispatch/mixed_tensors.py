@@ -92,7 +92,7 @@ def refuse_mixed(
                 found="; ".join(
                     [*plain, *(f"{n}, a DTensor {t._spec.text}" for n, t in known.items())]
                 ),
-                why="how a plain tensor lies on the mesh is not known",
+                why="the layout of a plain tensor on the mesh is unknown",
                 hint=f"if {plain[0].partition(',')[0]} is the same on every rank, "
                 "DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim), or run under "
                 "dtensor_core.experimental.implicit_replication(); "

@@ -59,8 +59,8 @@ def set_rotate_method(rotate_method: str) -> None:
     if rotate_method not in _ROTATIONS:
         raise UnsupportedAttentionError(
             four_parts(
-                asked=f"keys and values to travel by {rotate_method!r}",
-                found=f"the ways {', '.join(_ROTATIONS)}",
+                asked=f"to rotate keys and values by {rotate_method!r}",
+                found=f"the methods {', '.join(_ROTATIONS)}",
             )
         )
     _cp_options.rotate_method = rotate_method
@@ -155,8 +155,9 @@ def _check(
                 four_parts(
                     asked=f"a sequence of {buffer.shape[dim]} over {mesh.size()} ranks",
                     found=f"a buffer of shape {tuple(buffer.shape)}, its sequence in dim {dim}",
-                    why="every rank holds as much of it",
-                    hint="pad the sequence to a multiple of the ranks, or of twice as many",
+                    why="every rank holds an equal part of the sequence",
+                    hint="pad the sequence to a multiple of the number of ranks, or of twice that "
+                    "number",
                 )
             )
 
@@ -216,7 +217,7 @@ def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
             four_parts(
                 asked="attention with a mask inside of context_parallel",
                 found=f"one on rank {', '.join(map(str, masked))} of the mesh's {len(flags)}",
-                why="it is of a part of the queries, or of the keys, or of neither",
+                why="the mask may refer to local or to full queries and keys",
                 hint="is_causal=True, or attention of DTensors outside of it",
             )
         )

@@ -34,8 +34,8 @@ def teach(module: Any) -> None:
                 four_parts(
                     asked=f"{op} of a DTensor of torch and one of dtensor_core",
                     found=tensor._spec.text,
-                    why="torch's DTensor comes first, and decides",
-                    hint="give ours first, or full_tensor() of it",
+                    why="torch's DTensor is the first argument, so torch dispatches the call",
+                    hint="pass the DTensor of dtensor_core first, or its full_tensor()",
                 )
             )
         return original(self, op, tensor, mesh)

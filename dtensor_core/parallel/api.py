@@ -51,8 +51,8 @@ def parallelize_module(
     mesh = current_mesh(device_mesh)
     if parallelize_plan is None:
         warnings.warn(
-            "No parallelize_plan is provided, so parallelize_module does nothing: no plan is made "
-            "automatically",
+            "No parallelize_plan is provided, so parallelize_module does nothing; plans are not "
+            "generated automatically",
             stacklevel=2,
         )
         return module

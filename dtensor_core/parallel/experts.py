@@ -74,8 +74,8 @@ class ExpertParallel(LocalParameters):
                 four_parts(
                     asked=f"{self} of a {type(module).__name__} over {ranks} ranks",
                     found=f"sizes along dim 0 {numbers}, of which ranks get {owned}",
-                    why="dim 0 of each parameter is the expert, and each rank gets one at least",
-                    hint="give the style to the module that holds the experts' parameters",
+                    why="dim 0 of each parameter is the expert, and each rank needs at least one",
+                    hint="apply the style to the module that owns the experts' parameters",
                 )
             )
         for name in numbers:
@@ -85,8 +85,8 @@ class ExpertParallel(LocalParameters):
             raise UnsupportedModuleError(
                 four_parts(
                     asked=f"{self} of a {type(module).__name__}",
-                    found=f"parameters that lie otherwise already: {placements}",
-                    why="each rank has whole experts, which is Shard(0)",
+                    found=f"parameters that already have another layout: {placements}",
+                    why="ranks hold complete experts, so parameters must be Shard(0)",
                 )
             )
         if hasattr(module, "num_experts"):  # read by the forward of transformers' experts

@@ -65,7 +65,7 @@ class _CutStyle(ParallelStyle):
                 four_parts(
                     asked=f"{type(self).__name__} of a {type(module).__name__}",
                     found=f"currently only support {' and '.join(map(_name, self.shardings))}!",
-                    hint="give the style to the submodules that are one of these",
+                    hint="apply the style to the submodules of these types",
                 )
             )
 

@@ -129,9 +129,10 @@ class ExpertTensorParallel(LocalParameters):
                 raise UnsupportedModuleError(
                     four_parts(
                         asked=f"{self} of a {type(module).__name__}",
-                        found=f"its parameter {name}, which every rank has whole",
-                        why="the outputs of all ranks are summed, and would have it once a rank",
-                        hint="shard it, or use ExpertParallel, which leaves experts whole",
+                        found=f"parameter {name}, which is replicated",
+                        why="outputs are summed over ranks, so a replicated parameter would count "
+                        "once per rank",
+                        hint="shard it, or use ExpertParallel, which keeps experts complete",
                     )
                 )
         return super()._apply(module, device_mesh)

@@ -213,7 +213,7 @@ def _laid_out(
             four_parts(
                 asked=f"an argument laid out as {come}",
                 found=f"a {type(value).__name__}; expecting input to be a torch.Tensor!",
-                hint="give None as its layout",
+                hint="pass None as its layout",
             )
         )
     tensor = as_dtensor(value, mesh, (come,))
@@ -233,7 +233,7 @@ def _same_length(name: str, come: Any, wanted_name: str, want: Any) -> None:
                 asked=f"{name}={come} and {wanted_name}={want}",
                 found=f"{len(come)} and {len(want)} layouts; "
                 f"{name} and {wanted_name} should have same length!",
-                hint="give None for what is not to be touched",
+                hint="pass None for each tensor to leave unchanged",
             )
         )
 
@@ -244,6 +244,6 @@ def _expect_as_many(what: str, given: Any, name: str, layouts: Any) -> None:
             four_parts(
                 asked=f"{name}={layouts}",
                 found=f"{len(given)} {what}; module {what} and {name} should have same length!",
-                hint="give one layout for each, None for what is not to be touched",
+                hint="pass one layout for each, None for each tensor to leave unchanged",
             )
         )

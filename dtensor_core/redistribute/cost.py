@@ -195,7 +195,7 @@ def _check_same_everywhere(mesh: DeviceMesh, axis: int, link: Link) -> None:
                 asked=f"set_link of axis {axis_name(mesh, axis)} of {mesh}",
                 found=f"latency_s from {-minus_latency:g} to {latency:g}, "
                 f"bytes_per_s from {-minus_speed:g} to {speed:g}",
-                why="ranks that plan differently wait for each other for ever",
+                why="ranks with different plans deadlock",
                 hint="pass the same values on every rank, such as those that rank 0 measured",
             )
         )

@@ -36,9 +36,8 @@ def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
             four_parts(
                 asked=f"DTensor.from_local with shape={tuple(spec.shape)} as {spec.text}",
                 found=found,
-                why="the local tensors of all ranks make up one tensor, "
-                "sharded as torch.chunk does",
-                hint="pass the shape that they make up; leave shape and stride out if all are "
+                why="the local tensors of all ranks must be the torch.chunk shards of one tensor",
+                hint="pass the shape of the full tensor; omit shape and stride if all shards are "
                 "equal",
             )
         )
@@ -80,8 +79,8 @@ def check_alike(
                 asked="DTensor.from_local(run_check=True)",
                 found="Inconsistent tensor metadata across ranks: "
                 + "; ".join(f"{text} on ranks {where}" for text, where in ranks.items()),
-                why="the local tensors of all ranks make up one tensor",
-                hint="make them alike; for shards of unequal size pass shape and stride",
+                why="the local tensors of all ranks must be shards of one tensor",
+                hint="use equal metadata on all ranks; for uneven shards pass shape and stride",
             )
         )
 

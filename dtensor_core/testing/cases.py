@@ -132,7 +132,7 @@ class DTensorTestBase(MultiRankTestCase):
             torch.cuda.set_device(self.rank)
         place = worker.place()
         if place is None:
-            raise RuntimeError("init_pg is for ranks; the test runner is none")
+            raise RuntimeError("call init_pg on a rank, not in the test runner")
         device = torch.device("cuda", self.rank) if eager_init and "nccl" in backend else None
         place.init_group(backend, device)
 

@@ -63,8 +63,8 @@ def _compare(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> Non
 def _compare_dtensors(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
     if not (isinstance(actual, DTensor) and isinstance(expected, DTensor)):
         raise AssertionError(
-            f"{_at(path)}a DTensor is compared with a {type(expected).__name__} "
-            f"where the other is a {type(actual).__name__}; compare full_tensor() or to_local()"
+            f"{_at(path)}a DTensor is compared with a {type(expected).__name__} where the other "
+            f"is a {type(actual).__name__}; compare full_tensor() or to_local()"
         )
     _require(actual.device_mesh == expected.device_mesh, actual.device_mesh, expected.device_mesh)
     _require(actual.shape == expected.shape, actual.shape, expected.shape, f"{path}.shape")

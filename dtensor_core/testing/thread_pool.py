@@ -149,6 +149,6 @@ class ThreadPool:
 def create_group(options: Any, _backend_options: Any) -> ThreadGroup:
     """Make a group of backend `BACKEND`; called by c10d."""
     if seat.crew is None:
-        raise RuntimeError("process groups of threads are for ranks only; use run_threads")
+        raise RuntimeError("only ranks can create process groups of threads; use run_threads")
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     return seat.crew.group(options.group_id, options.group_rank, ranks)

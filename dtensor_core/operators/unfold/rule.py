@@ -69,8 +69,8 @@ def _placed(call: Call) -> ShardingRule:
             four_parts(
                 asked=f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, offset {offset}",
                 found=f"{spec.text}, whose elements have strides {spec.stride}",
-                why="it selects memory outside of the tensor's elements, which a DTensor does "
-                "not store",
+                why="some positions are outside of the tensor's elements, which are all that a "
+                "DTensor stores",
                 hint="call it on the tensor that this one is a view of; offsets count from a "
                 "tensor's own first element",
             )

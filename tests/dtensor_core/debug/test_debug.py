@@ -17,7 +17,7 @@ def test_the_mode_is_that_of_commtrace() -> None:
 
 def test_without_commtrace_the_mode_says_what_is_missing(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "commtrace", None)
-    with pytest.raises(ImportError, match="it is commtrace that sees communication"):
+    with pytest.raises(ImportError, match="CommDebugMode is implemented by commtrace"):
         debug.CommDebugMode  # noqa: B018
 
 

@@ -50,8 +50,7 @@ def test_what_an_operator_needs_raises_before_anything_is_sent(mesh) -> None:
         "  Found: mat2 is f32[16,16] tp:S(0) and is needed as tp:R (all_gather on tp, 1024 bytes)"
     )
     assert why.startswith(
-        "  Why: of the ways to lay out arguments -> results, the cheapest was taken: "
-        "S(0), R -> S(0) in "
+        "  Why: cheapest candidate (arguments -> results) of: S(0), R -> S(0) in "
     )
     assert attempt == (
         "  Try: mat2.redistribute(placements=[Replicate()]) before, or "

@@ -276,7 +276,7 @@ def test_a_view_without_inverse_is_not_written_to() -> None:
     def body() -> None:
         x = distribute_tensor(torch.zeros(8, 4), kept_mesh((4,)), [Shard(0)])
         view = x.unfold(0, 2, 1)
-        with pytest.raises(RuleError, match="what is written would not reach the tensor"):
+        with pytest.raises(RuleError, match="the write could not be propagated"):
             view.add_(1)
 
     body()
@@ -309,7 +309,7 @@ def test_mixed_tensors_are_refused_with_the_plain_one_named(mesh) -> None:
         "DTensor before calling distributed operators!\n"
         "  Found: other, a torch.Tensor of shape (4, 4) and dtype torch.float32; self, a DTensor "
         "f32[4,4] tp:S(0)\n"
-        "  Why: how a plain tensor lies on the mesh is not known\n"
+        "  Why: the layout of a plain tensor on the mesh is unknown\n"
         "  Try: if other is the same on every rank, DTensor.from_local(tensor, mesh, [Replicate()] "
         "* mesh.ndim), or run under dtensor_core.experimental.implicit_replication(); "
         "distribute_tensor(tensor, mesh, placements) to split it"

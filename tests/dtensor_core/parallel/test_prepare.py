@@ -223,7 +223,7 @@ def test_the_whole_text_of_an_error():
         "input_layouts=(Shard(dim=0),) and desired_input_layouts=(Replicate(), None)\n"
         "  Found: 1 and 2 layouts; input_layouts and desired_input_layouts should have same "
         "length!\n"
-        "  Try: give None for what is not to be touched"
+        "  Try: pass None for each tensor to leave unchanged"
     )
 
 

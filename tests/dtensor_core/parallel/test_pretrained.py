@@ -186,10 +186,10 @@ def test_a_rank_that_cannot_write_fails_on_every_rank(
 @pytest.mark.parametrize(
     ("ranks", "plan", "text"),
     [
-        (2, {"lm_head": "colwyse"}, "styles that are not known: colwyse"),
+        (2, {"lm_head": "colwyse"}, "unknown styles: colwyse"),
         (2, {}, "no plan, and the model has none of its own"),
         (3, None, "num_attention_heads=4"),
-        (2, {"lm_head.weight": "moe_tp_experts"}, "a style of modules"),
+        (2, {"lm_head.weight": "moe_tp_experts"}, "a style for modules"),
         (2, {"lm_head": "colwise", "model.embed_tokens": "embedding_colwise"}, "tied"),
     ],
 )

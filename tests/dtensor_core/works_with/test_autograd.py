@@ -204,7 +204,7 @@ def test_what_is_moved_or_made_inside_of_a_transform_is_a_constant(made: str) ->
         whole = numbers(5, 4)
         x, c = (distribute_tensor(each, mesh, [Shard(0)]) for each in (whole, given))
         if made == "distributed":  # new tensors in a transform are transformed
-            with pytest.raises(TransformError, match="make or redistribute them outside"):
+            with pytest.raises(TransformError, match="create and redistribute them outside"):
                 torch.func.grad(lambda y: (y * CONSTANTS[made](c)).sum())(x)
             return
         gradient = torch.func.grad(lambda y: (y * CONSTANTS[made](c)).sum())(x)
@@ -292,7 +292,7 @@ def _crossings_of_dual_numbers() -> None:
 def test_a_function_of_dtensors_is_not_linearized() -> None:
     with fake_world(1):
         x = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)])
-        with pytest.raises(RuntimeError, match=r"torch\.func\.jvp, which traces nothing"):
+        with pytest.raises(RuntimeError, match=r"torch\.func\.jvp, which does not trace"):
             torch.func.linearize(lambda y: y.sin() @ y.T, x)
 
 

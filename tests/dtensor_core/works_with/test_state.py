@@ -177,7 +177,7 @@ def test_the_data_of_a_parameter_is_replaced() -> None:
             assert_close(parameter * 2, whole.to(dtype) * 2 + 2)
         parameter.data.add_(1)
         assert_close(parameter, whole.float() + 2)
-        with pytest.raises(MixedTensorError, match="how a plain tensor lies on the mesh"):
+        with pytest.raises(MixedTensorError, match="the layout of a plain tensor on the mesh"):
             parameter.data = torch.zeros(8, 4)
 
     body()
