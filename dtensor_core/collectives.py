@@ -70,7 +70,7 @@ def _asked_directly(local: torch.Tensor, name: str) -> Any:
 
 
 def _is_looked_at() -> bool:
-    """True if a dispatch mode is active, except one that also sees direct calls of groups."""
+    """True if a dispatch mode is active, unless it also records direct calls of groups."""
     num_modes = num_dispatch_modes()
     return num_modes > 1 or (
         num_modes == 1 and not getattr(dispatch_mode_at(0), "sees_groups", False)

@@ -93,7 +93,7 @@ with its arguments. It must return what the function does: the handle of the col
 Looker = Callable[[int], AbstractContextManager[Callable[..., Any]]]
 
 looker: Looker | None = None
-"""Observes runs of the test harness, if set; receives the number of ranks.
+"""Observer of runs of the test harness, if set; receives the number of ranks.
 
 The context is entered around the whole run. Its value is called on each rank with the function and
 its arguments, and must return the function's result; ranks that are processes get a copy of it.
@@ -171,7 +171,7 @@ _guards: list[Guard | None] = []
 
 @contextmanager
 def guarding(guard: Guard | None) -> Iterator[None]:
-    """Show `guard` the redistributions that operators of this thread are about to do; it may raise.
+    """Call `guard` with the planned redistributions of this thread before they run; it may raise.
 
     None lifts the enclosing guard. The innermost guard counts.
     """

@@ -77,7 +77,7 @@ class Placement:
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), tuple(getattr(self, name) for name in self.__slots__))
 
-    # Equal is identical; defined explicitly so that a compiler may treat placements as values.
+    # Equality is identity; explicit so that torch.compile can treat placements as constants.
     def __eq__(self, other: object) -> bool:
         return self is other
 

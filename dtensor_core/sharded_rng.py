@@ -1,6 +1,6 @@
 """Drawing one rank's part of a random tensor, with the numbers that one device would draw.
 
-Law: a rank draws for the full tensor, in its memory order, and keeps its own part. Therefore
+Invariant: a rank draws the numbers of the full tensor, in memory order, and keeps its own. Therefore
 replicas agree, shards differ, every layout gives the same full tensor, and generators that are
 equal on all ranks stay equal. Nothing is communicated.
 

@@ -1,4 +1,4 @@
-"""Validation and normalisation of callers' placements and of global metadata.
+"""Validation and normalization of callers' placements and of global metadata.
 
 Every public function that takes placements passes them through here first. torch's placements
 become ours, negative dims count from the end, and misfits are refused. Called by `tensor`, `api`,

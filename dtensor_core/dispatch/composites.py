@@ -221,7 +221,7 @@ def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
 def _rms_norm(
     op: OpOverload, x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> torch.Tensor:
-    """Normalise sharded rows by reducing their squares; the gradient sends one number per row.
+    """Normalize sharded rows by reducing their squares; the gradient sends one number per row.
 
     The composite would leave partial sums to be expanded. Devices with a fused kernel use its rule.
     """
@@ -349,7 +349,7 @@ def _mask_as_dtensor(
 
 
 def _of_nothing(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Run the composite, and wrap a plain result, which it may make of tensors without elements."""
+    """Run the composite; wrap the plain result that it may return for empty tensors."""
     made = op._op_dk(COMPOSITE_IMPLICIT, *args, **kwargs)
     like = next(each for each in tree_leaves((args, kwargs)) if hasattr(each, "_spec"))
     is_plain = isinstance(made, torch.Tensor) and not hasattr(made, "_spec")

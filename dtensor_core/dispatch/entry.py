@@ -21,7 +21,7 @@ Outputs = tuple[Spec | None, ...] | None
 
 
 class CallKind:
-    """Base of the kinds of calls, with what those lack that have none of their own."""
+    """Base class of the kinds of calls, with the defaults of their attributes."""
 
     __slots__ = ()
     backs: ClassVar[Any] = ()
@@ -118,7 +118,10 @@ class OutCall(CallKind):
 
 
 class DecomposedCall(CallKind):
-    """A call that other operators do; `run` takes the DTensors, with these argument values only."""
+    """A call replaced by other operators: `run` takes the DTensors.
+
+    It is valid for these argument values only.
+    """
 
     __slots__ = ()
 

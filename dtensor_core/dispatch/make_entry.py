@@ -234,7 +234,7 @@ def _note(decision: Decision) -> str:
 def _exchanging(
     op: OpOverload, run: Callable[..., Any], decision: Decision, names: Sequence[str]
 ) -> Callable[..., Any]:
-    """Return the function this rank runs in place of `run` where ranks exchange data within it."""
+    """Return `run`, enclosed by the exchanges between ranks that the operator needs."""
     inputs = decision.inputs
     origins: list[Origin] = []
     for exchange in decision.exchanges:

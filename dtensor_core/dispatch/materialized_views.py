@@ -126,7 +126,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
                 self._copied.renew()
             return super().full_tensor(**kwargs)
 
-        # Copied and stored without its base: a small view would take the whole tensor along.
+        # Copied and stored without its base: otherwise a small view stores the full tensor.
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
             return self._alone().__deepcopy__(memo)
 

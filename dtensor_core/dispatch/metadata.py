@@ -3,8 +3,9 @@
 torch's meta kernels cover all operators. But many are written in Python, take up to a millisecond,
 and load torch._dynamo, which takes seconds. The operators that models consist of are therefore
 handled here if their arguments are contiguous and of one floating-point dtype; for everything else
-the meta kernel is called. Law: both agree. Used by `make_entry` and `lists`, for a new call.
-The file is long because it is one table of shortcuts with its functions.
+the meta kernel is called. Invariant: the shortcut and the meta kernel agree. Used by `make_entry`
+and `lists`, for a new call. The file is long because it is one table of shortcuts with its
+functions.
 """
 
 from __future__ import annotations
@@ -265,7 +266,7 @@ def _cat(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
 
 
 def _layer_norm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """The result, then mean and rstd of the normalised dims."""
+    """The result, then mean and rstd of the normalized dims."""
     spec, normed = args[0], tuple(args[1])
     leading = spec.ndim - len(normed)
     if leading < 0 or tuple(spec.shape[leading:]) != normed or 0 in spec.shape:

@@ -54,7 +54,7 @@ def install(cls: type[torch.Tensor]) -> None:
 def seen(
     op: OpOverload, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Run a function that runs operators in place of `op`, through the observer if there is one."""
+    """Run a function that replaces `op`, through `observe.runner` if a recorder has set it."""
     runner = observe.runner
     return function(*args, **kwargs) if runner is None else runner(op, function, args, kwargs)
 

@@ -34,7 +34,7 @@ def merged(
     Args:
         rule: The rule to extend.
         call: Its call.
-        dims: The dimensions that are summarised.
+        dims: The dimensions that are summarized.
         bytes_each: The summary bytes of a rank per element of the other dims.
         run: See `Merge.run`.
         stays: True if the results have the dimension.

@@ -51,8 +51,8 @@ DEFAULT_LINKS: dict[str, Link] = {
 _UNKNOWN = DEFAULT_LINKS["cuda"]
 
 # Per step kind: wire bytes per payload byte for n ranks, the number of latencies paid, and a
-# weight that breaks ties: one all-reduce rather than reduce-scatter and all-gather, two
-# reduce-scatters rather than one all-reduce. commtrace/collective_table.py has the same numbers; a
+# tie-break weight: it prefers one all-reduce to reduce-scatter plus all-gather, and two
+# reduce-scatters to one all-reduce. commtrace/collective_table.py has the same numbers; a
 # test compares them, since neither package imports the other.
 _RING = {
     "all_reduce": (2, 2, 2.0),

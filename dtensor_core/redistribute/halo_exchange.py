@@ -1,8 +1,8 @@
 """Halo exchange: rows that slices, joins and windows of a sharded dimension move between ranks.
 
-Tensors sharded along one mesh axis become others, sharded along the same axis. All of them lie on a
-common line of rows, of which every rank of the axis holds one extent of each tensor. A rank needs
-from another the intersection of the extent it wants with the one that the other holds. All rows
+Tensors sharded along one mesh axis become others, sharded along the same axis. All of them are
+extents of one index space of rows: every rank of the axis holds one extent of each tensor. A rank
+needs from another the intersection of the extent it wants with the one that the other holds. All rows
 travel in one all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
 `operators.slicing` and `operators.halo` make the exchanges; they pass through `propagate` to
 `entry`, which calls `exchanging`.
@@ -32,7 +32,7 @@ from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
-# The extent that each rank of an axis holds of one tensor, on the common line.
+# The extent that each rank of an axis holds of one tensor, in the common index space.
 Extents = tuple[Extent, ...]
 Blocks = Sequence[torch.Tensor]
 # Maps local tensors to local tensors: from those owned to those wanted.

@@ -112,7 +112,7 @@ class _Received(torch.autograd.Function):
 
 def _said_by_all(text: str, mesh: DeviceMesh, operator: str) -> list[str]:
     """Gather a text of at most 256 bytes from every rank of the mesh, in rank order."""
-    # The length is fixed: ranks that disagree could not agree on one either.
+    # The length is fixed, since ranks whose metadata differ could not agree on one.
     said = torch.zeros(256, dtype=torch.uint8)
     encoded = text.encode()[:256]
     said[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)

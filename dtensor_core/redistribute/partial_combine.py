@@ -1,6 +1,6 @@
 """Combination of per-rank summaries: reductions, scans and searches along a sharded dimension.
 
-Each rank along the sharding axes summarises its shard in a few tensors, whose shapes are the same
+Each rank along the sharding axes summarizes its shard in a few tensors, whose shapes are the same
 on all ranks. One all-gather per axis gives every rank all summaries, from which it computes the
 result or its own part of it. Made by the rules of `operators`; passes through `propagate` to
 `entry`, like the rows of an `Exchange`.

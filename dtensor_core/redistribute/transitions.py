@@ -1,4 +1,4 @@
-"""THE table of transitions: the step that takes a tensor from one placement to another.
+"""Table of transitions: the step that takes a tensor from one placement to another.
 
 Each row names the `Step` kind and the payload bytes that it moves. A pair without a row has no
 direct step and is planned through others. A step acts on one mesh axis, or on several that one
@@ -14,9 +14,9 @@ way with Partial read as Replicate, since every partial value receives the full 
     S       S'      all_to_all      what the rank holds     yes
     P(sum)  P(avg)  rescale         0                       no, and the same back
 
-S is a shard of any kind, strided or not. Law: a step neither needs nor makes data outside of its
-group. That holds if the axes that the step leaves alone select the same part of every dimension
-before and after (`is_closed`). Read by `cost` (bytes), `plan` (legality) and `execute` (step).
+S is a shard of any kind, strided or not. Invariant: a step neither reads nor produces data
+outside of its group. That holds if the axes that the step leaves alone select the same part of
+every dimension before and after (`is_closed`). Read by `cost` (bytes), `plan` (legality) and `execute` (step).
 """
 
 from __future__ import annotations

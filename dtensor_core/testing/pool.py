@@ -122,7 +122,7 @@ class _Worker:
         self.lifeline.close()
 
     def ask(self) -> None:
-        """Ask the process to write down its stack."""
+        """Request a stack dump from the process."""
         if self.process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, worker.STACKS)

@@ -45,7 +45,7 @@ class World(threading.local):
 
 
 class Seat(threading.local):
-    """The pool and rank of the calling thread; a thread that is not a rank has no crew."""
+    """The pool and rank of the calling thread; `pool` is None on a thread that is not a rank."""
 
     crew: ThreadPool | None = None
     rank: int = -1

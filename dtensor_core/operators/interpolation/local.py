@@ -68,9 +68,7 @@ class Taps:
         return made
 
     def given(self, grad: torch.Tensor, dim: int, own: Extent) -> torch.Tensor:
-        """Compute the gradient of source rows from that of the rows of the result made
-        from them.
-        """
+        """Compute the gradient of source rows from the gradient of the result."""
         seeing = self.seeing(own)
         made = grad.new_zeros([*grad.shape[:dim], own.size, *grad.shape[dim + 1 :]])
         for k, weights in enumerate(self.weights):

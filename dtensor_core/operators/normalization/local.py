@@ -1,4 +1,4 @@
-"""Normalisations of local shards, where the normalised elements are sharded.
+"""Normalizations of local shards, where the normalized elements are sharded.
 
 Ranks share the moments of their shards, and in the backward pass two sums: two numbers per row,
 group or channel, in one all-gather. The global mean and deviation are combined from those of each
@@ -26,7 +26,7 @@ Dims = tuple[int, ...]
 
 
 def sharing(number: int, dims: Dims, shared: Shared | None) -> LocalMaker:
-    """Use `shared` if argument `number` is sharded along dims that are normalised together.
+    """Use `shared` if argument `number` is sharded along dims that are normalized together.
 
     Otherwise a rank with an empty shard returns zeros.
     """
@@ -316,7 +316,7 @@ def batch_norm_shared(dims: Dims) -> Shared:
             )
             made = _scaled((_wide(given["input"]) - mean) * rstd, weight, bias)
             running: list[torch.Tensor] = []
-            # Running variances are unbiased, whereas the normalisation uses the biased one.
+            # Running variances are unbiased, whereas the normalization uses the biased one.
             spread = variance * count / max(count - 1, 1)
             for name, now in (("running_mean", mean), ("running_var", spread)):
                 if given.get(name) is not None:

@@ -85,7 +85,7 @@ SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 def layout(
     dice: random.Random, mesh: DeviceMesh, letters: str, sharded: Sequence[str]
 ) -> Callable[[Any], DTensor]:
-    """Return a tensor constructor for sizes given later, mostly sharded along the letters of `cut`.
+    """Return a constructor of tensors by size, mostly sharded along the letters of `sharded`.
 
     Some tensors are laid out differently, or are not contiguous.
     """

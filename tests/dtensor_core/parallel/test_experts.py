@@ -235,7 +235,9 @@ def test_what_a_style_cannot_do_is_refused() -> None:
             parallelize_module(Sorted(5), mesh, ExpertParallel())
         with pytest.raises(UnsupportedModuleError, match="parameter w1, which is replicated"):
             parallelize_module(Sorted(4), mesh, ExpertTensorParallel())
-        with pytest.raises(UnsupportedModuleError, match="parameters that already have another layout"):
+        with pytest.raises(
+            UnsupportedModuleError, match="parameters that already have another layout"
+        ):
             parallelize_module(_sliced(mesh).experts, mesh, ExpertParallel())
         module = parallelize_module(Either(4), mesh, ExpertParallel())
         with pytest.raises(StyleInputError, match=r"\(tokens, counts\) or"):
