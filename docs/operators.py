@@ -46,10 +46,10 @@ does not hold for infinities, nor if float16 overflows: `(3 - 5) * inf` is -inf,
   partial sums are reduced before an operation with an infinity, nan, or 0 as a divisor; those of
   float16 before any multiplication, since their terms may overflow where the sum does not.
 - **Tensors** (`p * x`, `p / x`, `p @ w`, `addr`): an element of the result is finite if and only if
-  it is on one device, and then has the same value. Other elements may
-  differ in which of inf, -inf and nan they are: most are nan. Checking the values would require
-  communication, which `p @ w` avoids. `p.redistribute(placements=[Replicate()])` before the operator is exact. A term of
-  float16 may overflow where the sum would not; bfloat16 has the range of float32.
+  it is on one device, and then has the same value. Other elements may differ in which of inf, -inf
+  and nan they are: most are nan. Checking the values would require communication, which `p @ w`
+  avoids. `p.redistribute(placements=[Replicate()])` before the operator is exact. A term of float16
+  may overflow where the sum would not; bfloat16 has the range of float32.
 - **Rounding** is relative to the terms: where they nearly cancel, `p / x` has fewer correct digits
   than on one device. torch's gradient of `sinc` near 0 is such a quotient.
 - **Bits**: the sign of a zero and the bits of a nan may differ, which `view(torch.int64)` shows.
@@ -76,8 +76,9 @@ A row serves all overloads of its operator, and a row such as `max.dim` one of t
 - **Elementwise operators** that torch tags as such: any dim may be sharded, and no Partial passes.
 - **Composed operators** (`linear`, `tensordot`): torch decomposes them into those above.
 - **Everything else** is decomposed with torch's decompositions if that sends less. The
-  remaining operators run on full tensors, and warn once: `MissingRuleWarning`, an event with the reason
-  `no rule` and its bytes. `dtensor_core.missing_rule` chooses "replicate", "warn" or "error".
+  remaining operators run on full tensors, and warn once: `MissingRuleWarning`, an event with the
+  reason `no rule` and its bytes. `dtensor_core.missing_rule` chooses "replicate", "warn" or
+  "error".
 """
 
 # Calls that raise on every rank before any communication: (call, error, reason).
@@ -86,7 +87,8 @@ RAISING = (
     (
         "x + torch.ones(4, 4)",
         "MixedTensorError",
-        "the layout of a plain tensor on the mesh is unknown; scalars and one-element tensors are accepted",
+        "the layout of a plain tensor on the mesh is unknown; scalars and one-element tensors are "
+        "accepted",
     ),
     (
         "p.relu_()",

@@ -90,9 +90,9 @@ It receives the corresponding operator of c10d with its first arguments, and the
 with its arguments. It must return what the function does: the handle of the collective.
 """
 
-Looker = Callable[[int], AbstractContextManager[Callable[..., Any]]]
+HarnessObserver = Callable[[int], AbstractContextManager[Callable[..., Any]]]
 
-looker: Looker | None = None
+harness_observer: HarnessObserver | None = None
 """Observer of runs of the test harness, if set; receives the number of ranks.
 
 The context is entered around the whole run. Its value is called on each rank with the function and
@@ -153,9 +153,9 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners = tuple(remaining)
 
 
-def looking_on(world_size: int) -> AbstractContextManager[Callable[..., Any] | None]:
-    """Return the context of a run of the test harness; its value is None without a `looker`."""
-    return looker(world_size) if looker is not None else nullcontext()
+def observing_harness(world_size: int) -> AbstractContextManager[Callable[..., Any] | None]:
+    """Return the context of a run of the test harness; its value is None without an observer."""
+    return harness_observer(world_size) if harness_observer is not None else nullcontext()
 
 
 class _Guards(threading.local):

@@ -282,7 +282,7 @@ def _choose(
         raise _cannot_keep(costs.call, rule, axis, ranks, sizes, fixed)
     unsharded = all([placement.sharded_dim is None for placement in present])
     if unsharded:
-        allowed = _without_new_cuts(allowed)
+        allowed = _without_new_shards(allowed)
     moves = [costs.moves(axis, candidate.inputs) for candidate in allowed]
     within = [_exchange_seconds(specs, candidate) for candidate in allowed]
     seconds = [
@@ -391,7 +391,7 @@ def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
     return found if each.result is None else [*found, candidate.outputs[each.result]]
 
 
-def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
+def _without_new_shards(allowed: list[Candidate]) -> list[Candidate]:
     """Return the candidates that shard no result, replicated results first.
 
     Returns all candidates if each one shards a result.

@@ -1,4 +1,4 @@
-"""Fallback for operators without a sharding rule: set by `missing_rule`, applied by `meet`.
+"""Fallback for operators without a sharding rule: set by `missing_rule`, applied by `apply_policy`.
 
 Such an operator runs on full tensors. The gathers that this takes are announced to listeners like
 all communication, with `NO_RULE` in their reason. Used by `make_entry` and `dispatcher`; nothing
@@ -130,7 +130,7 @@ def missing(
     return Missing(str(op), gathers, num_bytes)
 
 
-def meet(found: Missing) -> None:
+def apply_policy(found: Missing) -> None:
     """Apply the choice: do nothing, warn once per operator, or raise MissingRuleError."""
     choice = _choice()
     if choice == "error":

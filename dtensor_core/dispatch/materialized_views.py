@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dtensor_core.errors import RuleError, StaleViewError, four_parts
-from dtensor_core.operators.memory_layout import Ways
+from dtensor_core.operators.memory_layout import CopyConversions
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.dispatcher import OpOverload, below_inplace_or_view
 
@@ -59,13 +59,13 @@ class MaterializedView:
 
 @dataclass(slots=True)
 class LocalCopy:
-    """A view of `base` that had to be copied on this rank, as `local`, by the conversions `ways`.
+    """A view of `base` that had to be copied on this rank, as `local`, by `conversions`.
 
     Other ranks may hold views. Writes are copied between the two on this rank alone.
     """
 
     base: Any
-    ways: Ways
+    conversions: CopyConversions
     local: torch.Tensor
     version: int | None
 
@@ -81,12 +81,12 @@ class LocalCopy:
             self.base._copied.renew()
         if self.is_stale:
             with below_inplace_or_view():
-                self.local.copy_(self.ways.forth(self.base._local_tensor))
+                self.local.copy_(self.conversions.to_copy(self.base._local_tensor))
             self.version = self.base._version
 
     def written(self) -> None:
         """Copy what was written to this copy into the base."""
-        self.ways.back(self.base._local_tensor, self.local)
+        self.conversions.from_copy(self.base._local_tensor, self.local)
         if self.base._copied is not None:
             write_through(self.base._copied, None, (self.base,))
         if self.version is not None:

@@ -129,10 +129,10 @@ def install() -> None:
         ("__get_tensor_shard__", tensor_shard),
     ):
         setattr(DTensor, name, method)
-    when_loaded(_HELPERS, teach)
+    when_loaded(_HELPERS, patch)
 
 
-def teach(helpers: Any) -> None:
+def patch(helpers: Any) -> None:
     """Patch a module so that it treats our DTensors like torch's.
 
     It distributes full tensors like a given DTensor in two ways; both must make our class for ours.

@@ -19,10 +19,10 @@ _DISPATCHER = "torch.distributed.tensor._dispatch"
 
 def install() -> None:
     """Make torch's dispatcher refuse our DTensors, once it is loaded."""
-    when_loaded(_DISPATCHER, teach)
+    when_loaded(_DISPATCHER, patch)
 
 
-def teach(module: Any) -> None:
+def patch(module: Any) -> None:
     """Refuse our DTensors among the plain tensors of an operator on torch's."""
     dispatcher = module.OpDispatcher
     original = dispatcher._try_replicate_spec_for_scalar_tensor

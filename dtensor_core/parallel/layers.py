@@ -45,7 +45,7 @@ class LayerSharding:
     needs: Placement
 
 
-class _CutStyle(ParallelStyle):
+class _ShardingStyle(ParallelStyle):
     """A style that shards the parameters of the kinds of modules in its table."""
 
     shardings: Mapping[type[nn.Module], LayerSharding]
@@ -99,7 +99,7 @@ class _CutStyle(ParallelStyle):
         )
 
 
-class ColwiseParallel(_CutStyle):
+class ColwiseParallel(_ShardingStyle):
     """Shards a Linear by its output features, an Embedding by its features.
 
     Args:
@@ -126,7 +126,7 @@ class ColwiseParallel(_CutStyle):
         )
 
 
-class RowwiseParallel(_CutStyle):
+class RowwiseParallel(_ShardingStyle):
     """Shards a Linear by its input features, an Embedding by its rows.
 
     Args:
@@ -153,7 +153,7 @@ class RowwiseParallel(_CutStyle):
         )
 
 
-class PackedColwiseParallel(_CutStyle):
+class PackedColwiseParallel(_ShardingStyle):
     """Shards a Linear that computes several products at once, by the output features of each.
 
     The weight holds `split_factor` layers one after the other (gate and up, or query, key and value
@@ -169,7 +169,7 @@ class PackedColwiseParallel(_CutStyle):
         super().__init__((Replicate(),), (output,), use_local_output)
 
 
-class PackedRowwiseParallel(_CutStyle):
+class PackedRowwiseParallel(_ShardingStyle):
     """Shards a Linear by its input features, which come from a `PackedColwiseParallel` layer."""
 
     def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:

@@ -2,8 +2,8 @@
 
 Tensors sharded along one mesh axis become others, sharded along the same axis. All of them are
 extents of one index space of rows: every rank of the axis holds one extent of each tensor. A rank
-needs from another the intersection of the extent it wants with the one that the other holds. All rows
-travel in one all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
+needs from another the intersection of the extent it wants with the one that the other holds. All
+rows travel in one all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
 `operators.slicing` and `operators.halo` make the exchanges; they pass through `propagate` to
 `entry`, which calls `exchanging`.
 """
@@ -37,7 +37,9 @@ Extents = tuple[Extent, ...]
 Blocks = Sequence[torch.Tensor]
 # Maps local tensors to local tensors: from those owned to those wanted.
 Rows = Callable[[Blocks], list[torch.Tensor]]
-Run = Callable[[Callable[..., Any], Rows, Mapping[int, AxisSharding]], Callable[..., Any]]
+ExchangeRunner = Callable[
+    [Callable[..., Any], Rows, Mapping[int, AxisSharding]], Callable[..., Any]
+]
 # The number of the wanted tensor, the rows of it, and their data.
 _Piece = tuple[int, Extent, torch.Tensor]
 
@@ -63,7 +65,7 @@ class Exchange:
     dim: int
     owned: tuple[Extents, ...]
     wanted: tuple[Extents, ...]
-    run: Run
+    run: ExchangeRunner
     arguments: tuple[int, ...] = ()
     parts: Callable[[Blocks, int], Blocks] | None = None
 

@@ -19,7 +19,7 @@ from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
 # Step kinds that split the tensor before by rank, and that join the one after by rank.
-_CUTTING = ("slice", "reduce_scatter", "all_to_all")
+_SPLITTING = ("slice", "reduce_scatter", "all_to_all")
 _JOINING = ("all_gather", "all_to_all")
 _REDUCING = ("all_reduce", "reduce_scatter")
 
@@ -35,7 +35,7 @@ def rank_step(step: Step, spec: Spec) -> RankStep:
     before, after = (_shape(spec, placements, me) for placements in (step.source, step.target))
     sent: tuple[Part, ...] = ()
     received: tuple[Part, ...] = ()
-    if step.kind in _CUTTING:
+    if step.kind in _SPLITTING:
         sent = _parts(step, spec, places, before, step.source, step.target)
     if step.kind in _JOINING:
         received = _parts(step, spec, places, after, step.target, step.source)
@@ -55,8 +55,8 @@ def rank_step(step: Step, spec: Spec) -> RankStep:
         received=received,
         sent_sizes=_sizes(sent, width),
         received_sizes=_sizes(received, width),
-        cut_dim=_sliced_dim(sent),
-        joined_dim=_sliced_dim(received),
+        sent_dim=_sliced_dim(sent),
+        received_dim=_sliced_dim(received),
         longest=max((math.prod(shape) for shape in pieces), default=0),
         even=len(pieces) == 1,
         reduce_op=reduce_op,
@@ -91,10 +91,10 @@ def _parts(
     runs: list[list[tuple[int, Runs]]] = [[] for _ in places]
     for dim in _touched(step):
         mine = _held(spec, here, me, dim)
-        cutting = [n for n, axis in enumerate(step.axes) if there[axis].sharded_dim == dim]
+        sharding = [n for n, axis in enumerate(step.axes) if there[axis].sharded_dim == dim]
         known: dict[tuple[int, ...], Runs] = {}
         for place, found in zip(places, runs, strict=True):
-            which = tuple(place[n] for n in cutting)
+            which = tuple(place[n] for n in sharding)
             if which not in known:
                 coords = list(me)
                 for axis, coord in zip(step.axes, place, strict=True):
@@ -160,12 +160,12 @@ def _sliced_dim(parts: Sequence[Part]) -> int | None:
 
 def _reduction(step: Step, mesh_shape: Sequence[int]) -> tuple[str, int]:
     """Return the reduction of partial values, and the divisor that makes a sum an average."""
-    ends = step.target if step.kind == "one_addend" else step.source
+    ends = step.target if step.kind == "to_partial" else step.source
     found = [(mesh_shape[axis], ends[axis]) for axis in step.axes]
     awaited = [
         (ranks, reduction(each.reduce_op)) for ranks, each in found if isinstance(each, Partial)
     ]
-    if not awaited or step.kind == "one_addend":
+    if not awaited or step.kind == "to_partial":
         return (awaited[0][1] if awaited else "", 1)
     if step.kind == "rescale":
         return awaited[0][1], awaited[0][0]

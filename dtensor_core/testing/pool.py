@@ -170,7 +170,7 @@ class _Pool:
     ) -> list[T]:
         """Run a function on `world_size` workers, as described for `run_processes`."""
         function, arguments = reference_to(fn), pickle.dumps(args)
-        with self._lock, observe.looking_on(world_size) as on_rank:
+        with self._lock, observe.observing_harness(world_size) as on_rank:
             self._start(world_size)
             self._tasks += 1
             for rank, each in enumerate(self._workers[:world_size]):
@@ -188,7 +188,7 @@ class _Pool:
                 with suppress(OSError):  # a worker that is dead by now is detected below
                     each.tasks.send_bytes(pickle.dumps(task))
             try:
-                call = _Call(self._workers[:world_size], timeout_s)
+                call = _RankCall(self._workers[:world_size], timeout_s)
                 call.collect()
             except BaseException:
                 self.kill()
@@ -250,7 +250,7 @@ class _Pool:
         return _Worker(process, tasks, lifeline, output, stacks)
 
 
-class _Call:
+class _RankCall:
     """One function on all ranks, during the run and after it."""
 
     def __init__(self, workers: Sequence[_Worker], timeout_s: float) -> None:

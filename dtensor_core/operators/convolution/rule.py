@@ -21,7 +21,7 @@ from dtensor_core.operators.convolution.local import (
 from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, ShardingRule
-from dtensor_core.operators.windows import Part, Windows, per_dim
+from dtensor_core.operators.windows import WindowPart, Windows, per_dim
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.spec import Spec
 
@@ -140,7 +140,7 @@ def _backward_with_neighbours(rule: ShardingRule, call: Call) -> ShardingRule:
     return rule
 
 
-def _needed(part: Part, wanted: bool) -> Extent:
+def _needed(part: WindowPart, wanted: bool) -> Extent:
     return part.needs if wanted else Extent(0, 0)
 
 

@@ -55,10 +55,10 @@ def _sorted_and_sought(call: Call) -> ShardingRule:
     """Each shard of the sorted dim counts the elements before a value; the counts are summed."""
     buckets = call.op._schema.name == "aten::bucketize"
     given = [call.argument("self"), call.argument("boundaries" if buckets else "sorted_sequence")]
-    values, line = given if isinstance(given[0], Spec) else (None, given[1])
+    values, order = given if isinstance(given[0], Spec) else (None, given[1])
     sought = full_operand(values.shape if values else ())
-    own = tuple(sought[: line.ndim - 1]) if line.ndim > 1 else ()
-    sizes = {**factor_sizes(values.shape if values else ()), "s": line.shape[-1]}
+    own = tuple(sought[: order.ndim - 1]) if order.ndim > 1 else ()
+    sizes = {**factor_sizes(values.shape if values else ()), "s": order.shape[-1]}
     operands = ((*own, ("s",)), *([sought] if values else []))
     rest = [(*own, ("s",))] * (len(call.specs) - len(operands))
     return ShardingRule(

@@ -141,7 +141,7 @@ def test_single_steps_are_those_of_the_table() -> None:
     expected = {
         (Replicate(), Shard(0)): ("slice", 0),
         (Replicate(), strided): ("slice", 0),
-        (Replicate(), Partial()): ("one_addend", 0),
+        (Replicate(), Partial()): ("to_partial", 0),
         (Shard(0), Replicate()): ("all_gather", 1),
         (strided, Replicate()): ("all_gather", 1),
         (Shard(0), Shard(1)): ("all_to_all", 1),
@@ -160,7 +160,7 @@ def test_single_steps_are_those_of_the_table() -> None:
 
 def test_addends_of_other_reductions_are_reduced_first() -> None:
     steps = plan((Partial("max"),), (Partial(),), (8,), 4, mesh((2,))).steps
-    assert [step.kind for step in steps] == ["all_reduce", "one_addend"]
+    assert [step.kind for step in steps] == ["all_reduce", "to_partial"]
 
 
 @pytest.mark.parametrize("reduce_op", ["product", "max", "min", "sum"])
@@ -170,9 +170,9 @@ def test_nothing_becomes_an_addend_while_another_axis_awaits_another_reduction(
     """The identity of one reduction is a number in the other: 1 + 1, for products."""
     source, target = (Replicate(), Partial()), (Partial(reduce_op), Shard(0))
     steps = plan(source, target, (8, 8), 4, mesh((2, 2))).steps
-    first = "one_addend" if reduce_op == "sum" else "reduce_scatter"
+    first = "to_partial" if reduce_op == "sum" else "reduce_scatter"
     assert steps[0].kind == first
-    assert {step.kind for step in steps} == {"one_addend", "reduce_scatter"}
+    assert {step.kind for step in steps} == {"to_partial", "reduce_scatter"}
 
 
 def test_an_axis_of_one_rank_needs_no_step() -> None:
