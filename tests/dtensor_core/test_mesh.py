@@ -60,7 +60,7 @@ def test_axes_of_one_rank_do_not_count_among_joined_ones() -> None:
 
 
 @on_threads(4)
-def test_a_channel_says_where_each_rank_of_its_group_stands() -> None:
+def test_a_channel_has_the_coordinates_of_each_rank_of_its_group() -> None:
     ranks = torch.tensor([[3, 1], [0, 2]])
     mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("a", "b"))
     mesh._flatten()

@@ -92,7 +92,7 @@ def test_the_gradient_of_to_local_and_from_local_has_the_forward_placement(
     assert local.grad.eq(1).all()
 
 
-def test_grad_placements_say_how_gradients_arrive(mesh) -> None:
+def test_grad_placements_are_the_layout_of_incoming_gradients(mesh) -> None:
     local = torch.ones(2, 3, requires_grad=True)
     x = DTensor.from_local(local, mesh, [Replicate()])
     y = x.to_local(grad_placements=[Partial()])
@@ -156,7 +156,7 @@ def test_redistribute_converts_around_the_communication(mesh) -> None:
     assert x.grad.dtype is torch.float32
 
 
-def test_a_user_may_not_make_addends(mesh) -> None:
+def test_a_user_may_not_make_partial_sums(mesh) -> None:
     x = DTensor.from_local(torch.ones(4), mesh, [Shard(0)])
     with pytest.raises(RuntimeError) as error:
         x.redistribute(mesh, [Partial()])
@@ -290,7 +290,7 @@ def test_from_local_checked_gives_the_gradient_to_each_ranks_own_tensor() -> Non
 
 
 @pytest.mark.parametrize("what", ["dtype", "requires_grad", "shape", "stride"])
-def test_from_local_checked_says_on_every_rank_which_ranks_differ(what: str) -> None:
+def test_from_local_checked_reports_on_every_rank_which_ranks_differ(what: str) -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((2, 2))
@@ -309,7 +309,7 @@ def test_from_local_checked_says_on_every_rank_which_ranks_differ(what: str) -> 
     body()
 
 
-def test_full_tensor_is_the_whole_on_every_rank_and_differentiable() -> None:
+def test_full_tensor_is_complete_on_every_rank_and_differentiable() -> None:
     @on_threads(3)
     def body() -> None:
         whole = torch.arange(10.0).reshape(5, 2)

@@ -96,7 +96,7 @@ def test_a_norm_joined_with_a_negative_number_leaves_its_sign():
 
 
 @on_threads(4)
-def test_one_hot_keeps_the_cut_of_its_indices():
+def test_one_hot_keeps_the_sharding_of_its_indices():
     mesh = kept_mesh((4,))
     torch.manual_seed(0)
     indices = torch.tensor([2, 0, 1, 2])
@@ -117,7 +117,7 @@ def test_reductions_of_two_kinds_do_not_wait_in_one_tensor():
 
 @pytest.mark.parametrize("function", [torch.linalg.svd, torch.linalg.eig])
 @on_threads(2)
-def test_matrices_that_a_decomposition_makes_lie_as_on_one_device(function):
+def test_matrices_made_by_a_decomposition_have_the_strides_of_one_device(function):
     x = torch.arange(24.0).reshape(2, 3, 4)[..., :3].square()
     made = function(distribute_tensor(x, kept_mesh((2,)), [Replicate()]))
     assert [each.stride() for each in made] == [each.stride() for each in function(x)]
@@ -133,7 +133,7 @@ def test_an_empty_product_of_two_types_has_the_type_that_one_device_gives_it():
 
 
 @on_threads(2)
-def test_an_rms_norm_of_cut_rows_is_contiguous():
+def test_an_rms_norm_of_sharded_rows_is_contiguous():
     x = torch.arange(20.0).reshape(4, 5).t()
     normed = F.rms_norm(distribute_tensor(x, kept_mesh((2,)), [Shard(1)]), (4,))
     assert normed.stride() == (4, 1)
@@ -207,7 +207,7 @@ def test_gradients_pass_into_what_is_given_for_a_norm():
 
 
 @on_threads(2)
-def test_addends_are_left_as_they_are_by_what_fills_a_copy():
+def test_partial_sums_are_unchanged_by_an_operator_that_fills_a_copy():
     for fill in (torch.ops.aten.zero.default, lambda x: torch.fill(x, 1.5)):
         x = DTensor.from_local(torch.ones(4), kept_mesh((2,)), [Partial()])
         filled = fill(x).full_tensor()

@@ -62,7 +62,7 @@ def test_the_text_is_for_the_terminal(mesh) -> None:
     assert str(explain(lambda: a + a)).splitlines()[0] == "operators: 1, communicating: 0"
 
 
-def test_it_tells_what_really_happens_and_leaves_no_trace(mesh) -> None:
+def test_it_reports_what_really_happens_and_leaves_no_trace(mesh) -> None:
     model = Transformer.parallelize(Transformer(ModelArgs()), mesh, False)
     tokens = torch.randint(0, 8, (2, 8))
     before = [each.clone() for each in locals_of(model)]

@@ -110,7 +110,7 @@ def test_one_that_sends_no_less_is_not_taken(monkeypatch: pytest.MonkeyPatch) ->
     assert _reasons() == GATHERED
 
 
-def test_what_it_makes_of_sizes_alone_counts_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_made_from_sizes_alone_count_as_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(self: torch.Tensor, other: torch.Tensor, by: float = 1.0) -> torch.Tensor:
         factors = torch.full(self.shape, by, dtype=self.dtype, device=self.device)
         return self + other * factors

@@ -202,7 +202,7 @@ def test_an_in_place_operator_that_needs_another_layout_brings_its_result_back(n
     body()
 
 
-def test_addends_that_the_user_gave_are_not_reduced_by_writing_in_place(mesh) -> None:
+def test_partial_sums_passed_by_the_user_are_not_reduced_by_writing_in_place(mesh) -> None:
     local = torch.ones(2, 4)
     x = DTensor.from_local(local, mesh, [Partial()])
     with pytest.raises(RuleError) as error:
@@ -436,7 +436,7 @@ def test_the_cache_is_bounded(mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(dispatcher.entries) == 8
 
 
-def test_numbers_of_addends_are_reduced_first() -> None:
+def test_numbers_of_partial_sums_are_reduced_first() -> None:
     @on_threads(4)
     def body() -> None:
         x = distribute_tensor(torch.ones(8), kept_mesh((4,)), [Shard(0)], src_data_rank=None)
@@ -476,7 +476,7 @@ def test_what_was_considered_is_reported_with_its_cost(mesh) -> None:
     assert 0 < costs[0] < costs[1]
 
 
-def test_inference_mode_meets_composites_whole() -> None:
+def test_inference_mode_dispatches_composites_undecomposed() -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))

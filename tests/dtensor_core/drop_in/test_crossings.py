@@ -122,7 +122,7 @@ def test_the_local_part_of_a_parameter_is_a_parameter() -> None:
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (5, 3), (1, 2), (0, 3)])
-def test_shape_and_offset_say_where_the_part_lies(shape: tuple[int, int]) -> None:
+def test_shape_and_offset_locate_the_shard(shape: tuple[int, int]) -> None:
     whole = torch.arange(float(torch.Size(shape).numel())).view(shape)
 
     @on_threads(RANKS)

@@ -153,7 +153,7 @@ def test_inputs_are_redistributed_only_where_that_is_allowed(run) -> None:
 
 
 @with_each_counter
-def test_gradients_lie_as_said(run) -> None:
+def test_gradients_have_the_declared_placements(run) -> None:
     w, x = seeded(12, 8), seeded(8, 16, seed=1)
 
     def body(mode: Any) -> None:

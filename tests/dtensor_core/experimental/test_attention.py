@@ -36,7 +36,7 @@ def attend(q: Any, k: Any, v: Any, *, is_causal: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("length", [12, 9])
-def test_parts_attend_as_the_whole_does(length: int, is_causal: bool) -> None:
+def test_shards_attend_as_the_full_sequence_does(length: int, is_causal: bool) -> None:
     wholes = [each.requires_grad_() for each in data(length)]
     wanted = attend(*wholes, is_causal=is_causal)
     wanted.square().sum().backward()
@@ -183,7 +183,7 @@ def test_ranks_hold_a_piece_of_the_head_and_one_of_the_tail() -> None:
     assert tokens.shape == (2, 4)
 
 
-def test_pieces_lie_in_their_order_where_balance_is_not_wanted(monkeypatch) -> None:
+def test_pieces_are_in_sequence_order_without_load_balance(monkeypatch) -> None:
     monkeypatch.setattr(_cp_options, "enable_load_balance", False)
 
     @on_threads(RANKS)
@@ -226,12 +226,12 @@ def test_what_cannot_be_is_refused_and_leaves_the_buffers() -> None:
 
 
 @on_threads(4)
-def test_a_sequence_is_cut_along_one_axis() -> None:
+def test_a_sequence_is_sharded_along_one_axis() -> None:
     with pytest.raises(ValueError, match="a sequence is sharded along one axis"):
         context_parallel(kept_mesh((2, 2))).__enter__()
 
 
-def test_ways_that_nobody_knows_are_refused() -> None:
+def test_unknown_rotate_methods_are_refused() -> None:
     set_rotate_method("alltoall")
     set_rotate_method("allgather")
     with pytest.raises(NotImplementedError, match="'pigeon'"):

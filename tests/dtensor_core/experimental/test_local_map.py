@@ -52,7 +52,7 @@ def test_local_parts_go_in_and_dtensors_come_out() -> None:
     body()
 
 
-def test_an_argument_that_lies_otherwise_is_moved_only_if_asked() -> None:
+def test_an_argument_in_another_layout_is_moved_only_on_request() -> None:
     a, b = torch.randn(12, 8), torch.randn(8, 16)
 
     @on_threads(2)
@@ -111,7 +111,7 @@ def test_results_have_a_layout_each(mesh) -> None:
         local_map(torch.mul, out_placements=ROWS, in_placements=(ROWS, ROWS))(x, 2)
 
 
-def test_gradients_lie_as_said(mesh) -> None:
+def test_gradients_have_the_declared_placements(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 2), mesh, WHOLE).requires_grad_()
 
     run = local_map(torch.square, out_placements=WHOLE, in_grad_placements=([Partial()],))

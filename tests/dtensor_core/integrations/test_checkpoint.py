@@ -159,7 +159,7 @@ def test_ranks_outside_of_the_mesh_hold_nothing() -> None:
         assert checkpoint.boxes(x._spec) == []
 
 
-def test_addends_are_refused() -> None:
+def test_partial_sums_are_refused() -> None:
     with fake_world(4):
         x = DTensor.from_local(WHOLE, init_device_mesh("cpu", (4,)), [Partial()])
         with pytest.raises(

@@ -182,7 +182,7 @@ def _beside_torchs_own(path: str) -> None:
         assert_close(list(mixture.parameters()), list(_mixture().parameters()))
 
 
-def test_a_module_that_torchs_styles_cut_stays_torchs_and_trains_beside_ours(
+def test_a_module_sharded_by_torchs_styles_stays_torchs_and_trains_beside_ours(
     tmp_path: Path,
 ) -> None:
     run_processes(_beside_torchs_own, 4, str(tmp_path))

@@ -155,7 +155,7 @@ BACKWARD = FORWARD
 
 @pytest.mark.parametrize("use_local_output", [False, True])
 @pytest.mark.parametrize("with_loss_parallel", [False, True])
-def test_a_step_communicates_what_theory_says(with_loss_parallel, use_local_output):
+def test_a_step_communicates_what_theory_predicts(with_loss_parallel, use_local_output):
     def body() -> tuple[dict[str, int], dict[str, int]]:
         model = parallelize(
             llama(replace(EVEN, **HALVES)),

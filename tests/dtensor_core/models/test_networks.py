@@ -157,7 +157,7 @@ def batch_cut(case: Case, mesh: Any) -> tuple[nn.Module, list[torch.Tensor]]:
 
 @pytest.mark.parametrize("shape", [(2,), (3,), (2, 2)], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_a_network_whose_batch_is_cut_trains_as_on_one_device(name, shape):
+def test_a_network_whose_batch_is_sharded_trains_as_on_one_device(name, shape):
     case = CASES[name]
     expected = steps(*in_double(case), case)
     ranks = torch.Size(shape).numel()
@@ -166,7 +166,7 @@ def test_a_network_whose_batch_is_cut_trains_as_on_one_device(name, shape):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.silent])
-def test_with_only_the_batch_cut_nothing_is_sent(name):
+def test_with_only_the_batch_sharded_nothing_is_sent(name):
     case = CASES[name]
 
     def body() -> dict[str, int]:
@@ -204,7 +204,7 @@ def cut_parameters(_: str, module: nn.Module, mesh: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (3,), (2, 2)], ids=str)
 @pytest.mark.parametrize("name", ["encoder layer", "encoder and decoder", "experts"])
-def test_a_network_whose_matrices_are_cut_trains_as_on_one_device(name, shape):
+def test_a_network_whose_matrices_are_sharded_trains_as_on_one_device(name, shape):
     case = CASES[name]
     expected = steps(*in_double(case), case)
 

@@ -233,7 +233,7 @@ def test_gradients_where_input_channels_are_sharded_need_no_communication() -> N
     body()
 
 
-def test_along_two_axes_what_lies_across_the_corner_comes_in_two_steps() -> None:
+def test_along_two_axes_rows_across_the_corner_arrive_in_two_steps() -> None:
     height, width = 8, 6
 
     @on_threads(RANKS)

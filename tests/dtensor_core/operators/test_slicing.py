@@ -284,7 +284,7 @@ def test_gradients_of_gradients_pass_a_slice() -> None:
     assert_agrees(second, [_t(7, 2).requires_grad_()], [[Shard(0)]])
 
 
-def test_a_slice_that_sends_is_refused_where_nobody_asked_for_it() -> None:
+def test_a_slice_that_sends_is_refused_in_explicit_mode() -> None:
     with fake_world(RANKS):
         x = laid_out(_t(8, 2), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
         with ExplicitRedistributionContext(), Collectives() as issued:
@@ -302,7 +302,7 @@ def test_a_fake_world_may_receive_where_it_sends_nothing(rank: int) -> None:
         assert x[4:].to_local().shape == (1, 2)  # pyright: ignore
 
 
-def test_an_explanation_tells_the_bytes_of_a_slice() -> None:
+def test_an_explanation_reports_the_bytes_of_a_slice() -> None:
     with fake_world(RANKS, rank=1):
         x = laid_out(_t(8, 2), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
         (row,) = explain(lambda: x[1:])

@@ -208,7 +208,7 @@ class _ScoresTakenForWhole(ExpertTensorParallel):
         return (crossed, *rest), kwargs, None
 
 
-def test_scores_whose_gradient_is_taken_for_whole_give_the_router_a_wrong_one() -> None:
+def test_scores_whose_gradient_is_taken_for_replicated_give_the_router_a_wrong_one() -> None:
     tokens, alone = numbers(9, DIM), Mixture(4)
     wanted, _ = _mixture_step(alone, tokens)
     right = alone.gate.weight.grad

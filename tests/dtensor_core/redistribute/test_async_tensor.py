@@ -104,7 +104,7 @@ def test_what_arrives_as_it_should_be_is_torchs_own_tensor_and_its_views_do_not_
 
 
 @on_threads(4)
-def test_addends_of_all_kinds_are_finished_when_they_are_used() -> None:
+def test_partial_values_of_all_kinds_are_finished_when_they_are_used() -> None:
     mesh = kept_mesh((4,))
     for reduce_op, expected in (("sum", 10.0), ("avg", 2.5), ("max", 4.0)):
         local = torch.full((3, 4), 1.0 + mesh.get_local_rank())

@@ -175,7 +175,7 @@ def test_executing_a_plan_equals_making_the_destination_directly(drawn: Any) -> 
 
 
 @pytest.mark.parametrize("reduce_op", ["product", "max", "min"])
-def test_addends_of_one_reduction_become_those_of_another_on_another_axis(reduce_op: str) -> None:
+def test_partial_values_of_one_reduction_become_those_of_another_on_another_axis(reduce_op: str) -> None:
     def body() -> None:
         whole = torch.arange(40.0).reshape(8, 5)
         meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
@@ -345,7 +345,7 @@ def test_sums_and_averages_become_each_other_without_communication() -> None:
 @pytest.mark.parametrize(
     "reduce_op", ["sum", "avg", "product", "prod", "min", "max", "band", "bor", "bxor"]
 )
-def test_a_whole_tensor_becomes_addends_that_reduce_to_it_exactly(reduce_op: str) -> None:
+def test_a_replicated_tensor_becomes_partial_sums_that_reduce_to_it_exactly(reduce_op: str) -> None:
     @on_threads(3)
     def body() -> None:
         mesh = kept_mesh((3,))

@@ -181,7 +181,7 @@ IN_PROCESSES = (_jvp, _jacobians, _hessian, _dual_numbers, _anomaly_detected)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_gives_what_it_gives_of_whole_tensors(program: Callable[..., Any]) -> None:
+def test_a_program_gives_the_results_of_full_tensors(program: Callable[..., Any]) -> None:
     assert_same_run(program, numbers(5, 4), numbers(5, 4, seed=1))
 
 

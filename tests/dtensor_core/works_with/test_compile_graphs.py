@@ -187,7 +187,7 @@ def parallel_loss(x: DTensor) -> torch.Tensor:
     ],
     ids=["distribute_tensor", "run_check", "a branch", "a context"],
 )
-def test_a_break_says_why(mesh: DeviceMesh, function: Any, reason: str) -> None:
+def test_a_graph_break_reports_its_reason(mesh: DeviceMesh, function: Any, reason: str) -> None:
     x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
     with pytest.raises(torch._dynamo.exc.Unsupported, match=reason):
         torch.compile(function, backend="eager", fullgraph=True)(x)

@@ -205,7 +205,7 @@ def _twice(layer: nn.Linear) -> nn.Module:
 @pytest.mark.parametrize(
     "change", [_twice, parametrizations.weight_norm, parametrizations.spectral_norm]
 )
-def test_a_parametrization_of_shards_is_that_of_the_whole(change: Callable[[Any], Any]) -> None:
+def test_a_parametrization_of_shards_is_that_of_the_full_tensor(change: Callable[[Any], Any]) -> None:
     def run(weight: torch.Tensor, given: torch.Tensor) -> list[Any]:
         layer = nn.Linear(6, 8, bias=False)
         layer.weight = nn.Parameter(weight)
