@@ -334,12 +334,12 @@ def test_a_pending_norm_is_not_written_with_what_may_be_negative():
 
 def test_an_extreme_of_pending_sums_is_one_of_them_in_the_backward_pass_too():
     torch.manual_seed(0)
-    wholes = [torch.randn(5, 5, dtype=torch.float64) for _ in range(10)]
+    full_tensors = [torch.randn(5, 5, dtype=torch.float64) for _ in range(10)]
 
     def body():
         mesh = kept_mesh((2, 2))
-        for whole in wholes:
-            x = distribute_tensor(whole, mesh, [Shard(1), Shard(1)]).requires_grad_()
+        for full in full_tensors:
+            x = distribute_tensor(full, mesh, [Shard(1), Shard(1)]).requires_grad_()
             torch.linalg.norm(x, float("inf")).sum().backward()
             assert x.grad is not None
             assert int((x.grad.full_tensor() != 0).sum()) == 5
@@ -363,17 +363,17 @@ def test_a_result_is_written_to_the_real_numbers_that_a_complex_copy_views():
 @on_threads(2)
 def test_distances_of_a_shard_that_is_not_contiguous():
     mesh = kept_mesh((2,))
-    whole = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
-    part = whole.chunk(2, 1)[mesh.get_rank()]
-    x = DTensor.from_local(part, mesh, [Shard(1)], shape=whole.shape, stride=whole.stride())
-    torch.testing.assert_close(F.pdist(x).full_tensor(), F.pdist(whole))
+    full = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
+    part = full.chunk(2, 1)[mesh.get_rank()]
+    x = DTensor.from_local(part, mesh, [Shard(1)], shape=full.shape, stride=full.stride())
+    torch.testing.assert_close(F.pdist(x).full_tensor(), F.pdist(full))
 
 
 @on_threads(2)
 def test_a_pool_without_a_meta_kernel_has_a_gradient_whatever_the_memory_layout():
-    whole = torch.rand(1, 1, 4, 5, 4, generator=torch.Generator().manual_seed(0))
-    x = distribute_tensor(whole, kept_mesh((2,)), [Replicate()]).requires_grad_()
+    full = torch.rand(1, 1, 4, 5, 4, generator=torch.Generator().manual_seed(0))
+    x = distribute_tensor(full, kept_mesh((2,)), [Replicate()]).requires_grad_()
     F.fractional_max_pool3d(x, (2, 2, 1), output_size=2).sum().backward()
     assert x.grad is not None
     gradient = x.grad.full_tensor()
-    assert (gradient.shape, float(gradient.sum())) == (whole.shape, 8.0)
+    assert (gradient.shape, float(gradient.sum())) == (full.shape, 8.0)

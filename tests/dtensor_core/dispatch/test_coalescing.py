@@ -23,16 +23,16 @@ def _norm(tensors: list[Any], p: float = 2.0) -> Any:
 
 @on_threads(RANKS)
 def test_the_norm_of_norms_takes_one_reduction_in_every_layout() -> None:
-    mesh, wholes = kept_mesh((RANKS,)), [numbers(7, 4, seed=seed) for seed in range(6)]
+    mesh, full_tensors = kept_mesh((RANKS,)), [numbers(7, 4, seed=seed) for seed in range(6)]
     placed = [
         distribute_tensor(each, mesh, [Replicate() if n % 3 else Shard(n % 2)])
-        for n, each in enumerate(wholes)
+        for n, each in enumerate(full_tensors)
     ]
     for p in (1.0, 2.0, 3.0):
         with CommDebugMode() as counter:
             found = _norm(placed, p)
         assert counter.get_comm_counts() == {functional.all_reduce: 1}
-        assert_close(found, _norm(wholes, p))
+        assert_close(found, _norm(full_tensors, p))
 
 
 @on_threads(4)

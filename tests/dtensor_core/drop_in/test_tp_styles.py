@@ -163,8 +163,8 @@ class AddingAllNamed(Adding):
 @on_threads(RANKS)
 def test_inputs_are_gathered_and_outputs_sharded() -> None:
     gather = PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate())
-    whole = sharded(nn.Identity(), gather)(torch.ones(2, 16)).full_tensor()
-    assert torch.equal(whole, torch.ones(2 * RANKS, 16))
+    full = sharded(nn.Identity(), gather)(torch.ones(2, 16)).full_tensor()
+    assert torch.equal(full, torch.ones(2 * RANKS, 16))
     chop = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0))
     assert torch.equal(sharded(nn.Identity(), chop)(torch.ones(8, 16)), torch.ones(8 // RANKS, 16))
     both = PrepareModuleInputOutput(
@@ -250,12 +250,12 @@ NORMS = [
 def test_sequence_parallel_sends_nothing_and_leaves_partial_sums_of_gradients(
     run, module, parameters
 ) -> None:
-    whole = torch.rand(20, 8 * RANKS, 12, generator=torch.Generator().manual_seed(0))
-    expected = module(whole)
+    full = torch.rand(20, 8 * RANKS, 12, generator=torch.Generator().manual_seed(0))
+    expected = module(full)
 
     def body(mode: Any) -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
-        x = distribute_tensor(whole.clone().requires_grad_(), mesh, [Shard(1)])
+        x = distribute_tensor(full.clone().requires_grad_(), mesh, [Shard(1)])
         norm = sharded(module, SequenceParallel())
         counter = mode()
         with counter:

@@ -109,18 +109,18 @@ def test_clipped_and_accumulated_gradients_are_those_of_one_device(recipe):
 
 # Meshes, shardings by axis, and the layout of tokens and targets.
 ROWS = {"rotary": Replicate(), "*": Shard(0)}
-WHOLE = {"*": Replicate()}
+REPLICATED = {"*": Replicate()}
 LAYOUTS = {
     "tensor": ((2,), [TENSOR_PARALLEL], (Replicate(),)),
-    "data": ((2,), [WHOLE], (Shard(0),)),
+    "data": ((2,), [REPLICATED], (Shard(0),)),
     "data, rows of weights sharded": ((3,), [ROWS], (Shard(0),)),
-    "data × tensor": ((2, 2), [WHOLE, TENSOR_PARALLEL], (Shard(0), Replicate())),
+    "data × tensor": ((2, 2), [REPLICATED, TENSOR_PARALLEL], (Shard(0), Replicate())),
     "data × tensor, weights sharded on both": (
         (2, 2),
         [ROWS, TENSOR_PARALLEL],
         (Shard(0), Replicate()),
     ),
-    "sequence × tensor": ((2, 2), [WHOLE, TENSOR_PARALLEL], (Shard(1), Replicate())),
+    "sequence × tensor": ((2, 2), [REPLICATED, TENSOR_PARALLEL], (Shard(1), Replicate())),
 }
 
 

@@ -197,7 +197,7 @@ def test_slices_of_experts_give_router_and_tokens_the_gradients_of_one_device(ra
     run_threads(body, ranks)
 
 
-class _ScoresTakenForWhole(ExpertTensorParallel):
+class _ScoresWithReplicatedGradient(ExpertTensorParallel):
     """Sets gradient placements of tokens only, like plans that pass scores as plain tensors."""
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any, mesh: Any) -> Any:
@@ -215,7 +215,9 @@ def test_scores_whose_gradient_is_taken_for_replicated_give_the_router_a_wrong_o
 
     def body() -> tuple[float, torch.Tensor]:
         mesh = kept_mesh((4,))
-        module = parallelize_module(_sliced(mesh), mesh, {"experts": _ScoresTakenForWhole()})
+        module = parallelize_module(
+            _sliced(mesh), mesh, {"experts": _ScoresWithReplicatedGradient()}
+        )
         found, _ = _mixture_step(module, tokens)
         torch.testing.assert_close(found, wanted)  # forward does not show the error
         mine = module.get_parameter("gate.weight").grad

@@ -33,8 +33,8 @@ def _links_are_put_back() -> Iterator[None]:
 
 
 def spec_of(mesh: DeviceMesh, *placements: Any, shape: tuple[int, ...] = (1024, 1024)) -> Spec:
-    whole = torch.empty(shape, device="meta")
-    return Spec(mesh, placements, TensorMeta(whole.shape, whole.stride(), whole.dtype))
+    full = torch.empty(shape, device="meta")
+    return Spec(mesh, placements, TensorMeta(full.shape, full.stride(), full.dtype))
 
 
 def axes_in_order(before: Spec, *after: Any) -> list[tuple[int, ...]]:

@@ -27,8 +27,10 @@ SLOW = Link(latency_s=1e-4, bytes_per_s=1e9)
 placements = st.sampled_from(
     [Replicate(), Shard(0), Shard(1), Partial(), _StridedShard(0, split_factor=2)]
 )
-whole_or_cut = st.sampled_from([Replicate(), Shard(0), Shard(1), _StridedShard(1, split_factor=3)])
-journeys = st.lists(st.tuples(placements, whole_or_cut), min_size=1, max_size=3)
+replicated_or_sharded = st.sampled_from(
+    [Replicate(), Shard(0), Shard(1), _StridedShard(1, split_factor=3)]
+)
+journeys = st.lists(st.tuples(placements, replicated_or_sharded), min_size=1, max_size=3)
 sizes = st.sampled_from([0, 1, 2, 5, 7, 8, 12, 1000])
 
 
