@@ -305,7 +305,11 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def data(self) -> DTensor:
-        """The tensor outside of autograd; assigning another DTensor replaces this one's data."""
+        """The tensor outside of autograd; assigning another DTensor replaces this one's data.
+
+        Raises:
+            MixedTensorError: A plain tensor is assigned.
+        """
         return torch.Tensor.data.__get__(self)  # pyright: ignore
 
     @data.setter

@@ -134,7 +134,11 @@ def _slowest(links: Sequence[Link]) -> Link:
 
 
 def link_of(mesh: DeviceMesh, axis: int | str) -> Link:
-    """Return the link of a mesh axis: as given to `set_link`, or the default of its device type.
+    """Return the link of a mesh axis: as set by `set_link`, or the default of its device type.
+
+    Args:
+        mesh: The mesh.
+        axis: The name or the number of the axis.
 
     Raises:
         MeshError: The mesh does not have this axis.
@@ -150,6 +154,12 @@ def set_link(mesh: DeviceMesh, axis: int | str, *, latency_s: float, bytes_per_s
     All ranks of the mesh must call it with the same values, since plans must not differ between
     ranks. They compare the values by one small all-reduce per axis. A mesh sliced from this one is
     a separate mesh; a flattened one stands for the group that joins its axes.
+
+    Args:
+        mesh: The mesh.
+        axis: The name or the number of the axis.
+        latency_s: The latency of one step of a collective in seconds.
+        bytes_per_s: The bandwidth per rank in bytes per second.
 
     Raises:
         MeshError: On every rank: the mesh does not have this axis, the values differ between ranks,

@@ -193,6 +193,11 @@ def with_comms(
 
     After a failure the group is left to the harness, since destroying it here would wait for ranks
     that may never arrive.
+
+    Args:
+        test: The test method; None if the decorator is called with options.
+        eager_init: True if NCCL is to connect the ranks when the group is made.
+        backend: The backend of the group; the one of the test case if None.
     """
     if test is None:
         return lambda later: with_comms(later, eager_init, backend)

@@ -147,7 +147,23 @@ class TestCase(unittest.TestCase):
         exact_layout: bool = False,
         exact_stride: bool = False,
     ) -> None:
-        """Fail unless the two are equal, tensors within the tolerance of their dtype."""
+        """Fail unless the two are equal, tensors within the tolerance of their dtype.
+
+        Args:
+            first: The actual value.
+            second: The expected value.
+            msg: A message for the failure, or a function that makes it from the default one.
+            rtol: The relative tolerance; that of the dtype if None.
+            atol: The absolute tolerance; that of the dtype if None.
+            equal_nan: True if a nan equals a nan.
+            exact_dtype: True if the dtypes must be equal.
+            exact_device: True if the devices must be equal.
+            exact_layout: True if the memory layouts must be equal.
+            exact_stride: True if the strides must be equal.
+
+        Raises:
+            AssertionError: The two differ.
+        """
         tolerance = Tolerance(
             rtol, atol, equal_nan, exact_dtype, exact_device, exact_layout, exact_stride
         )

@@ -89,7 +89,14 @@ def run_processes(
 def on_processes(
     world_size: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> Callable[[Callable[P, object]], Callable[P, None]]:
-    """Decorate a test function to run on `world_size` ranks that are processes."""
+    """Decorate a test function to run on `world_size` ranks that are processes.
+
+    The test raises TypeError if it is called with keyword arguments.
+
+    Args:
+        world_size: The number of ranks.
+        timeout_s: The time limit of one call in seconds.
+    """
 
     def decorate(fn: Callable[P, object]) -> Callable[P, None]:
         @wraps(fn)

@@ -59,6 +59,12 @@ def run_threads(
 
     A rank that skips skips the test.
 
+    Args:
+        fn: The function that each rank calls.
+        world_size: The number of ranks.
+        *args: The arguments of `fn`, the same objects on every rank.
+        timeout_s: The time limit of the run in seconds.
+
     Raises:
         RankFailure: A rank raised; the ranks deadlocked or called collectives that don't match; or
             not all ranks joined a collective. All of these are detected at once. Also raised after
@@ -92,7 +98,12 @@ def run_threads(
 def on_threads(
     world_size: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> Callable[[Callable[P, object]], Callable[P, None]]:
-    """Decorate a test function to run on `world_size` ranks that are threads."""
+    """Decorate a test function to run on `world_size` ranks that are threads.
+
+    Args:
+        world_size: The number of ranks.
+        timeout_s: The time limit of one call in seconds.
+    """
 
     def decorate(fn: Callable[P, object]) -> Callable[P, None]:
         @wraps(fn)
@@ -109,8 +120,13 @@ def kept_mesh(
 ) -> DeviceMesh:
     """Return a mesh for the calling rank that outlives the run: the same object at every call.
 
-    All ranks must call it alike. Intended for thousands of small runs: making a mesh of two axes
-    takes milliseconds, an empty run a fifth of one.
+    All ranks must call it with equal arguments. Intended for thousands of small runs: making a mesh
+    of two axes takes milliseconds, an empty run a fifth of one.
+
+    Args:
+        shape: The number of ranks along each axis.
+        names: The names of the axes; unnamed if None.
+        device_type: The device type of the mesh.
 
     Raises:
         RuntimeError: The caller is not a rank.
