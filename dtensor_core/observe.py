@@ -95,7 +95,7 @@ HarnessObserver = Callable[[int], AbstractContextManager[Callable[..., Any]]]
 harness_observer: HarnessObserver | None = None
 """Observer of runs of the test harness, if set; receives the number of ranks.
 
-The context is entered around the whole run. Its value is called on each rank with the function and
+The context is entered around the entire run. Its value is called on each rank with the function and
 its arguments, and must return the function's result; ranks that are processes get a copy of it.
 """
 

@@ -158,7 +158,7 @@ def _grid(device: torch.device) -> int:
 class OneAfterTheOther:
     """A sequential stream: skipped numbers have to be drawn too.
 
-    Blocks lie `spread` elements apart in memory.
+    Blocks are `spread` elements apart in memory.
     """
 
     def __init__(self, fill: Fill, like: torch.Tensor, total: int, grain: int, spread: int) -> None:

@@ -2,7 +2,7 @@
 
 `CommDebugMode` counts communication; it is commtrace's, and imported on first access.
 `visualize_sharding` draws a layout. `ExplicitRedistributionContext` refuses implicit communication.
-`explain` reports what a function would communicate, without running it.
+`explain` reports the communication of a function, without running it.
 """
 
 from __future__ import annotations

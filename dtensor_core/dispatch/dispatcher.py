@@ -52,7 +52,7 @@ _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
 _stand_ins: dict[str, Callable[..., Any]] = {}
-# The threads that asked for rewrites, and for plain tensors as replicas.
+# The threads that enabled rewrites, and those that treat plain tensors as replicas.
 _rewriting: list[int] = []
 _in_force: list[dict[int, Callable[..., Any]]] = []
 _plain_is_replicated: list[int] = []
@@ -197,12 +197,12 @@ def implicit_replication() -> Iterator[None]:
         _plain_is_replicated.remove(threading.get_ident())
 
 
-def _applies(asked: list[int]) -> bool:
-    """True on a thread that asked, or on a thread of the autograd engine while any thread does."""
-    if not asked:
+def _applies(threads: list[int]) -> bool:
+    """True on a thread that enabled it, or on a thread of the autograd engine while any thread does."""
+    if not threads:
         return False
-    # A backward on an accelerator runs on the engine's threads, which asked for nothing.
-    return threading.get_ident() in asked or current_graph_task_id() >= 0
+    # A backward on an accelerator runs on the engine's threads, which enabled nothing.
+    return threading.get_ident() in threads or current_graph_task_id() >= 0
 
 
 def _singular(number: Any) -> tuple[type, str]:

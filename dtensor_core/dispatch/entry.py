@@ -137,7 +137,7 @@ class Entry:
         run: The function to run on local tensors.
         kind: The kind of call, with what makes its results.
         moves: The redistributions of tensor arguments, by number.
-        is_moved: True if there are any, or redistributions of what is written.
+        is_moved: True if there are any, or redistributions of written tensors.
         single: The spec of the only result, if that is a new tensor.
         place: The position of the only written argument, if it is returned and nothing else is
             to do.

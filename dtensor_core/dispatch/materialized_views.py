@@ -85,7 +85,7 @@ class LocalCopy:
             self.version = self.base._version
 
     def written(self) -> None:
-        """Copy what was written to this copy into the base."""
+        """Propagate writes to this copy to the base."""
         self.conversions.from_copy(self.base._local_tensor, self.local)
         if self.base._copied is not None:
             write_through(self.base._copied, None, (self.base,))
@@ -212,7 +212,7 @@ def write_through(
 ) -> None:
     """Write the copy, which `op` has written, into its base.
 
-    An operator that overwrites the whole copy is replayed from its argument, so the copy need not
+    An operator that overwrites the entire copy is replayed from its argument, so the copy need not
     be gathered. A view of the copy overwrites only some of its elements.
 
     Raises:

@@ -132,7 +132,7 @@ def _finish_in_place(
     local: Sequence[Any],
     local_kwargs: Mapping[str, Any],
 ) -> Any:
-    """Bring back what was written elsewhere, and return the written arguments as they are."""
+    """Write results back to their arguments, and return the arguments themselves."""
     if call.backs:
         observed(op, bring_back, (call.backs, (args, kwargs), (local, local_kwargs)), {})
     for place in call.aside:

@@ -123,10 +123,10 @@ def _pattern(key: Key, letters: dict[int, int]) -> Key:
             shape, stride, dtype = each.tensor_meta
             named = tuple([letter(size, len(letters)) for size in shape])
             if is_view:
-                lies = tuple([letter(step, len(letters)) for step in stride])
+                strides = tuple([letter(step, len(letters)) for step in stride])
             else:
-                lies = stride == contiguous_stride(shape) or (None if any(stride) else False)
-            pattern.append((named, lies, dtype, each.placements, each._whose))
+                strides = stride == contiguous_stride(shape) or (None if any(stride) else False)
+            pattern.append((named, strides, dtype, each.placements, each._whose))
         else:
             pattern.append(each)
     return tuple(pattern)

@@ -11,7 +11,7 @@ way with Partial read as Replicate, since every partial value receives the full 
     S       R       all_gather      n * longest piece       yes
     P       R       all_reduce      full tensor             yes
     P       S       reduce_scatter  n * longest piece       yes
-    S       S'      all_to_all      what the rank holds     yes
+    S       S'      all_to_all      local tensor            yes
     P(sum)  P(avg)  rescale         0                       no, and the same back
 
 S is a shard of any kind, strided or not. Invariant: a step neither reads nor produces data outside

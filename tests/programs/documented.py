@@ -1,7 +1,7 @@
 """Errors and values of DTensors that differ from one device's, all of them documented.
 
 A statement that raises such an error on all ranks alike is removed from its program, and counted.
-A program whose values differ is compared again without what is documented to make them differ.
+A program whose values differ is compared again without the statements that are documented to differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.programs.program import Program
 
 # Patterns of a statement and its error, and the reason. All are in docs/moving-over.md.
 _KNOWN = (
-    ("in-place operations that require placement changes are not supported", "given addends"),
+    ("in-place operations that require placement changes are not supported", "given partial sums"),
     ("pending norms, which are not reduced yet", "signs of norms that are written to"),
     ("the shape of a written argument cannot change", "resize_"),
     ("a copy, .* of an expanded tensor needed communication", "copies of expanded tensors"),

@@ -329,7 +329,7 @@ def is_rounding(error: Exception) -> bool:
 
 
 def _compare(program: Program, held: list[Any], full: Any, *, summed: bool) -> None:
-    """Raises Mismatch if a result is not the expected one; it may be `summed` of addends."""
+    """Raises Mismatch if a result is not the expected one; it may be `summed`, a sum of terms."""
     if isinstance(full, Refusal):
         if any(not isinstance(each, Refusal) for each in held):
             raise Mismatch(f"one device raises {full}")

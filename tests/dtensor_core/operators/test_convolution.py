@@ -304,7 +304,7 @@ def test_of_images_the_halo_is_cheaper_than_any_other_layout() -> None:
         with Sent() as sent, Collectives() as issued:
             y = F.conv2d(x, weight, padding=1)
             y.sum().backward()
-        # The gradient of the weight stays a partial sum, because nobody reads its value.
+        # The gradient of the weight stays a partial sum, because no operator reads its value.
         assert sent.num_bytes == [halo, 2 * halo]
         assert issued == {"all_to_all_single": 2}
         assert [x.grad.placements, weight.grad.placements] == [(Shard(2),), (P,)]  # pyright: ignore

@@ -227,7 +227,7 @@ def test_only_the_ranks_of_the_sharding_axis_exchange_rows() -> None:
         x = laid_out(_t(4, 4), mesh, [Shard(1), Shard(0)])
         with Sent() as sent:
             y = x[1:3]
-        # Row 2 goes from the second rank of the axis to nobody, row 1 from the first to itself.
+        # Row 2 goes from the second rank of the axis to no rank, row 1 from the first to itself.
         assert sent.num_bytes == []
         assert y.placements == (Shard(1), Shard(0))  # pyright: ignore
         with Sent() as sent:

@@ -176,7 +176,7 @@ PROGRAMS: tuple[Callable[[Any, Any], Any], ...] = (
     _grad_of_grad,
     _vmap,
 )
-# These set state of the whole process, so ranks must not be threads.
+# These set state of the entire process, so ranks must not be threads.
 IN_PROCESSES = (_jvp, _jacobians, _hessian, _dual_numbers, _anomaly_detected)
 
 
