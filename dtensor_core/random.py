@@ -44,7 +44,7 @@ def manual_seed(seed: int, device_mesh: DeviceMesh) -> None:
     if device_mesh.get_coordinate() is None:
         raise RandomStateError(
             four_parts(
-                asked="manual_seed for the DTensors of a mesh",
+                summary="manual_seed for the DTensors of a mesh",
                 found=f"manual_seed requires the current rank to be a part of the device mesh, "
                 f"{device_mesh}",
                 why="a rank outside of it draws no numbers for them",
@@ -94,7 +94,7 @@ def check_seeds(device_mesh: DeviceMesh) -> None:
     if differing:
         raise RandomStateError(
             four_parts(
-                asked=f"random numbers over {device_mesh}",
+                summary=f"random numbers over {device_mesh}",
                 found=f"the {kind} generators of ranks {differing} are not in the state of rank "
                 f"{ranks[0]}",
                 why="replicas would hold different numbers, and shards would not belong to one "
@@ -115,7 +115,7 @@ def _axes(mesh: DeviceMesh, axes: Sequence[str | int] | None) -> list[int]:
     if unknown or isinstance(axes, str):
         raise MeshError(
             four_parts(
-                asked=f"random numbers per rank along axes {axes!r}",
+                summary=f"random numbers per rank along axes {axes!r}",
                 found=f"a mesh with axes {list(known)}",
                 hint="pass a list of names or numbers of its axes",
             )

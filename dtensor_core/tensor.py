@@ -155,7 +155,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if isinstance(local_tensor, DTensor):
             raise MixedTensorError(
                 four_parts(
-                    asked="DTensor.from_local of a DTensor",
+                    summary="DTensor.from_local of a DTensor",
                     found=local_tensor._spec.text,
                     why="the local_tensor argument only accepts torch.Tensor: the local tensor of "
                     "a rank",
@@ -171,7 +171,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if (shape is None) != (stride is None):
             raise RedistributeError(
                 four_parts(
-                    asked="DTensor.from_local with a global shape",
+                    summary="DTensor.from_local with a global shape",
                     found=f"shape={shape} and stride={stride}",
                     why="shape and stride cannot be derived from each other",
                     hint="Please pass both shape and stride at the same time. Or none",
@@ -252,7 +252,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if device_mesh is not None and device_mesh != mesh:
             raise PlacementError(
                 four_parts(
-                    asked=f"redistribute to {device_mesh}",
+                    summary=f"redistribute to {device_mesh}",
                     found=f"a tensor on {mesh}",
                     why="redistribution moves data within one mesh",
                 )
@@ -264,7 +264,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             if isinstance(after, Partial) and before is not after:
                 raise RedistributeError(
                     four_parts(
-                        asked=f"Can not redistribute from {before} to {after} on "
+                        summary=f"Can not redistribute from {before} to {after} on "
                         f"{axis_name(mesh, axis)}",
                         found=self._spec.text,
                         why="redistributing to Partial is for internal use only: partial sums have "
@@ -317,7 +317,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if not isinstance(value, DTensor):
             raise MixedTensorError(
                 four_parts(
-                    asked=f"the data of {self._spec.text} to be replaced",
+                    summary=f"the data of {self._spec.text} to be replaced",
                     found=f"a plain tensor of shape {tuple(value.shape)}",
                     why="the layout of a plain tensor on the mesh is unknown",
                     hint="assign a DTensor, or use copy_, which accepts the full tensor",

@@ -45,7 +45,7 @@ def _refused(name: str, hint: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise RuleError(
             four_parts(
-                asked=f".{name}() of {self._spec.text}",
+                summary=f".{name}() of {self._spec.text}",
                 found=f".{name}() is not supported for tensor subclasses",
                 why="a DTensor has no memory of its own: its shards are on several ranks",
                 hint=hint,

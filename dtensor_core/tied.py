@@ -115,7 +115,7 @@ def _tie(place: _ParameterName, old: torch.Tensor, new: Any) -> None:
 def _refusal(place: str, wanted: str, other: str, layout: str) -> TiedError:
     return TiedError(
         four_parts(
-            asked=f"{place} as {wanted}",
+            summary=f"{place} as {wanted}",
             found=f"{other}, the same parameter, as {layout}",
             why="a tied parameter is one tensor, which has one layout",
             hint="give both names the same placements, or untie them before: "

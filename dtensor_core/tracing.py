@@ -95,7 +95,7 @@ def outside_transforms(function: Callable[P, T]) -> Callable[P, T]:
         if any(map(_is_wrapped, tree_leaves((args, kwargs)))):
             raise TransformError(
                 four_parts(
-                    asked=f"{function.__name__} of a tensor that torch.func transforms",
+                    summary=f"{function.__name__} of a tensor that torch.func transforms",
                     found="a tensor that wraps another one",
                     why="torch.func transforms operators only, and this is not one",
                     hint="pass DTensors to the transform; create and redistribute them outside",

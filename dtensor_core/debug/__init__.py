@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
             raise
         raise ImportError(
             four_parts(
-                asked="dtensor_core.debug.CommDebugMode",
+                summary="dtensor_core.debug.CommDebugMode",
                 found="no package commtrace",
                 why="CommDebugMode is implemented by commtrace",
                 hint="install commtrace, or put it on the import path",

@@ -80,7 +80,7 @@ def _text(operator: str, move: observe.Move, steps: Sequence[Step]) -> str:
         f"{way} in {seconds * 1e6:.3g} µs" for way, seconds in move.candidates[:_SHOWN]
     )
     return four_parts(
-        asked=f"Implicit redistribution of {argument} for {operator}, while "
+        summary=f"Implicit redistribution of {argument} for {operator}, while "
         "ExplicitRedistributionContext was active",
         found=f"{argument} is {spec.text} and {_needed(spec, target)} ({_steps_text(spec, steps)})",
         why=f"cheapest candidate (arguments -> results) of: {ways}" if ways else "",

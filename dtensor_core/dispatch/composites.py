@@ -142,7 +142,7 @@ def _check_classes(indices: Any, num_classes: int) -> None:
         what = "non-negative" if least < 0 else "smaller than num_classes"
         raise OutOfRangeError(
             four_parts(
-                asked=f"one_hot: Class values must be {what}.",
+                summary=f"one_hot: Class values must be {what}.",
                 found=f"class {least if least < 0 else most}",
                 hint=f"classes from 0 to {num_classes - 1}",
             )
@@ -299,7 +299,7 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
     if has and mode and (has(tensor, mode.tracer) or has(tangent, mode.tracer)):
         raise RuleError(
             four_parts(
-                asked="torch.func.linearize of a function of DTensors",
+                summary="torch.func.linearize of a function of DTensors",
                 found=f"a tangent of shape {tuple(tangent.shape)} as the argument of a graph",
                 why="the traced graph would contain the local tensors of its DTensor arguments as "
                 "constants",

@@ -198,7 +198,7 @@ def implicit_replication() -> Iterator[None]:
 
 
 def _applies(threads: list[int]) -> bool:
-    """True on a thread that enabled it, or on a thread of the autograd engine while any thread does."""
+    """True on a listed thread, or on a thread of the autograd engine while any is listed."""
     if not threads:
         return False
     # A backward on an accelerator runs on the engine's threads, which enabled nothing.

@@ -62,7 +62,7 @@ class missing_rule:
         if choice not in _CHOICES:
             raise ValueError(
                 four_parts(
-                    asked=f"missing_rule({choice!r})",
+                    summary=f"missing_rule({choice!r})",
                     found="no such choice",
                     hint=" or ".join(f"missing_rule({each!r})" for each in _CHOICES),
                 )
@@ -136,7 +136,7 @@ def apply_policy(found: Missing) -> None:
     if choice == "error":
         raise MissingRuleError(
             four_parts(
-                asked=f"{found.op}, under missing_rule('error')",
+                summary=f"{found.op}, under missing_rule('error')",
                 found=found.gathers,
                 why="it has no sharding rule: it would run on full tensors, for which "
                 f"{found.num_bytes} bytes would be gathered",
@@ -176,7 +176,7 @@ def refuse_collective(op: OpOverload) -> None:
     if op.namespace in _COLLECTIVES:
         raise MissingRuleError(
             four_parts(
-                asked=f"{op} of a DTensor",
+                summary=f"{op} of a DTensor",
                 found="a collective, which does not have a sharding strategy registered",
                 why="collectives take local tensors, and a DTensor does not say which local data "
                 "to send",

@@ -358,7 +358,7 @@ def _factory_entry(
     if spec.sums:
         raise RuleError(
             four_parts(
-                asked=f"{op} to write to {spec.text}",
+                summary=f"{op} to write to {spec.text}",
                 found="partial sums that are not reduced yet",
                 why="the written values would be summed over the ranks",
                 hint="write to a tensor that is Replicate or Shard",

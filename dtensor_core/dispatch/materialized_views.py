@@ -155,7 +155,7 @@ def _stale(view: Any) -> StaleViewError:
     copied = view._copied
     return StaleViewError(
         four_parts(
-            asked=f"the local part of {view._spec.text}",
+            summary=f"the local part of {view._spec.text}",
             found=f"{copied.op} of {copied.base._spec.text}, which was written since",
             why="taking this view needed communication, so it is a copy: the next operator on all "
             "ranks fetches the written values, but reading the local tensor does not",
@@ -187,7 +187,7 @@ def check_writable(copied: MaterializedView | LocalCopy) -> None:
     if any(step == 0 and size > 1 for step, size in zip(base.stride, base.shape, strict=True)):
         raise RuleError(
             four_parts(
-                asked="to write to a view of a DTensor",
+                summary="to write to a view of a DTensor",
                 found=f"a copy, {copied.spec.text}: {copied.op} of an expanded tensor needed "
                 "communication",
                 why="elements of an expanded tensor share memory, so one write would change "
@@ -198,7 +198,7 @@ def check_writable(copied: MaterializedView | LocalCopy) -> None:
     if _name(copied) not in _SCATTERS:
         raise RuleError(
             four_parts(
-                asked="to write to a view of a DTensor",
+                summary="to write to a view of a DTensor",
                 found=f"a copy, {copied.spec.text}: {copied.op} needed communication",
                 why="the write could not be propagated to the base of the view",
                 hint="redistribute that tensor first so that the view needs no communication, or "

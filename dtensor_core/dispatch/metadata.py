@@ -283,10 +283,10 @@ def _layer_norm_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | 
     grad, spec, _, _, _, weight, bias, wanted = args
     if grad.shape != spec.shape or 0 in spec.shape or spec.dtype.itemsize < 4:
         return None
-    asked = [
+    requested = [
         each for each, is_wanted in zip((spec, weight, bias), wanted, strict=True) if is_wanted
     ]
-    return tuple(each.tensor_meta for each in asked) if None not in asked else None
+    return tuple(each.tensor_meta for each in requested) if None not in requested else None
 
 
 def _product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:

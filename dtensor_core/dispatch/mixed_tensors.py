@@ -87,8 +87,8 @@ def refuse_mixed(
         raise MixedTensorError(
             four_parts(
                 # Programs match on this text, which is torch's.
-                asked=f"{op}: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor "
-                "to DTensor before calling distributed operators!",
+                summary=f"{op}: got mixed torch.Tensor and DTensor, need to convert all "
+                "torch.Tensor to DTensor before calling distributed operators!",
                 found="; ".join(
                     [*plain, *(f"{n}, a DTensor {t._spec.text}" for n, t in known.items())]
                 ),

@@ -59,7 +59,7 @@ def set_rotate_method(rotate_method: str) -> None:
     if rotate_method not in _ROTATIONS:
         raise UnsupportedAttentionError(
             four_parts(
-                asked=f"to rotate keys and values by {rotate_method!r}",
+                summary=f"to rotate keys and values by {rotate_method!r}",
                 found=f"the methods {', '.join(_ROTATIONS)}",
             )
         )
@@ -136,7 +136,7 @@ def _check(
     if mesh.ndim != 1:
         raise MeshError(
             four_parts(
-                asked="context_parallel",
+                summary="context_parallel",
                 found=f"{mesh}",
                 why="a sequence is sharded along one axis",
                 hint='one axis of it: mesh["cp"], or several: mesh["dp", "cp"]._flatten()',
@@ -153,7 +153,7 @@ def _check(
         if buffer.shape[dim] % mesh.size():
             raise PlacementError(
                 four_parts(
-                    asked=f"a sequence of {buffer.shape[dim]} over {mesh.size()} ranks",
+                    summary=f"a sequence of {buffer.shape[dim]} over {mesh.size()} ranks",
                     found=f"a buffer of shape {tuple(buffer.shape)}, its sequence in dim {dim}",
                     why="every rank holds an equal part of the sequence",
                     hint="pad the sequence to a multiple of the number of ranks, or of twice that "
@@ -215,7 +215,7 @@ def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
     if masked:
         raise UnsupportedAttentionError(
             four_parts(
-                asked="attention with a mask inside of context_parallel",
+                summary="attention with a mask inside of context_parallel",
                 found=f"one on rank {', '.join(map(str, masked))} of the mesh's {len(flags)}",
                 why="the mask may refer to local or to full queries and keys",
                 hint="is_causal=True, or attention of DTensors outside of it",

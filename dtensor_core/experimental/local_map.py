@@ -120,7 +120,7 @@ def _local(value: Any, layout: Layout, grad: Layout, what: str, redistribute: bo
             if not redistribute:
                 raise PlacementError(
                     four_parts(
-                        asked=f"{what} placed {target}",
+                        summary=f"{what} placed {target}",
                         found=f"placements {value.placements}",
                         why="redistribute_inputs is False, so the argument may not be "
                         "redistributed",

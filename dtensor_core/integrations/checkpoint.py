@@ -47,7 +47,7 @@ def boxes(spec: Spec) -> list[Box]:
     if spec.sums:
         raise PlacementError(
             four_parts(
-                asked=f"a checkpoint of {spec.text}",
+                summary=f"a checkpoint of {spec.text}",
                 found="partial sums along an axis",
                 why="Any checkpointing related operations are not supported for DTensor with "
                 "partial placements!",
@@ -115,7 +115,7 @@ def tensor_shard(self: DTensor, index: Any) -> torch.Tensor:
             return part
     raise PlacementError(
         four_parts(
-            asked=f"the piece of {index.fqn} at {tuple(index.offset)}",
+            summary=f"the piece of {index.fqn} at {tuple(index.offset)}",
             found=f"{self._spec.text}, of which this rank holds {boxes(self._spec)}",
         )
     )

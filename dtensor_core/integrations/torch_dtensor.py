@@ -32,7 +32,7 @@ def patch(module: Any) -> None:
         if isinstance(tensor, DTensor):
             raise MixedTensorError(
                 four_parts(
-                    asked=f"{op} of a DTensor of torch and one of dtensor_core",
+                    summary=f"{op} of a DTensor of torch and one of dtensor_core",
                     found=tensor._spec.text,
                     why="torch's DTensor is the first argument, so torch dispatches the call",
                     hint="pass the DTensor of dtensor_core first, or its full_tensor()",

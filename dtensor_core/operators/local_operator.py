@@ -119,7 +119,7 @@ def zeros(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
         masks = [arg for arg in args if isinstance(arg, (list, tuple)) and _is_mask(op, arg)]
         wanted = iter(made)
         if masks:
-            return tuple(next(wanted) if asked else None for asked in masks[-1])
+            return tuple(next(wanted) if is_requested else None for is_requested in masks[-1])
         if len(returns) in (1, len(made)):  # a list of tensors, or nothing but tensors
             return made
         metas = tree_map_only(torch.Tensor, lambda each: each.to("meta"), (args, kwargs))

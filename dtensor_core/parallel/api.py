@@ -74,7 +74,7 @@ def _apply(
     else:
         raise PlanError(
             four_parts(
-                asked=f"a parallelize_plan of type {type(plan).__name__}",
+                summary=f"a parallelize_plan of type {type(plan).__name__}",
                 found=f"{plan!r}",
                 why="Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan",
                 hint='{"layers.*.w1": ColwiseParallel()}, for instance',

@@ -63,7 +63,7 @@ class _ShardingStyle(ParallelStyle):
         if sharding is None:
             raise UnsupportedModuleError(
                 four_parts(
-                    asked=f"{type(self).__name__} of a {type(module).__name__}",
+                    summary=f"{type(self).__name__} of a {type(module).__name__}",
                     found=f"currently only support {' and '.join(map(_name, self.shardings))}!",
                     hint="apply the style to the submodules of these types",
                 )
@@ -225,7 +225,7 @@ def _first(module: nn.Module, inputs: tuple[Any, ...]) -> torch.Tensor:
     found = f"a {type(inputs[0]).__name__}" if inputs else "no positional argument"
     raise StyleInputError(
         four_parts(
-            asked=f"a call of a parallelized {type(module).__name__}",
+            summary=f"a call of a parallelized {type(module).__name__}",
             found=f"{found}; expecting input of {module} to be a torch.Tensor or DTensor",
             hint="pass the tensor as the first positional argument",
         )

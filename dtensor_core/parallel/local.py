@@ -128,7 +128,7 @@ class ExpertTensorParallel(LocalParameters):
             if not isinstance(each, DTensor) or each._spec.is_replicated():
                 raise UnsupportedModuleError(
                     four_parts(
-                        asked=f"{self} of a {type(module).__name__}",
+                        summary=f"{self} of a {type(module).__name__}",
                         found=f"parameter {name}, which is replicated",
                         why="outputs are summed over ranks, so a replicated parameter would count "
                         "once per rank",

@@ -87,7 +87,7 @@ def _nll_loss(
     if not _is_sharded(log_probabilities, _class_dim(log_probabilities)):
         raise PlacementError(
             four_parts(
-                asked="cross entropy under loss_parallel()",
+                summary="cross entropy under loss_parallel()",
                 found=f"log probabilities {log_probabilities._spec.text}, classes in dim "
                 f"{_class_dim(log_probabilities)}",
                 why="loss_parallel() requires an axis of the mesh to shard the class dimension",

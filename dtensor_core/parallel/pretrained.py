@@ -191,7 +191,7 @@ def _layout(name: str, style: str, parameter: Any) -> Placement:
         return PARAMETER_LAYOUTS[style](parameter.ndim)
     raise PlanError(
         four_parts(
-            asked=f"style {style!r} of the parameter {name}",
+            summary=f"style {style!r} of the parameter {name}",
             found="a style for modules",
             hint=f"one of {', '.join(PARAMETER_LAYOUTS)}",
         )
@@ -213,7 +213,7 @@ def _check(model: Any, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
         if is_so:
             raise PlanError(
                 four_parts(
-                    asked=f"parallelize_pretrained of a {type(model).__name__}",
+                    summary=f"parallelize_pretrained of a {type(model).__name__}",
                     found=found,
                     why="a plan maps names of modules to names of styles, along one axis",
                     hint=hint,
@@ -226,7 +226,7 @@ def _check(model: Any, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
         if isinstance(heads, int) and heads % mesh.size():
             raise PlanError(
                 four_parts(
-                    asked=f"parallelize_pretrained over {mesh.size()} ranks",
+                    summary=f"parallelize_pretrained over {mesh.size()} ranks",
                     found=f"{option}={heads}, and {by_heads[0]} is sharded by heads",
                     why="attention needs the same number of heads on every rank",
                     hint=f"a number of ranks that divides {heads}, or a plan without {by_heads[0]}",
@@ -283,7 +283,7 @@ def _tie(places: Places) -> None:
     if len(layouts) > 1:
         raise PlanError(
             four_parts(
-                asked="a plan that keeps tied weights tied",
+                summary="a plan that keeps tied weights tied",
                 found=", ".join(
                     f"{type(module).__name__}.{name} placed "
                     f"{each.placements if isinstance(each, DTensor) else 'as a plain tensor'}"

@@ -172,7 +172,7 @@ def set_link(mesh: DeviceMesh, axis: int | str, *, latency_s: float, bytes_per_s
     if not (0 <= link.latency_s < math.inf and 0 < link.bytes_per_s < math.inf):
         raise MeshError(
             four_parts(
-                asked=f"set_link of axis {axis_name(mesh, number)} of {mesh}",
+                summary=f"set_link of axis {axis_name(mesh, number)} of {mesh}",
                 found=f"latency_s={latency_s}, bytes_per_s={bytes_per_s}",
                 why="a latency is finite and not negative, a bandwidth finite and positive",
                 hint="seconds and bytes per second, such as latency_s=2e-5, bytes_per_s=2.5e10",
@@ -202,7 +202,7 @@ def _check_same_everywhere(mesh: DeviceMesh, axis: int, link: Link) -> None:
     if latency != -minus_latency or speed != -minus_speed:
         raise MeshError(
             four_parts(
-                asked=f"set_link of axis {axis_name(mesh, axis)} of {mesh}",
+                summary=f"set_link of axis {axis_name(mesh, axis)} of {mesh}",
                 found=f"latency_s from {-minus_latency:g} to {latency:g}, "
                 f"bytes_per_s from {-minus_speed:g} to {speed:g}",
                 why="ranks with different plans deadlock",

@@ -34,7 +34,7 @@ def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
     if found:
         raise PlacementError(
             four_parts(
-                asked=f"DTensor.from_local with shape={tuple(spec.shape)} as {spec.text}",
+                summary=f"DTensor.from_local with shape={tuple(spec.shape)} as {spec.text}",
                 found=found,
                 why="the local tensors of all ranks must be the torch.chunk shards of one tensor",
                 hint="pass the shape of the full tensor; omit shape and stride if all shards are "
@@ -76,7 +76,7 @@ def check_alike(
     if len(ranks) > 1:
         raise PlacementError(
             four_parts(
-                asked="DTensor.from_local(run_check=True)",
+                summary="DTensor.from_local(run_check=True)",
                 found="Inconsistent tensor metadata across ranks: "
                 + "; ".join(f"{text} on ranks {where}" for text, where in ranks.items()),
                 why="the local tensors of all ranks must be shards of one tensor",

@@ -88,7 +88,7 @@ def _input_channels(call: Call, mask: Sequence[bool]) -> tuple[Candidate, ...]:
         return ()
     x, weight = call.specs[1:3]
     sharded = Shard(x.ndim - weight.ndim + 1), Shard(0 if call.argument("transposed") else 1)
-    wanted = [each for each, asked in zip(sharded, mask, strict=False) if asked]
+    wanted = [each for each, is_requested in zip(sharded, mask, strict=False) if is_requested]
     return (Candidate((Replicate(), *sharded), (*wanted, Replicate())),)
 
 

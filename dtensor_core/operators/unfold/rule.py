@@ -67,7 +67,8 @@ def _placed(call: Call) -> ShardingRule:
     if 0 not in size and (0 in spec.shape or not _are_elements(spec, reach, size, stride, offset)):
         raise RuleError(
             four_parts(
-                asked=f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, offset {offset}",
+                summary=f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, "
+                f"offset {offset}",
                 found=f"{spec.text}, whose elements have strides {spec.stride}",
                 why="some positions are outside of the tensor's elements, which are all that a "
                 "DTensor stores",
