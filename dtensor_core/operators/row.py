@@ -41,7 +41,7 @@ class Row:
         return "; ".join(f"{', '.join(ops)}: {text}" for text, ops in found.items() if ops)
 
 
-def alike(names: str, row: Row) -> dict[str, Row]:
+def same_row(names: str, row: Row) -> dict[str, Row]:
     """Return one row for several operators."""
     return dict.fromkeys(names.split(), row)
 

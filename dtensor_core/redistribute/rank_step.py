@@ -72,10 +72,10 @@ def _parts(
     spec: Spec,
     places: Sequence[tuple[int, ...]],
     shape: tuple[int, ...],
-    here: Sequence[Placement],
-    there: Sequence[Placement],
+    own_layout: Sequence[Placement],
+    other_layout: Sequence[Placement],
 ) -> tuple[Part, ...]:
-    """Return this rank's part of the tensor laid out `here` that each rank holds `there`.
+    """Return this rank's part of the tensor in `own_layout` that each rank holds in `other_layout`.
 
     Parts are relative to the local tensor, of local `shape`. Ranks that differ only on axes that
     don't shard a dimension share the same part of it.
@@ -83,15 +83,15 @@ def _parts(
     me = spec.coords
     assert me is not None
     # Even shards, the usual case, are located without a comparison of extents for every rank.
-    dim = _evenly_sliced_dim(step, spec, shape, here, there)
+    dim = _evenly_sliced_dim(step, spec, shape, own_layout, other_layout)
     if dim is not None:
         size = shape[dim] // spec.mesh_shape[step.axis]
         piece = (*shape[:dim], size, *shape[dim + 1 :])
         return tuple([Part(piece, ((dim, ((place * size, size),)),)) for (place,) in places])
     runs: list[list[tuple[int, Runs]]] = [[] for _ in places]
     for dim in _touched(step):
-        mine = _held(spec, here, me, dim)
-        sharding = [n for n, axis in enumerate(step.axes) if there[axis].sharded_dim == dim]
+        mine = _held(spec, own_layout, me, dim)
+        sharding = [n for n, axis in enumerate(step.axes) if other_layout[axis].sharded_dim == dim]
         known: dict[tuple[int, ...], Runs] = {}
         for place, found in zip(places, runs, strict=True):
             which = tuple(place[n] for n in sharding)
@@ -99,7 +99,7 @@ def _parts(
                 coords = list(me)
                 for axis, coord in zip(step.axes, place, strict=True):
                     coords[axis] = coord
-                known[which] = common(mine, _held(spec, there, coords, dim))
+                known[which] = common(mine, _held(spec, other_layout, coords, dim))
             found.append((dim, known[which]))
     return tuple(part(shape, each) for each in runs)
 
@@ -115,18 +115,20 @@ def _evenly_sliced_dim(
     step: Step,
     spec: Spec,
     shape: tuple[int, ...],
-    here: Sequence[Placement],
-    there: Sequence[Placement],
+    own_layout: Sequence[Placement],
+    other_layout: Sequence[Placement],
 ) -> int | None:
     """Return the dimension of which the ranks hold equal slices in order, where that is plain."""
     (axis, *more), mesh_shape = step.axes, spec.mesh_shape
-    before, after = here[axis].sharded_dim, there[axis].sharded_dim
-    inner = {each.sharded_dim for each in (*here[axis + 1 :], *there[axis + 1 :])} - {None}
+    before, after = own_layout[axis].sharded_dim, other_layout[axis].sharded_dim
+    inner = {each.sharded_dim for each in (*own_layout[axis + 1 :], *other_layout[axis + 1 :])} - {
+        None
+    }
     if more or after is None or after == before or after in inner or before in inner:
         return None
     if shape[after] % mesh_shape[axis] or 0 in shape:
         return None
-    return after if all([each.num_blocks == 1 for each in (*here, *there)]) else None
+    return after if all([each.num_blocks == 1 for each in (*own_layout, *other_layout)]) else None
 
 
 def _shape(spec: Spec, placements: Sequence[Placement], coords: Sequence[int]) -> tuple[int, ...]:

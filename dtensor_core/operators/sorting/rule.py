@@ -10,7 +10,7 @@ import torch
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import (
     reduced_dims,
     replicated_dim,
@@ -83,13 +83,15 @@ def _is_in(call: Call) -> ShardingRule:
 
 
 ROWS = {
-    **alike("searchsorted bucketize", Row(_sorted_and_sought, "sorted dim: sum of shards")),
+    **same_row("searchsorted bucketize", Row(_sorted_and_sought, "sorted dim: sum of shards")),
     "isin": Row(_is_in, "test elements: max or min of shards"),
-    **alike("max.dim min.dim argmax argmin", Row(_extreme, "sharded dim: the best of each rank")),
+    **same_row(
+        "max.dim min.dim argmax argmin", Row(_extreme, "sharded dim: the best of each rank")
+    ),
     "aminmax": Row(_both_extremes, "sharded dim: both of each rank"),
     "topk": Row(_top, "sharded dim: the best k of each rank"),
-    **alike("sort", Row(replicated_dim, "dim replicated")),
-    **alike(
+    **same_row("sort", Row(replicated_dim, "dim replicated")),
+    **same_row(
         "median nanmedian kthvalue mode", Row(replicated_reduced_dims, "dim replicated, reduced")
     ),
 }
