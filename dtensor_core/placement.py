@@ -137,7 +137,13 @@ class Shard(Placement):
     def local_shard_size_and_offset(
         curr_local_size: int, num_chunks: int, rank: int
     ) -> tuple[int, int]:
-        """Return length and offset of chunk `rank` of a dimension; an empty chunk is at its end."""
+        """Return length and offset of chunk `rank` of a dimension; an empty chunk is at its end.
+
+        Args:
+            curr_local_size: The size of the dimension.
+            num_chunks: The number of chunks.
+            rank: The number of the chunk.
+        """
         chunk = -(-curr_local_size // num_chunks)
         offset = min(chunk * rank, curr_local_size)
         return min(chunk, curr_local_size - offset), offset

@@ -38,6 +38,10 @@ def manual_seed(seed: int, device_mesh: DeviceMesh) -> None:
 
     All ranks of the mesh must pass the same seed.
 
+    Args:
+        seed: The seed.
+        device_mesh: The mesh whose ranks call this.
+
     Raises:
         RandomStateError: This rank is not part of the mesh (a RuntimeError).
     """

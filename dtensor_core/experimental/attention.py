@@ -122,7 +122,13 @@ def context_parallel(
 def context_parallel_unshard(
     mesh: DeviceMesh, buffers: Sequence[torch.Tensor], seq_dims: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Gather tensors that `context_parallel` has sharded, or results computed from them."""
+    """Gather tensors that `context_parallel` has sharded, or results computed from them.
+
+    Args:
+        mesh: The mesh that `context_parallel` was called with.
+        buffers: The sharded tensors.
+        seq_dims: The sequence dimension of each buffer.
+    """
     is_paired = _cp_options.enable_load_balance and buffers[0].shape[seq_dims[0]] % 2 == 0
     return [
         _gathered(buffer, dim, mesh, is_paired)

@@ -121,9 +121,8 @@ def _evenly_sliced_dim(
     """Return the dimension of which the ranks hold equal slices in order, where that is plain."""
     (axis, *more), mesh_shape = step.axes, spec.mesh_shape
     before, after = own_layout[axis].sharded_dim, other_layout[axis].sharded_dim
-    inner = {each.sharded_dim for each in (*own_layout[axis + 1 :], *other_layout[axis + 1 :])} - {
-        None
-    }
+    later = (*own_layout[axis + 1 :], *other_layout[axis + 1 :])
+    inner = {each.sharded_dim for each in later} - {None}
     if more or after is None or after == before or after in inner or before in inner:
         return None
     if shape[after] % mesh_shape[axis] or 0 in shape:

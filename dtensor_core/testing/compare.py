@@ -174,16 +174,30 @@ class TestCase(unittest.TestCase):
             raise self.failureException(text) from None
 
     def assertNotWarn(self, callable: Callable[[], Any], msg: str = "") -> None:
-        """Fail, with `msg`, if calling `callable` emits a warning."""
+        """Fail, with `msg`, if calling `callable` emits a warning.
+
+        Raises:
+            AssertionError: It emits one.
+        """
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             callable()
         if caught:
-            said = "; ".join(str(each.message) for each in caught)
-            raise self.failureException(self._formatMessage(msg, f"warned: {said}"))
+            texts = "; ".join(str(each.message) for each in caught)
+            raise self.failureException(self._formatMessage(msg, f"warned: {texts}"))
 
     def assertNotEqual(self, first: Any, second: Any, msg: Any = None, **tolerances: Any) -> None:
-        """Fail if the two are equal."""
+        """Fail if the two are equal.
+
+        Args:
+            first: The actual value.
+            second: The value that it must differ from.
+            msg: A message for the failure.
+            **tolerances: The tolerances and conditions of `assertEqual`.
+
+        Raises:
+            AssertionError: The two are equal.
+        """
         try:
             assert_equal(first, second, Tolerance(**tolerances))
         except AssertionError:
