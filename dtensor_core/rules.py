@@ -40,7 +40,7 @@ def _lines(family: ModuleType) -> list[RuleLine]:
     for name in family.ROWS:
         row = TABLE[name]
         grouped.setdefault((row.text, row.passing), []).append(name)
-    return [RuleLine(tuple(names), *said) for said, names in grouped.items()]
+    return [RuleLine(tuple(names), *texts) for texts, names in grouped.items()]
 
 
 def plain() -> str:

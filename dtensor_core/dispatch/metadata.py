@@ -148,8 +148,8 @@ def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     shortcut = _SHORTCUTS.get(_base_name(op))
     if shortcut is not None and kwargs.keys() <= _OPTIONS:
         specs = [value for value in flattened(args, {}) if isinstance(value, Spec)]
-        lies_well = _LYING.get(shortcut, _is_contiguous)
-        if _have_one_type(specs) and all(map(lies_well, specs)):
+        is_supported = _LAYOUT_CHECKS.get(shortcut, _is_contiguous)
+        if _have_one_type(specs) and all(map(is_supported, specs)):
             found = shortcut(specs, args)
             is_inplace = name.endswith("_")
             # A shape that changes in place is left to the meta kernel, which refuses it.
@@ -334,7 +334,7 @@ def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None
 
 Shortcut = Callable[[Sequence[Spec], Sequence[Any]], Metas | None]
 
-# Each assumes arguments of one floating-point dtype, contiguous unless `_LYING` says otherwise.
+# Each assumes arguments of one floating-point dtype, contiguous except those of `_LAYOUT_CHECKS`.
 _SHORTCUTS: dict[str, Shortcut] = {
     **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _comparison),
@@ -365,7 +365,7 @@ _PERMUTING = frozenset(
 )
 # These give sizes that are sums, or numbers among the arguments.
 _NEW_SIZES = (_cat, _layer_norm, _layer_norm_backward, _grouped_product)
-_LYING: dict[Any, Callable[[Spec], bool]] = {
+_LAYOUT_CHECKS: dict[Any, Callable[[Spec], bool]] = {
     _elementwise: _is_contiguous_or_one_value,
     _product: _is_any,
     _addmm: _is_any,

@@ -63,11 +63,11 @@ def with_lazy_bits(run: Local) -> Local:
     ignore the conjugate bit of their own intermediate tensors.
     """
 
-    def looking(*args: Any, **kwargs: Any) -> Any:
+    def with_keys_enabled(*args: Any, **kwargs: Any) -> Any:
         with with_keys(included_keys(), excluded_keys() - LAZY_BITS):
             return run(*args, **kwargs)
 
-    return looking
+    return with_keys_enabled
 
 
 def standing_for(op: Local, function: Local) -> Local:

@@ -133,7 +133,7 @@ def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
 
     def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         *settings, offset = _with_offset(args, kwargs, 3 - is_view)
-        if _lies_as(x, spec):
+        if _has_layout_of(x, spec):
             return op(x, *settings, x.storage_offset() + offset)
 
         def to_copy(part: torch.Tensor) -> torch.Tensor:
@@ -157,7 +157,7 @@ def _with_offset(args: Sequence[Any], kwargs: dict[str, Any], place: int) -> lis
     return [*given, offset or 0]
 
 
-def _lies_as(x: torch.Tensor, spec: Spec) -> bool:
+def _has_layout_of(x: torch.Tensor, spec: Spec) -> bool:
     steps = zip(x.stride(), spec.stride, x.shape, strict=True)
     return all(here == there for here, there, size in steps if size > 1)
 

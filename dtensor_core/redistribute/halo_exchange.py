@@ -80,7 +80,7 @@ class Exchange:
             if source != target and owned[source] == owned[target]:
                 continue
             for result, wanted in enumerate(self.wanted):
-                both = _meet(owned[source], wanted[target])
+                both = _intersection(owned[source], wanted[target])
                 if both.size:
                     found.append((number, result, both))
         return found
@@ -95,7 +95,7 @@ class Exchange:
         counting = [_counting(wanted) for wanted in self.wanted]
 
         def sent(mine: Extent, rank: int) -> int:
-            own = sum(_meet(mine, wanted[rank]).size for wanted in self.wanted)
+            own = sum(_intersection(mine, wanted[rank]).size for wanted in self.wanted)
             return sum(count(mine) for count in counting) - own
 
         return tuple(
@@ -125,7 +125,7 @@ class Exchange:
         return message_seconds(num_bytes, topology_of(specs[0].mesh).links[self.axis])
 
 
-def _meet(one: Extent, other: Extent) -> Extent:
+def _intersection(one: Extent, other: Extent) -> Extent:
     low = max(one.offset, other.offset)
     high = min(one.offset + one.size, other.offset + other.size)
     return Extent(low, max(high - low, 0))
