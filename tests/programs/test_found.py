@@ -66,7 +66,7 @@ def test_an_operator_that_returns_a_list_returns_one_on_an_empty_rank():
 
 
 @on_threads(4)
-def test_a_gradient_that_is_not_wanted_is_none_on_an_empty_rank():
+def test_a_gradient_that_is_not_requested_is_none_on_an_empty_rank():
     mesh = kept_mesh((4,))
     torch.manual_seed(0)
     x = distribute_tensor(torch.randn(1, 4), mesh, [Shard(0)]).requires_grad_()

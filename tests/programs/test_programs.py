@@ -84,7 +84,7 @@ def test_the_programs_have_all_families_meshes_layouts_and_kinds_of_memory(tally
     assert tally.raising
 
 
-def test_every_operator_of_the_database_has_its_turn():
+def test_every_operator_of_the_database_is_drawn():
     size = len(operators())
     turns = Counter((seed * OWN + n) % size for seed in range(size) for n in range(OWN))
     assert set(turns.values()) == {OWN}
@@ -104,7 +104,7 @@ def faulty_softmax(op, inputs, outputs):
     return lambda *args: op(*args) + (inputs[0].coords[0] == 1)
 
 
-def test_a_wrong_value_on_one_rank_is_seen_and_shrunk_to_the_operator_at_fault(monkeypatch):
+def test_a_wrong_value_on_one_rank_is_detected_and_shrunk_to_the_operator_at_fault(monkeypatch):
     program = a_program("a0 + a1", "v0.exp()", "v1 * 2", "torch.softmax(v1, 1)", "v3 + v2")
     check(program)
     row = table.TABLE["_softmax"]
@@ -155,7 +155,7 @@ def test_what_is_laid_out_is_put_together_again(layout):
     torch.testing.assert_close(put_together(held, (2, 3)), given.full())
 
 
-def test_replicas_that_differ_and_pieces_of_a_wrong_size_are_seen():
+def test_replicas_that_differ_and_pieces_of_a_wrong_size_are_detected():
     def held(local: torch.Tensor, layout: str) -> Held:
         return Held(local, (3,), (1,), local.dtype, placements_of(layout), False)
 

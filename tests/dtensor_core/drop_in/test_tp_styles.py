@@ -177,7 +177,7 @@ def test_inputs_are_gathered_and_outputs_sharded() -> None:
     assert torch.equal(out, torch.ones(2 * RANKS, 16 // RANKS))
 
 
-def test_layouts_must_be_as_many_as_wanted_ones() -> None:
+def test_input_layouts_and_desired_layouts_have_equal_lengths() -> None:
     with pytest.raises(
         AssertionError, match="input_layouts and desired_input_layouts should have same length!"
     ):

@@ -103,7 +103,7 @@ def test_keys_and_values_rotate_by_all_to_all(length: int, ranks: int, is_causal
 
 @pytest.mark.usefixtures("rotating")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_a_rotation_gives_the_scale_and_the_type_that_are_asked_for(dtype: torch.dtype) -> None:
+def test_context_parallel_keeps_the_requested_scale_and_dtype(dtype: torch.dtype) -> None:
     full_tensors = [each.to(dtype) for each in data(12)]
     wanted = F.scaled_dot_product_attention(*full_tensors, scale=0.7, enable_gqa=True)
 

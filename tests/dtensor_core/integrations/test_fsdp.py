@@ -200,7 +200,7 @@ def _placed() -> None:
         assert layer.weight.placements == (Shard(1),)
 
 
-def test_placements_of_either_class_may_be_asked_for() -> None:
+def test_placements_of_either_class_may_be_requested() -> None:
     run_processes(_placed, 2)
 
 

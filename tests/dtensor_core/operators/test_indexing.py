@@ -260,7 +260,7 @@ def test_elements_that_a_mask_takes_in_order_are_located() -> None:
     body()
 
 
-def test_the_largest_of_an_empty_shard_has_the_type_that_is_asked_for() -> None:
+def test_the_largest_of_an_empty_shard_has_the_requested_dtype() -> None:
     x = _t(5, 3).float().requires_grad_()
     assert_agrees(lambda x: x.renorm(torch.inf, 1, 0.5), [x], [[Shard(0)]])
 
