@@ -55,7 +55,7 @@ def distribute_tensor(
     if not tensor.is_leaf:
         raise LeafError(
             four_parts(
-                asked="distribute_tensor of a non-leaf tensor",
+                summary="distribute_tensor of a non-leaf tensor",
                 found=f"a result of {tensor.grad_fn}",
                 why="it makes new leaves, so it should be used to distribute leaf tensors",
                 hint="distribute leaf tensors; inside of autograd use DTensor.from_local",

@@ -50,7 +50,7 @@ def functional() -> Iterator[None]:
         _functional.pop()
 
 
-def _asked_directly(local: torch.Tensor, name: str) -> Any:
+def _direct_group(local: torch.Tensor, name: str) -> Any:
     """Return the group, or None if the functional operator is needed.
 
     It is needed if a mode or a transform is active, for tensors without data, for complex numbers
@@ -58,7 +58,7 @@ def _asked_directly(local: torch.Tensor, name: str) -> Any:
     """
     if (
         _functional
-        or _is_looked_at()
+        or _is_observed()
         or type(local) is not torch.Tensor
         or local.is_meta
         or local.is_complex()
@@ -69,8 +69,8 @@ def _asked_directly(local: torch.Tensor, name: str) -> Any:
     return group if type(group) is dist.ProcessGroup else None
 
 
-def _is_looked_at() -> bool:
-    """True if a dispatch mode is active, except one that also sees direct calls of groups."""
+def _is_observed() -> bool:
+    """True if a dispatch mode is active, unless it also records direct calls of groups."""
     num_modes = num_dispatch_modes()
     return num_modes > 1 or (
         num_modes == 1 and not getattr(dispatch_mode_at(0), "sees_groups", False)
@@ -117,7 +117,7 @@ def wait(issued: Issued) -> torch.Tensor:
 def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
     """Reduce the tensors of all ranks."""
     with below_autograd():
-        direct = _asked_directly(local, group)
+        direct = _direct_group(local, group)
         if direct is None:
             return functional_ops.all_reduce(local, reduce_op, group)
         # The group reduces in place, and the argument keeps its values.
@@ -130,7 +130,7 @@ def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
 def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
     """Concatenate the tensors of all ranks along dim 0; their shapes must be equal."""
     with below_autograd():
-        direct = _asked_directly(local, group)
+        direct = _direct_group(local, group)
         if direct is None:
             return functional_ops.all_gather_into_tensor(local, ranks, group)
         result = local.new_empty((local.shape[0] * ranks, *local.shape[1:]))
@@ -143,7 +143,7 @@ def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
 def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) -> Issued:
     """Reduce the tensors of all ranks, and return this rank's equal part along dim 0."""
     with below_autograd():
-        direct = _asked_directly(local, group)
+        direct = _direct_group(local, group)
         if direct is None:
             return functional_ops.reduce_scatter_tensor(local, reduce_op, ranks, group)
         result = local.new_empty((local.shape[0] // ranks, *local.shape[1:]))
@@ -162,7 +162,7 @@ def all_to_all(
         # The fake group fills the output from the input, and raises if that is empty.
         local, input_sizes = local.new_zeros(1, *local.shape[1:]), [1, *input_sizes[1:]]
     with below_autograd():
-        direct = _asked_directly(local, group)
+        direct = _direct_group(local, group)
         if direct is None:
             return functional_ops.all_to_all_single(local, output_sizes, input_sizes, group)
         result = local.new_empty((sum(output_sizes), *local.shape[1:]))
@@ -179,7 +179,7 @@ def _is_fake(group: str) -> bool:
 def broadcast(local: torch.Tensor, source: int, group: str) -> Issued:
     """Return the tensor of rank `source` of the group."""
     with below_autograd():
-        direct = _asked_directly(local, group)
+        direct = _direct_group(local, group)
         if direct is None:
             return functional_ops.broadcast(local, source, group)
         result = local.clone()

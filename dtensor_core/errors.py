@@ -63,9 +63,9 @@ class NotationError(DTensorError, ValueError):
     """A sharding rule whose notation is invalid or does not fit the shapes."""
 
 
-def four_parts(*, asked: str, found: str, why: str = "", hint: str = "") -> str:
+def four_parts(*, summary: str, found: str, why: str = "", hint: str = "") -> str:
     """Format an error message: request, found, why, try; empty parts are left out."""
-    parts = [asked, f"Found: {found}"]
+    parts = [summary, f"Found: {found}"]
     if why:
         parts.append(f"Why: {why}")
     if hint:

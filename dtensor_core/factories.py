@@ -40,7 +40,17 @@ def zeros(
 ) -> DTensor:
     """Return a DTensor of global shape `size` filled with zeros.
 
-    The size is given as `zeros(2, 3)` or `zeros((2, 3))`.
+    Args:
+        *size: The global shape, as `zeros(2, 3)` or `zeros((2, 3))`.
+        requires_grad: True if autograd is to record operations on the result.
+        dtype: The dtype; chosen as in torch if None.
+        layout: The memory layout, as in torch.
+        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        placements: One placement per mesh axis; replicated if None.
+
+    Raises:
+        MeshError: No mesh was passed, and no `with mesh:` is active.
+        PlacementError: The placements do not fit the shape or the mesh.
     """
     options = {"dtype": dtype, "layout": layout}
     return _make(torch.zeros, size, options, device_mesh, placements, requires_grad)
@@ -55,7 +65,20 @@ def ones(
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
 ) -> DTensor:
-    """Return a DTensor of global shape `size` filled with ones."""
+    """Return a DTensor of global shape `size` filled with ones.
+
+    Args:
+        *size: The global shape, as `ones(2, 3)` or `ones((2, 3))`.
+        requires_grad: True if autograd is to record operations on the result.
+        dtype: The dtype; chosen as in torch if None.
+        layout: The memory layout, as in torch.
+        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        placements: One placement per mesh axis; replicated if None.
+
+    Raises:
+        MeshError: No mesh was passed, and no `with mesh:` is active.
+        PlacementError: The placements do not fit the shape or the mesh.
+    """
     options = {"dtype": dtype, "layout": layout}
     return _make(torch.ones, size, options, device_mesh, placements, requires_grad)
 
@@ -69,7 +92,20 @@ def empty(
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
 ) -> DTensor:
-    """Return an uninitialised DTensor of global shape `size`."""
+    """Return an uninitialized DTensor of global shape `size`.
+
+    Args:
+        *size: The global shape, as `empty(2, 3)` or `empty((2, 3))`.
+        requires_grad: True if autograd is to record operations on the result.
+        dtype: The dtype; chosen as in torch if None.
+        layout: The memory layout, as in torch.
+        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        placements: One placement per mesh axis; replicated if None.
+
+    Raises:
+        MeshError: No mesh was passed, and no `with mesh:` is active.
+        PlacementError: The placements do not fit the shape or the mesh.
+    """
     options = {"dtype": dtype, "layout": layout}
     return _make(torch.empty, size, options, device_mesh, placements, requires_grad)
 
@@ -85,7 +121,21 @@ def full(
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
 ) -> DTensor:
-    """Return a DTensor of global shape `size` filled with `fill_value`."""
+    """Return a DTensor of global shape `size` filled with `fill_value`.
+
+    Args:
+        size: The global shape.
+        fill_value: The value of all elements.
+        dtype: The dtype; chosen as in torch if None.
+        layout: The memory layout, as in torch.
+        requires_grad: True if autograd is to record operations on the result.
+        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        placements: One placement per mesh axis; replicated if None.
+
+    Raises:
+        MeshError: No mesh was passed, and no `with mesh:` is active.
+        PlacementError: The placements do not fit the shape or the mesh.
+    """
     options = {"dtype": dtype, "layout": layout}
 
     def fill(shape: Sequence[int], **options: Any) -> torch.Tensor:
@@ -104,7 +154,21 @@ def rand(
     placements: Sequence[Placement] | None = None,
     generator: torch.Generator | None = None,
 ) -> DTensor:
-    """Return a DTensor of global shape `size`, drawn uniformly from [0, 1)."""
+    """Return a DTensor of global shape `size`, drawn uniformly from [0, 1).
+
+    Args:
+        *size: The global shape, as `rand(2, 3)` or `rand((2, 3))`.
+        requires_grad: True if autograd is to record operations on the result.
+        dtype: The dtype; chosen as in torch if None.
+        layout: The memory layout, as in torch.
+        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        placements: One placement per mesh axis; replicated if None.
+        generator: The generator to draw from; the default one of the device if None.
+
+    Raises:
+        MeshError: No mesh was passed, and no `with mesh:` is active.
+        PlacementError: The placements do not fit the shape or the mesh.
+    """
     options = {"dtype": dtype, "layout": layout}
     sampled = _Sampled(torch.Tensor.uniform_, 1, generator)
     return _make(sampled, size, options, device_mesh, placements, requires_grad)
@@ -120,7 +184,21 @@ def randn(
     placements: Sequence[Placement] | None = None,
     generator: torch.Generator | None = None,
 ) -> DTensor:
-    """Return a DTensor of global shape `size`, drawn from the standard normal distribution."""
+    """Return a DTensor of global shape `size`, drawn from the standard normal distribution.
+
+    Args:
+        *size: The global shape, as `randn(2, 3)` or `randn((2, 3))`.
+        requires_grad: True if autograd is to record operations on the result.
+        dtype: The dtype; chosen as in torch if None.
+        layout: The memory layout, as in torch.
+        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        placements: One placement per mesh axis; replicated if None.
+        generator: The generator to draw from; the default one of the device if None.
+
+    Raises:
+        MeshError: No mesh was passed, and no `with mesh:` is active.
+        PlacementError: The placements do not fit the shape or the mesh.
+    """
     options = {"dtype": dtype, "layout": layout}
     sampled = _Sampled(torch.Tensor.normal_, 16, generator)
     return _make(sampled, size, options, device_mesh, placements, requires_grad)

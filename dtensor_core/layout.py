@@ -1,9 +1,9 @@
 """Shard arithmetic: the part of a dimension that a coordinate holds. Integers in, integers out.
 
-Law (torch.chunk): a dimension of size s over n ranks is split into chunks of ceil(s / n), so the
-last ones may be short or empty. Several axes may shard one dimension. They act from the first mesh
-axis to the last, each on the result of the ones before. A strided shard takes its chunk of each of
-`split_factor` blocks, where the blocks themselves are `torch.chunk` pieces.
+Invariant (torch.chunk): a dimension of size s over n ranks is split into chunks of ceil(s / n), so
+the last ones may be short or empty. Several axes may shard one dimension. They act from the first
+mesh axis to the last, each on the result of the ones before. A strided shard takes its chunk of
+each of `split_factor` blocks, where the blocks themselves are `torch.chunk` pieces.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
     if not meshes_in_force.mesh_stack:
         raise MeshError(
             four_parts(
-                asked="a device mesh",
-                found="none was given, and no `with mesh:` is in force",
+                summary="a device mesh",
+                found="no mesh was passed, and no `with mesh:` is active",
                 hint="pass device_mesh=init_device_mesh(...)",
             )
         )
@@ -88,9 +88,9 @@ def axis_number(mesh: DeviceMesh, axis: int | str) -> int:
         return axis % mesh.ndim
     raise MeshError(
         four_parts(
-            asked=f"axis {axis!r} of {mesh}",
+            summary=f"axis {axis!r} of {mesh}",
             found=f"axes {', '.join(names)}",
-            hint="name one of them, or give its number",
+            hint="pass the name or the number of one of them",
         )
     )
 

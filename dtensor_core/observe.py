@@ -90,12 +90,12 @@ It receives the corresponding operator of c10d with its first arguments, and the
 with its arguments. It must return what the function does: the handle of the collective.
 """
 
-Looker = Callable[[int], AbstractContextManager[Callable[..., Any]]]
+HarnessObserver = Callable[[int], AbstractContextManager[Callable[..., Any]]]
 
-looker: Looker | None = None
-"""Observes runs of the test harness, if set; receives the number of ranks.
+harness_observer: HarnessObserver | None = None
+"""Observer of runs of the test harness, if set; receives the number of ranks.
 
-The context is entered around the whole run. Its value is called on each rank with the function and
+The context is entered around the entire run. Its value is called on each rank with the function and
 its arguments, and must return the function's result; ranks that are processes get a copy of it.
 """
 
@@ -153,9 +153,9 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners = tuple(remaining)
 
 
-def looking_on(world_size: int) -> AbstractContextManager[Callable[..., Any] | None]:
-    """Return the context of a run of the test harness; its value is None without a `looker`."""
-    return looker(world_size) if looker is not None else nullcontext()
+def observing_harness(world_size: int) -> AbstractContextManager[Callable[..., Any] | None]:
+    """Return the context of a run of the test harness; its value is None without an observer."""
+    return harness_observer(world_size) if harness_observer is not None else nullcontext()
 
 
 class _Guards(threading.local):
@@ -171,7 +171,7 @@ _guards: list[Guard | None] = []
 
 @contextmanager
 def guarding(guard: Guard | None) -> Iterator[None]:
-    """Show `guard` the redistributions that operators of this thread are about to do; it may raise.
+    """Call `guard` with the planned redistributions of this thread before they run; it may raise.
 
     None lifts the enclosing guard. The innermost guard counts.
     """

@@ -77,7 +77,7 @@ class Placement:
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), tuple(getattr(self, name) for name in self.__slots__))
 
-    # Equal is identical; defined explicitly so that a compiler may treat placements as values.
+    # Equality is identity; explicit so that torch.compile can treat placements as constants.
     def __eq__(self, other: object) -> bool:
         return self is other
 
@@ -137,7 +137,13 @@ class Shard(Placement):
     def local_shard_size_and_offset(
         curr_local_size: int, num_chunks: int, rank: int
     ) -> tuple[int, int]:
-        """Return length and offset of chunk `rank` of a dimension; an empty chunk is at its end."""
+        """Return length and offset of chunk `rank` of a dimension; an empty chunk is at its end.
+
+        Args:
+            curr_local_size: The size of the dimension.
+            num_chunks: The number of chunks.
+            rank: The number of the chunk.
+        """
         chunk = -(-curr_local_size // num_chunks)
         offset = min(chunk * rank, curr_local_size)
         return min(chunk, curr_local_size - offset), offset

@@ -34,11 +34,10 @@ from dtensor_core.placement import Partial, Placement, Replicate, Shard
 from dtensor_core.redistribute.cost import Topology, topology_of
 from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
-from dtensor_core.redistribute.plan import EMPTY, Plan, plan
+from dtensor_core.redistribute.plan import EMPTY, Placements, Plan, plan
 from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.dispatcher import OpOverload
 
-Placements = tuple[Placement, ...]
 _REPLICATE = Replicate()
 
 
@@ -189,17 +188,17 @@ def _common_mesh(call: Call):
         if spec.mesh is not mesh and spec.mesh != mesh:
             raise MeshError(
                 four_parts(
-                    asked=f"{call.op} on inputs with different meshes",
+                    summary=f"{call.op} on inputs with different meshes",
                     found=f"{mesh} and {spec.mesh}",
                     why="one operator runs on the ranks of one mesh",
-                    hint="redistribute the tensors to a common mesh before",
+                    hint="redistribute the tensors to a common mesh first",
                 )
             )
     return mesh
 
 
 class _Costs:
-    """The costs of one call: each is asked of the planner once, however many candidates have it."""
+    """The costs of one call: each is computed once, however many candidates share it."""
 
     def __init__(self, call: Call, mesh: Topology) -> None:
         self.call, self.mesh = call, mesh
@@ -282,7 +281,7 @@ def _choose(
         raise _cannot_keep(costs.call, rule, axis, ranks, sizes, fixed)
     unsharded = all([placement.sharded_dim is None for placement in present])
     if unsharded:
-        allowed = _without_new_cuts(allowed)
+        allowed = _without_new_shards(allowed)
     moves = [costs.moves(axis, candidate.inputs) for candidate in allowed]
     within = [_exchange_seconds(specs, candidate) for candidate in allowed]
     seconds = [
@@ -391,7 +390,7 @@ def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
     return found if each.result is None else [*found, candidate.outputs[each.result]]
 
 
-def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
+def _without_new_shards(allowed: list[Candidate]) -> list[Candidate]:
     """Return the candidates that shard no result, replicated results first.
 
     Returns all candidates if each one shards a result.
@@ -433,7 +432,7 @@ def _cannot_keep(
     kept = ", ".join(str(each.placements[axis]) for each in fixed)
     return RuleError(
         four_parts(
-            asked=f"{call.op} to write its result in place, laid out as {kept} on axis {axis}",
+            summary=f"{call.op} to write its result in place, laid out as {kept} on axis {axis}",
             found=f"arguments {', '.join(spec.text for spec in call.specs)}",
             why="in-place operations that require placement changes are not supported, and the "
             f"operator offers only {offered}",

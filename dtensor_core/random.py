@@ -38,13 +38,17 @@ def manual_seed(seed: int, device_mesh: DeviceMesh) -> None:
 
     All ranks of the mesh must pass the same seed.
 
+    Args:
+        seed: The seed.
+        device_mesh: The mesh whose ranks call this.
+
     Raises:
         RandomStateError: This rank is not part of the mesh (a RuntimeError).
     """
     if device_mesh.get_coordinate() is None:
         raise RandomStateError(
             four_parts(
-                asked="manual_seed for the DTensors of a mesh",
+                summary="manual_seed for the DTensors of a mesh",
                 found=f"manual_seed requires the current rank to be a part of the device mesh, "
                 f"{device_mesh}",
                 why="a rank outside of it draws no numbers for them",
@@ -94,13 +98,13 @@ def check_seeds(device_mesh: DeviceMesh) -> None:
     if differing:
         raise RandomStateError(
             four_parts(
-                asked=f"random numbers over {device_mesh}",
+                summary=f"random numbers over {device_mesh}",
                 found=f"the {kind} generators of ranks {differing} are not in the state of rank "
                 f"{ranks[0]}",
-                why="replicas would hold different numbers, and shards would not be parts of one "
+                why="replicas would hold different numbers, and shards would not belong to one "
                 "tensor",
-                hint="torch.manual_seed(seed) with one seed on all ranks of the mesh, and nothing "
-                "random on some of them alone; per_rank(mesh) is for plain tensors that differ",
+                hint="torch.manual_seed(seed) with the same seed on all ranks of the mesh, and "
+                "the same random calls on each; per_rank(mesh) is for plain tensors that differ",
             )
         )
 
@@ -115,9 +119,9 @@ def _axes(mesh: DeviceMesh, axes: Sequence[str | int] | None) -> list[int]:
     if unknown or isinstance(axes, str):
         raise MeshError(
             four_parts(
-                asked=f"random numbers per rank along axes {axes!r}",
+                summary=f"random numbers per rank along axes {axes!r}",
                 found=f"a mesh with axes {list(known)}",
-                hint="give a list of names or numbers of its axes",
+                hint="pass a list of names or numbers of its axes",
             )
         )
     return sorted({known[axis] if isinstance(axis, str) else axis for axis in axes})

@@ -21,7 +21,7 @@ _WIDTHS = (34, 44)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RuleLine:
     """Operators with the same rule: its notation, or a sentence where notation is insufficient."""
 
     operators: tuple[str, ...]
@@ -29,18 +29,18 @@ class Line:
     passing: str
 
 
-def families() -> Iterator[tuple[str, str, list[Line]]]:
+def families() -> Iterator[tuple[str, str, list[RuleLine]]]:
     """Yield name, description and lines of every family."""
     for name, family in FAMILIES.items():
         yield name, inspect.getdoc(family) or "", _lines(family)
 
 
-def _lines(family: ModuleType) -> list[Line]:
+def _lines(family: ModuleType) -> list[RuleLine]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for name in family.ROWS:
         row = TABLE[name]
         grouped.setdefault((row.text, row.passing), []).append(name)
-    return [Line(tuple(names), *said) for said, names in grouped.items()]
+    return [RuleLine(tuple(names), *texts) for texts, names in grouped.items()]
 
 
 def plain() -> str:

@@ -1,8 +1,8 @@
 """Drawing one rank's part of a random tensor, with the numbers that one device would draw.
 
-Law: a rank draws for the full tensor, in its memory order, and keeps its own part. Therefore
-replicas agree, shards differ, every layout gives the same full tensor, and generators that are
-equal on all ranks stay equal. Nothing is communicated.
+Invariant: a rank draws the numbers of the full tensor, in memory order, and keeps its own.
+Therefore replicas agree, shards differ, every layout gives the same full tensor, and generators
+that are equal on all ranks stay equal. Nothing is communicated.
 
 A large tensor is drawn block by block to bound memory, if the sampler's numbers don't depend on how
 many are drawn at once:
@@ -158,7 +158,7 @@ def _grid(device: torch.device) -> int:
 class OneAfterTheOther:
     """A sequential stream: skipped numbers have to be drawn too.
 
-    Blocks lie `spread` elements apart in memory.
+    Blocks are `spread` elements apart in memory.
     """
 
     def __init__(self, fill: Fill, like: torch.Tensor, total: int, grain: int, spread: int) -> None:

@@ -48,7 +48,7 @@ class TensorMeta(NamedTuple):
 
 
 def _in_numbers(meta: TensorMeta) -> TensorMeta:
-    """Replace symbolic sizes by their numbers, which guards a traced graph by them.
+    """Replace symbolic sizes by their values, on which a traced graph is then guarded.
 
     Raises:
         TypeError: No size is symbolic.

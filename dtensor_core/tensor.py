@@ -155,10 +155,11 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if isinstance(local_tensor, DTensor):
             raise MixedTensorError(
                 four_parts(
-                    asked="DTensor.from_local of a DTensor",
+                    summary="DTensor.from_local of a DTensor",
                     found=local_tensor._spec.text,
-                    why="the local_tensor argument only accepts torch.Tensor: what a rank holds",
-                    hint="redistribute it, or give its to_local()",
+                    why="the local_tensor argument only accepts torch.Tensor: the local tensor of "
+                    "a rank",
+                    hint="redistribute it, or pass its to_local()",
                 )
             )
         normal = normalize_placements(placements, mesh, local_tensor.ndim)
@@ -170,9 +171,9 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if (shape is None) != (stride is None):
             raise RedistributeError(
                 four_parts(
-                    asked="DTensor.from_local with a global shape",
+                    summary="DTensor.from_local with a global shape",
                     found=f"shape={shape} and stride={stride}",
-                    why="neither can be told from the other",
+                    why="shape and stride cannot be derived from each other",
                     hint="Please pass both shape and stride at the same time. Or none",
                 )
             )
@@ -251,7 +252,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if device_mesh is not None and device_mesh != mesh:
             raise PlacementError(
                 four_parts(
-                    asked=f"redistribute to {device_mesh}",
+                    summary=f"redistribute to {device_mesh}",
                     found=f"a tensor on {mesh}",
                     why="redistribution moves data within one mesh",
                 )
@@ -263,7 +264,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             if isinstance(after, Partial) and before is not after:
                 raise RedistributeError(
                     four_parts(
-                        asked=f"Can not redistribute from {before} to {after} on "
+                        summary=f"Can not redistribute from {before} to {after} on "
                         f"{axis_name(mesh, axis)}",
                         found=self._spec.text,
                         why="redistributing to Partial is for internal use only: partial sums have "
@@ -304,7 +305,11 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def data(self) -> DTensor:
-        """The tensor outside of autograd; assigning another DTensor replaces this one's data."""
+        """The tensor outside of autograd; assigning another DTensor replaces this one's data.
+
+        Raises:
+            MixedTensorError: A plain tensor is assigned.
+        """
         return torch.Tensor.data.__get__(self)  # pyright: ignore
 
     @data.setter
@@ -312,10 +317,10 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if not isinstance(value, DTensor):
             raise MixedTensorError(
                 four_parts(
-                    asked=f"the data of {self._spec.text} to be replaced",
+                    summary=f"the data of {self._spec.text} to be replaced",
                     found=f"a plain tensor of shape {tuple(value.shape)}",
-                    why="how a plain tensor lies on the mesh is not known",
-                    hint="assign a DTensor, or write with copy_, which takes a whole tensor",
+                    why="the layout of a plain tensor on the mesh is unknown",
+                    hint="assign a DTensor, or use copy_, which accepts the full tensor",
                 )
             )
         torch.Tensor.data.__set__(self, value)  # pyright: ignore
@@ -391,7 +396,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 Node.functions["from_local"] = DTensor.from_local
 
 
-@outside_graphs("from_local(run_check=True) compares what all ranks hold")
+@outside_graphs("from_local(run_check=True) compares the local tensors of all ranks")
 def _from_checked(name: str, *args: Any, **kwargs: Any) -> DTensor:
     return Node.functions[name](*args, **kwargs)
 

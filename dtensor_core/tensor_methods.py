@@ -14,10 +14,10 @@ from dtensor_core.errors import RuleError, four_parts
 
 # Methods that read or write the memory of a tensor, each with an alternative.
 _OF_MEMORY = {
-    "numpy": "full_tensor().numpy() for the whole, to_local().numpy() for this rank's part",
+    "numpy": "full_tensor().numpy() for the full tensor, to_local().numpy() for the local tensor",
     "__dlpack__": "exchange full_tensor() or to_local()",
-    "apply_": "to_local().apply_(...), which changes this rank's part",
-    "share_memory_": "to_local().share_memory_(), which shares this rank's part",
+    "apply_": "to_local().apply_(...), which changes the local tensor",
+    "share_memory_": "to_local().share_memory_(), which shares the local tensor",
 }
 
 
@@ -45,13 +45,13 @@ def _refused(name: str, hint: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise RuleError(
             four_parts(
-                asked=f".{name}() of {self._spec.text}",
+                summary=f".{name}() of {self._spec.text}",
                 found=f".{name}() is not supported for tensor subclasses",
-                why="a DTensor has no memory of its own: its parts lie on several ranks",
+                why="a DTensor has no memory of its own: its shards are on several ranks",
                 hint=hint,
             )
         )
 
     method.__name__ = name
-    method.__doc__ = "Only of the whole tensor or of the local part. Raises RuleError."
+    method.__doc__ = "Raise RuleError: call full_tensor() or to_local() first."
     return method

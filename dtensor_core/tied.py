@@ -29,7 +29,7 @@ class TiedError(PlacementError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Place:
+class _ParameterName:
     """A name of a parameter: an attribute of a submodule."""
 
     owner: nn.Module
@@ -86,15 +86,15 @@ def _is_tied(parameter: torch.Tensor, named: Mapping[int, int]) -> bool:
     return named[id(parameter)] > 1 or parameter in _state.replaced
 
 
-def _parameters(module: nn.Module) -> Iterator[tuple[_Place, Any]]:
+def _parameters(module: nn.Module) -> Iterator[tuple[_ParameterName, Any]]:
     """Yield every name in a module that has a parameter."""
     for owner in module.modules():
         for key, parameter in list(owner._parameters.items()):
             if parameter is not None:
-                yield _Place(owner, key), parameter
+                yield _ParameterName(owner, key), parameter
 
 
-def _tie(place: _Place, old: torch.Tensor, new: Any) -> None:
+def _tie(place: _ParameterName, old: torch.Tensor, new: Any) -> None:
     """Record the replacement of a parameter at one of its names, or reuse the recorded one."""
     if old not in _state.replaced:
         if isinstance(old, DTensor) and _is_same(old, new):
@@ -107,7 +107,7 @@ def _tie(place: _Place, old: torch.Tensor, new: Any) -> None:
         return
     if (first.device_mesh, first.placements) != (new.device_mesh, new.placements):
         module = owner()
-        other = str(_Place(module, key)) if module is not None else "another name"
+        other = str(_ParameterName(module, key)) if module is not None else "another name"
         raise _refusal(str(place), new._spec.text, other, first._spec.text)
     place.owner._parameters[place.key] = first
 
@@ -115,7 +115,7 @@ def _tie(place: _Place, old: torch.Tensor, new: Any) -> None:
 def _refusal(place: str, wanted: str, other: str, layout: str) -> TiedError:
     return TiedError(
         four_parts(
-            asked=f"{place} as {wanted}",
+            summary=f"{place} as {wanted}",
             found=f"{other}, the same parameter, as {layout}",
             why="a tied parameter is one tensor, which has one layout",
             hint="give both names the same placements, or untie them before: "

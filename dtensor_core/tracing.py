@@ -95,10 +95,10 @@ def outside_transforms(function: Callable[P, T]) -> Callable[P, T]:
         if any(map(_is_wrapped, tree_leaves((args, kwargs)))):
             raise TransformError(
                 four_parts(
-                    asked=f"{function.__name__} of a tensor that torch.func transforms",
-                    found="a tensor that stands for another one",
-                    why="a transform sees operators, and this is none",
-                    hint="give the transform DTensors, and make or redistribute them outside",
+                    summary=f"{function.__name__} of a tensor that torch.func transforms",
+                    found="a tensor that wraps another one",
+                    why="torch.func transforms operators only, and this is not one",
+                    hint="pass DTensors to the transform; create and redistribute them outside",
                 )
             )
         with without_transforms():

@@ -1,4 +1,4 @@
-"""Validation and normalisation of callers' placements and of global metadata.
+"""Validation and normalization of callers' placements and of global metadata.
 
 Every public function that takes placements passes them through here first. torch's placements
 become ours, negative dims count from the end, and misfits are refused. Called by `tensor`, `api`,
@@ -38,7 +38,7 @@ def normalize_placements(
     if isinstance(placements, Placement) or len(placements) != mesh.ndim:
         raise PlacementError(
             four_parts(
-                asked=f"placements {placements}",
+                summary=f"placements {placements}",
                 found=f"a mesh of {mesh.ndim} axes, {mesh}",
                 why="`placements` must have the same length as the mesh has axes",
                 hint="give one placement per mesh axis",
@@ -56,10 +56,10 @@ def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement
     if len(reductions) > 1 and reductions != {"sum", "avg"}:
         raise PlacementError(
             four_parts(
-                asked=f"placements {placements}",
+                summary=f"placements {placements}",
                 found="Mixed Partial reduce types: " + ", ".join(sorted(reductions)),
-                why="which is reduced first would decide the value; only sum and avg may be mixed",
-                hint="reduce all but one of them before",
+                why="these reductions do not commute; only sum and avg may be mixed",
+                hint="reduce all but one of them first",
             )
         )
     return normal
@@ -73,7 +73,7 @@ def _normalize(placement: Placement, ndim: int) -> Placement:
     if not -ndim <= dim < ndim:
         raise PlacementError(
             four_parts(
-                asked=f"a tensor of {ndim} dims placed {placement!r}",
+                summary=f"a tensor of {ndim} dims placed {placement!r}",
                 found=f"dims {-ndim} to {ndim - 1}" if ndim else "a scalar, which has no dim",
                 hint="shard a dim that the tensor has, or use Replicate()",
             )
@@ -102,10 +102,10 @@ def global_meta(
         if len(shape) != len(stride) or (is_part and local.ndim != len(shape)):
             raise PlacementError(
                 four_parts(
-                    asked=f"a DTensor of shape={tuple(shape)} and stride={tuple(stride)}",
+                    summary=f"a DTensor of shape={tuple(shape)} and stride={tuple(stride)}",
                     found=f"a local tensor of shape {tuple(local.shape)}",
-                    why="a part has as many dims as the whole, and each dim has a stride",
-                    hint="pass the shape and the stride of the tensor that the parts make up",
+                    why="shape and stride need one entry per dim of the local tensor",
+                    hint="pass the shape and the stride of the full tensor",
                 )
             )
         return TensorMeta(torch.Size(shape), tuple(stride), local.dtype)

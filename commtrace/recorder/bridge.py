@@ -52,4 +52,4 @@ def set_rank_context(context: Callable[..., Any] | None) -> None:
     with contextlib.suppress(ImportError):
         observe = importlib.import_module("dtensor_core.observe")
     if observe is not None:
-        observe.looker = context
+        observe.harness_observer = context

@@ -2,7 +2,7 @@
 
 `CommDebugMode` counts communication; it is commtrace's, and imported on first access.
 `visualize_sharding` draws a layout. `ExplicitRedistributionContext` refuses implicit communication.
-`explain` reports what a function would communicate, without running it.
+`explain` reports the communication of a function, without running it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def __getattr__(name: str) -> Any:
             raise
         raise ImportError(
             four_parts(
-                asked="dtensor_core.debug.CommDebugMode",
+                summary="dtensor_core.debug.CommDebugMode",
                 found="no package commtrace",
-                why="it is commtrace that sees communication",
+                why="CommDebugMode is implemented by commtrace",
                 hint="install commtrace, or put it on the import path",
             )
         ) from error

@@ -160,10 +160,10 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ExplainError(
             four_parts(
-                asked=f"explain {getattr(fn, '__name__', fn)}",
+                summary=f"explain {getattr(fn, '__name__', fn)}",
                 found=f"it runs {error.args[0] if error.args else error}",
-                why="what that returns depends on the tensor's data, and nothing is computed here",
-                hint="explain the parts before and after it",
+                why="the result depends on the tensor's data, and explain computes nothing",
+                hint="explain the code before and after it separately",
             )
         ) from error
     finally:

@@ -80,12 +80,10 @@ def _text(operator: str, move: observe.Move, steps: Sequence[Step]) -> str:
         f"{way} in {seconds * 1e6:.3g} µs" for way, seconds in move.candidates[:_SHOWN]
     )
     return four_parts(
-        asked=f"Implicit redistribution of {argument} for {operator}, while "
+        summary=f"Implicit redistribution of {argument} for {operator}, while "
         "ExplicitRedistributionContext was active",
         found=f"{argument} is {spec.text} and {_needed(spec, target)} ({_steps_text(spec, steps)})",
-        why=f"of the ways to lay out arguments -> results, the cheapest was taken: {ways}"
-        if ways
-        else "",
+        why=f"cheapest candidate (arguments -> results) of: {ways}" if ways else "",
         hint=f"{_instead(argument, spec, target)}, or "
         "ExplicitRedistributionContext(enable=False) around the operator",
     )
@@ -93,13 +91,13 @@ def _text(operator: str, move: observe.Move, steps: Sequence[Step]) -> str:
 
 def _needed(spec: Spec, target: Sequence[Placement]) -> str:
     if spec.placements == target:
-        return "some of it is needed by other ranks"
+        return "other ranks need parts of it"
     return f"is needed as {spec.with_placements(target).layout_text}"
 
 
 def _instead(argument: str, spec: Spec, target: Sequence[Placement]) -> str:
     if argument == observe.WRITTEN:
-        return "the operator's out-of-place form, whose result may lie as it comes"
+        return "the operator's out-of-place form, whose result may have any layout"
     if spec.placements == target:
         return f"{argument}.redistribute(placements=...) to a layout that does not shard the dim"
     listed = ", ".join(map(repr, target))

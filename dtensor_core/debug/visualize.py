@@ -91,7 +91,12 @@ def visualize_sharding(dtensor: Any, header: str = "", use_rich: bool = False) -
     """Print a table of the ranks that hold each part of a DTensor, below `header`.
 
     Prints only on the rank at coordinate 0 of every mesh axis, and nothing for a tensor without
-    elements. With `use_rich` the table is coloured, if rich is installed.
+    elements.
+
+    Args:
+        dtensor: The tensor.
+        header: A line printed above the table, if not empty.
+        use_rich: True if the table is coloured, provided that rich is installed.
     """
     spec: Spec = dtensor._spec
     coords = spec.coords

@@ -1,9 +1,9 @@
 """Conversion of plain zero gradients, which autograd formulas make from sizes alone, to DTensors.
 
-The gradient of `le_`, of `copysign` by the sign, or of `repeat` by no repetition is such a tensor.
-It would become the `grad` of a DTensor, or meet one in the next formula. Affected operators get a
-kernel ahead of autograd's, which puts a hook on the node that autograd makes; the hook replaces
-plain gradients by replicated DTensors. Installed by `tensor`.
+The gradient of `le_`, of `copysign` by the sign, or of `repeat` with zero repetitions is such a
+tensor. It would become the `grad` of a DTensor, or meet one in the next formula. Affected operators
+get a kernel ahead of autograd's, which puts a hook on the node that autograd makes; the hook
+replaces plain gradients by replicated DTensors. Installed by `tensor`.
 """
 
 from __future__ import annotations

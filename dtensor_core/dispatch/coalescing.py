@@ -1,8 +1,8 @@
 """Coalescing: small arguments of one operator with equal pending reductions share a collective.
 
 For example, the norm of all gradients is the norm of a list of norms, which would otherwise be sent
-one number each. Packing depends on layouts and sizes only. Called by `dispatcher` before it moves
-the rest.
+one number each. Coalescing depends on layouts and sizes only. Called by `dispatcher` before it
+moves the rest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dtensor_core.spec import Spec, TensorMeta
 # The number of elements up to which a collective takes as long as one of a single number.
 SMALL = 1024
 
-Move = tuple[torch.Tensor, Spec, Plan, Origin]
+PlannedMove = tuple[torch.Tensor, Spec, Plan, Origin]
 
 
-def reduced_together(moves: Sequence[Move]) -> dict[int, torch.Tensor]:
+def reduced_together(moves: Sequence[PlannedMove]) -> dict[int, torch.Tensor]:
     """Execute the moves that can be coalesced; return their local tensors by index in `moves`."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, (_, spec, plan, _) in enumerate(moves):
@@ -36,7 +36,7 @@ def reduced_together(moves: Sequence[Move]) -> dict[int, torch.Tensor]:
     return done
 
 
-def _reduced(moves: Sequence[Move]) -> list[torch.Tensor]:
+def _reduced(moves: Sequence[PlannedMove]) -> list[torch.Tensor]:
     locals_, (_, first, _, origin) = [local for local, *_ in moves], moves[0]
     size = sum(spec.shape.numel() for _, spec, *_ in moves)
     spec = Spec(first.mesh, first.placements, TensorMeta(torch.Size([size]), (1,), first.dtype))

@@ -142,7 +142,7 @@ def _check_classes(indices: Any, num_classes: int) -> None:
         what = "non-negative" if least < 0 else "smaller than num_classes"
         raise OutOfRangeError(
             four_parts(
-                asked=f"one_hot: Class values must be {what}.",
+                summary=f"one_hot: Class values must be {what}.",
                 found=f"class {least if least < 0 else most}",
                 hint=f"classes from 0 to {num_classes - 1}",
             )
@@ -221,7 +221,7 @@ def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
 def _rms_norm(
     op: OpOverload, x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> torch.Tensor:
-    """Normalise sharded rows by reducing their squares; the gradient sends one number per row.
+    """Normalize sharded rows by reducing their squares; the gradient sends one number per row.
 
     The composite would leave partial sums to be expanded. Devices with a fused kernel use its rule.
     """
@@ -299,11 +299,11 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
     if has and mode and (has(tensor, mode.tracer) or has(tangent, mode.tracer)):
         raise RuleError(
             four_parts(
-                asked="torch.func.linearize of a function of DTensors",
+                summary="torch.func.linearize of a function of DTensors",
                 found=f"a tangent of shape {tuple(tangent.shape)} as the argument of a graph",
-                why="a graph is traced of local tensors and collectives, and would take those of "
-                "its DTensor arguments for constants",
-                hint="torch.func.jvp, which traces nothing",
+                why="the traced graph would contain the local tensors of its DTensor arguments as "
+                "constants",
+                hint="torch.func.jvp, which does not trace",
             )
         )
     return tensor.numel() == tangent.numel()
@@ -349,7 +349,7 @@ def _mask_as_dtensor(
 
 
 def _of_nothing(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Run the composite, and wrap a plain result, which it may make of tensors without elements."""
+    """Run the composite; wrap the plain result that it may return for empty tensors."""
     made = op._op_dk(COMPOSITE_IMPLICIT, *args, **kwargs)
     like = next(each for each in tree_leaves((args, kwargs)) if hasattr(each, "_spec"))
     is_plain = isinstance(made, torch.Tensor) and not hasattr(made, "_spec")

@@ -20,12 +20,12 @@ from dtensor_core.dispatch import results, shape_generic_cache
 from dtensor_core.dispatch.arguments import first_mesh, spec_on
 from dtensor_core.dispatch.coalescing import reduced_together
 from dtensor_core.dispatch.entry import DecomposedCall, Entry, PlainCall, ViewCall
-from dtensor_core.dispatch.fallback import meet, refuse_collective
+from dtensor_core.dispatch.fallback import apply_policy, refuse_collective
 from dtensor_core.dispatch.inplace_writeback import check_given
 from dtensor_core.dispatch.make_entry import make_entry
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
-from dtensor_core.dispatch.mixed_tensors import is_whole, refuse_mixed
-from dtensor_core.dispatch.results import FINISH, seen
+from dtensor_core.dispatch.mixed_tensors import is_replicated_plain, refuse_mixed
+from dtensor_core.dispatch.results import FINISH, observed
 from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.operators.call import is_value
@@ -52,10 +52,10 @@ _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
 _stand_ins: dict[str, Callable[..., Any]] = {}
-# The threads that asked for rewrites, and for plain tensors as replicas.
+# The threads that enabled rewrites, and those that treat plain tensors as replicas.
 _rewriting: list[int] = []
 _in_force: list[dict[int, Callable[..., Any]]] = []
-_plain_is_whole: list[int] = []
+_plain_is_replicated: list[int] = []
 on_change(entries.clear)
 on_change(_rare.clear)
 on_change(_decisive.clear)
@@ -91,7 +91,7 @@ def dispatch(
     op_id = id(op)
     # The cheapest test comes first: without rewrites, the hot path pays for an empty dict only.
     if rewrites and op_id in rewrites and _applies(_rewriting):
-        result = seen(op, rewrites[op_id], args, kwargs or {})
+        result = observed(op, rewrites[op_id], args, kwargs or {})
         if result is not NotImplemented:
             return result
     key: list[Any] = [op_id]
@@ -125,11 +125,11 @@ def dispatch(
             return dispatch(op, types, args, kwargs)
         # Replaced operators never become entries, so that a cached call does not look here.
         if op_id in _instead:
-            return seen(op, _instead[op_id], args, kwargs or {})
+            return observed(op, _instead[op_id], args, kwargs or {})
         entry = _rare.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
         if type(entry.kind) is DecomposedCall:
             with implicit_replication():  # for the tensors that it makes
-                return seen(op, entry.run, args, kwargs or {})
+                return observed(op, entry.run, args, kwargs or {})
     single, place, copied = entry.single, None, None
     if single is None:
         place = entry.place
@@ -138,7 +138,7 @@ def dispatch(
             # Before the operator runs: a write that cannot reach the base must not happen at all.
             check_writable(copied)
     if entry.is_moved:
-        seen(op, _redistribute, (op, entry, args, kwargs or {}, local, local_kwargs), {})
+        observed(op, _redistribute, (op, entry, args, kwargs or {}, local, local_kwargs), {})
     runner = observe.runner
     if runner is not None:
         result = runner(op, entry.run, local, local_kwargs)
@@ -159,7 +159,7 @@ def _settled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Mappi
     return adopted_arguments(args, kwargs, _class) or numbers(args, kwargs)
 
 
-@outside_graphs("what changes operators goes around the call of a compiled function")
+@outside_graphs("contexts that change operators must enclose the call of the compiled function")
 def _this_thread() -> int:
     return threading.get_ident()
 
@@ -190,19 +190,19 @@ def rewriting(functions: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[No
 @contextmanager
 def implicit_replication() -> Iterator[None]:
     """Treat plain tensors that meet DTensors as equal on every rank while the body runs."""
-    _plain_is_whole.append(_this_thread())
+    _plain_is_replicated.append(_this_thread())
     try:
         yield
     finally:
-        _plain_is_whole.remove(threading.get_ident())
+        _plain_is_replicated.remove(threading.get_ident())
 
 
-def _applies(asked: list[int]) -> bool:
-    """True on a thread that asked, or on a thread of the autograd engine while any thread does."""
-    if not asked:
+def _applies(threads: list[int]) -> bool:
+    """True on a listed thread, or on a thread of the autograd engine while any is listed."""
+    if not threads:
         return False
-    # A backward on an accelerator runs on the engine's threads, which asked for nothing.
-    return threading.get_ident() in asked or current_graph_task_id() >= 0
+    # A backward on an accelerator runs on the engine's threads, which enabled nothing.
+    return threading.get_ident() in threads or current_graph_task_id() >= 0
 
 
 def _singular(number: Any) -> tuple[type, str]:
@@ -276,7 +276,7 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
             # A list has no hash: the look-up raises TypeError, and `dispatch` adopts the tensor.
             key.append([arg])
             return
-        full = is_whole(op, arg) or _applies(_plain_is_whole)
+        full = is_replicated_plain(op, arg) or _applies(_plain_is_replicated)
         shape, stride = settled(arg.shape), settled(arg.stride())
         key.append((torch.Tensor if full else None, shape, stride, arg.dtype))
         local.append(arg)
@@ -358,7 +358,7 @@ def _miss(
         if entry is not None:
             return _kept(entries, key, entry)
     refuse_collective(op)
-    if not _applies(_plain_is_whole):
+    if not _applies(_plain_is_replicated):
         refuse_mixed(op, args, kwargs, _class)
     with no_modes():
         entry = make_entry(op, args, kwargs)
@@ -415,7 +415,7 @@ def _redistribute(
     # Everything that may refuse the call comes before the first communication.
     check_given(op, entry.kind.backs, args, kwargs)
     if entry.missing is not None:
-        meet(entry.missing)
+        apply_policy(entry.missing)
     moves = {number: (plan, origin) for number, plan, origin in entry.moves}
     done: dict[tuple[int, int], torch.Tensor] = {}
     counter = iter(range(1 << 30))

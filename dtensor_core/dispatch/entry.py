@@ -21,7 +21,7 @@ Outputs = tuple[Spec | None, ...] | None
 
 
 class CallKind:
-    """Base of the kinds of calls, with what those lack that have none of their own."""
+    """Base class of the kinds of calls, with the defaults of their attributes."""
 
     __slots__ = ()
     backs: ClassVar[Any] = ()
@@ -118,7 +118,10 @@ class OutCall(CallKind):
 
 
 class DecomposedCall(CallKind):
-    """A call that other operators do; `run` takes the DTensors, with these argument values only."""
+    """A call replaced by other operators: `run` takes the DTensors.
+
+    It is valid for these argument values only.
+    """
 
     __slots__ = ()
 
@@ -134,7 +137,7 @@ class Entry:
         run: The function to run on local tensors.
         kind: The kind of call, with what makes its results.
         moves: The redistributions of tensor arguments, by number.
-        is_moved: True if there are any, or redistributions of what is written.
+        is_moved: True if there are any, or redistributions of written tensors.
         single: The spec of the only result, if that is a new tensor.
         place: The position of the only written argument, if it is returned and nothing else is
             to do.

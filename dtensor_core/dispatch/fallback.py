@@ -1,4 +1,4 @@
-"""Fallback for operators without a sharding rule: set by `missing_rule`, applied by `meet`.
+"""Fallback for operators without a sharding rule: set by `missing_rule`, applied by `apply_policy`.
 
 Such an operator runs on full tensors. The gathers that this takes are announced to listeners like
 all communication, with `NO_RULE` in their reason. Used by `make_entry` and `dispatcher`; nothing
@@ -62,7 +62,7 @@ class missing_rule:
         if choice not in _CHOICES:
             raise ValueError(
                 four_parts(
-                    asked=f"missing_rule({choice!r})",
+                    summary=f"missing_rule({choice!r})",
                     found="no such choice",
                     hint=" or ".join(f"missing_rule({each!r})" for each in _CHOICES),
                 )
@@ -130,13 +130,13 @@ def missing(
     return Missing(str(op), gathers, num_bytes)
 
 
-def meet(found: Missing) -> None:
+def apply_policy(found: Missing) -> None:
     """Apply the choice: do nothing, warn once per operator, or raise MissingRuleError."""
     choice = _choice()
     if choice == "error":
         raise MissingRuleError(
             four_parts(
-                asked=f"{found.op}, under missing_rule('error')",
+                summary=f"{found.op}, under missing_rule('error')",
                 found=found.gathers,
                 why="it has no sharding rule: it would run on full tensors, for which "
                 f"{found.num_bytes} bytes would be gathered",
@@ -176,10 +176,10 @@ def refuse_collective(op: OpOverload) -> None:
     if op.namespace in _COLLECTIVES:
         raise MissingRuleError(
             four_parts(
-                asked=f"{op} of a DTensor",
+                summary=f"{op} of a DTensor",
                 found="a collective, which does not have a sharding strategy registered",
-                why="it would be called by the operators of a DTensor, not on one: which part of "
-                "it is meant is not known",
-                hint="redistribute() or full_tensor(); or the collective of to_local()",
+                why="collectives take local tensors, and a DTensor does not say which local data "
+                "to send",
+                hint="call redistribute() or full_tensor(), or pass to_local() to the collective",
             )
         )

@@ -25,7 +25,7 @@ UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 
 def unscaling(elements: Sequence[Element]) -> Callable[..., None]:
     """Make the function that runs on the local gradients, the flag and the inverse scale."""
-    reductions = [_reduction(mesh, axes) for mesh, axes in _cut_axes(elements).items()]
+    reductions = [_reduction(mesh, axes) for mesh, axes in _sharded_axes(elements).items()]
     origin = Origin(str(UNSCALE), "found_inf")
 
     def local(gradients: list[torch.Tensor], found: torch.Tensor, scale: torch.Tensor) -> None:
@@ -36,7 +36,7 @@ def unscaling(elements: Sequence[Element]) -> Callable[..., None]:
     return local
 
 
-def _cut_axes(elements: Sequence[Element]) -> dict[DeviceMesh, set[int]]:
+def _sharded_axes(elements: Sequence[Element]) -> dict[DeviceMesh, set[int]]:
     """Return the axes of every mesh along which ranks hold different parts of a gradient."""
     axes: dict[DeviceMesh, set[int]] = {}
     for element in elements:

@@ -58,7 +58,7 @@ def check_given(
 ) -> None:
     """Raise RuleError if the write would replace the user's partial sums by a reduced value.
 
-    Also if it may write negative values to norms that are still to be reduced.
+    Also if it may write negative values to pending norms, which are not reduced yet.
     """
     if not backs:
         return
@@ -70,10 +70,10 @@ def check_given(
         if getattr(target, "_given_partial_sums", False):
             raise RuleError(
                 four_parts(
-                    asked=f"{op} to write its result in place to {target._spec.text}",  # pyright: ignore
+                    summary=f"{op} to write its result in place to {target._spec.text}",  # pyright: ignore
                     found="partial sums that were passed to DTensor.from_local",
-                    why="in-place operations that require placement changes are not supported: the "
-                    "operator needs the reduced value, and the partial sums would be lost",
+                    why="in-place operations that require placement changes are not supported: "
+                    "the operator needs the reduced value, and the partial sums would be lost",
                     hint="redistribute to Replicate() or Shard(dim) first, or use the operator's "
                     "out-of-place form",
                 )
@@ -96,9 +96,9 @@ def _check_sign(op: OpOverload, home: Spec, args: Sequence[Any], kwargs: Mapping
         return
     raise RuleError(
         four_parts(
-            asked=f"{op} to write its result in place to {home.text}",
-            found="norms that are still to be reduced",
-            why="the result may be negative, which the norm of the ranks' values never is",
+            summary=f"{op} to write its result in place to {home.text}",
+            found="pending norms, which are not reduced yet",
+            why="the result may be negative, and a pending norm cannot represent negative values",
             hint="redistribute to Replicate() first, or use the operator's out-of-place form",
         )
     )
@@ -210,9 +210,9 @@ def does_not_fit(op: OpOverload, spec: Spec, shape: Sequence[int]) -> RuleError:
     """Make the error for writing a result of another shape."""
     return RuleError(
         four_parts(
-            asked=f"{op} to change the shape of {spec.text} in place",
+            summary=f"{op} to change the shape of {spec.text} in place",
             found=f"a result of shape {tuple(shape)}",
-            why="what is written keeps its shape",
+            why="the shape of a written argument cannot change",
             hint="use the operator's out-of-place form",
         )
     )

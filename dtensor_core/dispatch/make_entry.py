@@ -234,7 +234,7 @@ def _note(decision: Decision) -> str:
 def _exchanging(
     op: OpOverload, run: Callable[..., Any], decision: Decision, names: Sequence[str]
 ) -> Callable[..., Any]:
-    """Return the function this rank runs in place of `run` where ranks exchange data within it."""
+    """Return `run`, enclosed by the exchanges between ranks that the operator needs."""
     inputs = decision.inputs
     origins: list[Origin] = []
     for exchange in decision.exchanges:
@@ -358,7 +358,7 @@ def _factory_entry(
     if spec.sums:
         raise RuleError(
             four_parts(
-                asked=f"{op} to write to {spec.text}",
+                summary=f"{op} to write to {spec.text}",
                 found="partial sums that are not reduced yet",
                 why="the written values would be summed over the ranks",
                 hint="write to a tensor that is Replicate or Shard",

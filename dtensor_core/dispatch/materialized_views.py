@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dtensor_core.errors import RuleError, StaleViewError, four_parts
-from dtensor_core.operators.memory_layout import Ways
+from dtensor_core.operators.memory_layout import CopyConversions
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.dispatcher import OpOverload, below_inplace_or_view
 
@@ -59,13 +59,13 @@ class MaterializedView:
 
 @dataclass(slots=True)
 class LocalCopy:
-    """A view of `base` that had to be copied on this rank, as `local`, by the conversions `ways`.
+    """A view of `base` that had to be copied on this rank, as `local`, by `conversions`.
 
     Other ranks may hold views. Writes are copied between the two on this rank alone.
     """
 
     base: Any
-    ways: Ways
+    conversions: CopyConversions
     local: torch.Tensor
     version: int | None
 
@@ -81,12 +81,12 @@ class LocalCopy:
             self.base._copied.renew()
         if self.is_stale:
             with below_inplace_or_view():
-                self.local.copy_(self.ways.forth(self.base._local_tensor))
+                self.local.copy_(self.conversions.to_copy(self.base._local_tensor))
             self.version = self.base._version
 
     def written(self) -> None:
-        """Copy what was written to this copy into the base."""
-        self.ways.back(self.base._local_tensor, self.local)
+        """Propagate writes to this copy to the base."""
+        self.conversions.from_copy(self.base._local_tensor, self.local)
         if self.base._copied is not None:
             write_through(self.base._copied, None, (self.base,))
         if self.version is not None:
@@ -126,7 +126,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
                 self._copied.renew()
             return super().full_tensor(**kwargs)
 
-        # Copied and stored without its base: a small view would take the whole tensor along.
+        # Copied and stored without its base: otherwise a small view stores the full tensor.
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
             return self._alone().__deepcopy__(memo)
 
@@ -139,7 +139,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
 
         def __repr__(self, **kwargs: Any) -> str:
             if type(self._copied) is MaterializedView and self._copied.is_stale:
-                return f"DTensor({self._spec.text}, a copy of what was written since)"
+                return f"DTensor({self._spec.text}, an outdated copy: its base was written since)"
             return super().__repr__(**kwargs)
 
     # The metaclass of DTensor compares classes by these names, so torch's modes treat both alike.
@@ -155,10 +155,10 @@ def _stale(view: Any) -> StaleViewError:
     copied = view._copied
     return StaleViewError(
         four_parts(
-            asked=f"the local part of {view._spec.text}",
+            summary=f"the local part of {view._spec.text}",
             found=f"{copied.op} of {copied.base._spec.text}, which was written since",
-            why="taking this view needed communication, so it is a copy: what was written is "
-            "fetched by the next operator on all ranks, not by a look at one of them",
+            why="taking this view needed communication, so it is a copy: the next operator on all "
+            "ranks fetches the written values, but reading the local tensor does not",
             hint="take the view again, or call redistribute(), full_tensor() or an operator first",
         )
     )
@@ -187,19 +187,20 @@ def check_writable(copied: MaterializedView | LocalCopy) -> None:
     if any(step == 0 and size > 1 for step, size in zip(base.stride, base.shape, strict=True)):
         raise RuleError(
             four_parts(
-                asked="to write to a view of a DTensor",
+                summary="to write to a view of a DTensor",
                 found=f"a copy, {copied.spec.text}: {copied.op} of an expanded tensor needed "
                 "communication",
-                why="several elements of that tensor share a place, which one write would change",
+                why="elements of an expanded tensor share memory, so one write would change "
+                "several",
                 hint="clone() the expanded tensor first",
             )
         )
     if _name(copied) not in _SCATTERS:
         raise RuleError(
             four_parts(
-                asked="to write to a view of a DTensor",
+                summary="to write to a view of a DTensor",
                 found=f"a copy, {copied.spec.text}: {copied.op} needed communication",
-                why="what is written would not reach the tensor that the view is of",
+                why="the write could not be propagated to the base of the view",
                 hint="redistribute that tensor first so that the view needs no communication, or "
                 "use the operator's out-of-place form",
             )
@@ -211,7 +212,7 @@ def write_through(
 ) -> None:
     """Write the copy, which `op` has written, into its base.
 
-    An operator that overwrites the whole copy is replayed from its argument, so the copy need not
+    An operator that overwrites the entire copy is replayed from its argument, so the copy need not
     be gathered. A view of the copy overwrites only some of its elements.
 
     Raises:

@@ -3,8 +3,9 @@
 torch's meta kernels cover all operators. But many are written in Python, take up to a millisecond,
 and load torch._dynamo, which takes seconds. The operators that models consist of are therefore
 handled here if their arguments are contiguous and of one floating-point dtype; for everything else
-the meta kernel is called. Law: both agree. Used by `make_entry` and `lists`, for a new call.
-The file is long because it is one table of shortcuts with its functions.
+the meta kernel is called. Invariant: the shortcut and the meta kernel agree. Used by `make_entry`
+and `lists`, for a new call. The file is long because it is one table of shortcuts with its
+functions.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     shortcut = _SHORTCUTS.get(_base_name(op))
     if shortcut is not None and kwargs.keys() <= _OPTIONS:
         specs = [value for value in flattened(args, {}) if isinstance(value, Spec)]
-        lies_well = _LYING.get(shortcut, _is_contiguous)
-        if _have_one_type(specs) and all(map(lies_well, specs)):
+        is_supported = _LAYOUT_CHECKS.get(shortcut, _is_contiguous)
+        if _have_one_type(specs) and all(map(is_supported, specs)):
             found = shortcut(specs, args)
             is_inplace = name.endswith("_")
             # A shape that changes in place is left to the meta kernel, which refuses it.
@@ -265,7 +266,7 @@ def _cat(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
 
 
 def _layer_norm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """The result, then mean and rstd of the normalised dims."""
+    """The result, then mean and rstd of the normalized dims."""
     spec, normed = args[0], tuple(args[1])
     leading = spec.ndim - len(normed)
     if leading < 0 or tuple(spec.shape[leading:]) != normed or 0 in spec.shape:
@@ -282,10 +283,10 @@ def _layer_norm_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | 
     grad, spec, _, _, _, weight, bias, wanted = args
     if grad.shape != spec.shape or 0 in spec.shape or spec.dtype.itemsize < 4:
         return None
-    asked = [
+    requested = [
         each for each, is_wanted in zip((spec, weight, bias), wanted, strict=True) if is_wanted
     ]
-    return tuple(each.tensor_meta for each in asked) if None not in asked else None
+    return tuple(each.tensor_meta for each in requested) if None not in requested else None
 
 
 def _product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
@@ -333,7 +334,7 @@ def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None
 
 Shortcut = Callable[[Sequence[Spec], Sequence[Any]], Metas | None]
 
-# Each assumes arguments of one floating-point dtype, contiguous unless `_LYING` says otherwise.
+# Each assumes arguments of one floating-point dtype, contiguous except those of `_LAYOUT_CHECKS`.
 _SHORTCUTS: dict[str, Shortcut] = {
     **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _comparison),
@@ -364,7 +365,7 @@ _PERMUTING = frozenset(
 )
 # These give sizes that are sums, or numbers among the arguments.
 _NEW_SIZES = (_cat, _layer_norm, _layer_norm_backward, _grouped_product)
-_LYING: dict[Any, Callable[[Spec], bool]] = {
+_LAYOUT_CHECKS: dict[Any, Callable[[Spec], bool]] = {
     _elementwise: _is_contiguous_or_one_value,
     _product: _is_any,
     _addmm: _is_any,

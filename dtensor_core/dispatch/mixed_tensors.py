@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 # Operators to which torch passes indices or samples made from sizes and the common seed. Also
 # `copy_`: a tensor copied into a DTensor counts as a full tensor, as in a state dict.
-_TAKING_WHOLE = frozenset(
+_ACCEPTING_FULL = frozenset(
     {
         aten.copy_.default,
         aten._unsafe_index.Tensor,
@@ -43,10 +43,10 @@ _MAKING_CONSTANTS = frozenset(
 )
 
 
-def is_whole(op: OpOverload, tensor: torch.Tensor) -> bool:
+def is_replicated_plain(op: OpOverload, tensor: torch.Tensor) -> bool:
     """True if a plain argument of an operator is the same tensor on every rank."""
     # A plain tensor of one element counts as replicated, as it does for torch's DTensor.
-    if tensor.numel() <= 1 or op in _TAKING_WHOLE or _is_one_number(tensor):
+    if tensor.numel() <= 1 or op in _ACCEPTING_FULL or _is_one_number(tensor):
         return True
     if op.namespace == "prims":  # in formulas of forward-mode derivatives, where a tangent is zero
         return True
@@ -80,19 +80,19 @@ def refuse_mixed(
     plain = [
         f"{name}, a torch.Tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
         for name, tensor in each
-        if not isinstance(tensor, cls) and not is_whole(op, tensor)
+        if not isinstance(tensor, cls) and not is_replicated_plain(op, tensor)
     ]
     if plain:
         known: Any = {name: t for name, t in each if isinstance(t, cls)}
         raise MixedTensorError(
             four_parts(
                 # Programs match on this text, which is torch's.
-                asked=f"{op}: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor "
-                "to DTensor before calling distributed operators!",
+                summary=f"{op}: got mixed torch.Tensor and DTensor, need to convert all "
+                "torch.Tensor to DTensor before calling distributed operators!",
                 found="; ".join(
                     [*plain, *(f"{n}, a DTensor {t._spec.text}" for n, t in known.items())]
                 ),
-                why="how a plain tensor lies on the mesh is not known",
+                why="the layout of a plain tensor on the mesh is unknown",
                 hint=f"if {plain[0].partition(',')[0]} is the same on every rank, "
                 "DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim), or run under "
                 "dtensor_core.experimental.implicit_replication(); "

@@ -31,7 +31,7 @@ from dtensor_core.dispatch.materialized_views import (
     version_of,
     write_through,
 )
-from dtensor_core.operators.memory_layout import ways_of
+from dtensor_core.operators.memory_layout import conversions_of
 from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.dispatcher import OpOverload, without_torch_dispatch
 from dtensor_core.torch_internals.tensors import is_alias_of, new_dtensor
@@ -51,10 +51,10 @@ def install(cls: type[torch.Tensor]) -> None:
     _class_of_copies = class_of_copies(cls)
 
 
-def seen(
+def observed(
     op: OpOverload, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Run a function that runs operators in place of `op`, through the observer if there is one."""
+    """Run a function that replaces `op`, through `observe.runner` if a recorder has set it."""
     runner = observe.runner
     return function(*args, **kwargs) if runner is None else runner(op, function, args, kwargs)
 
@@ -103,8 +103,10 @@ def _finish_view(
     if call.copied and is_alias_of(result, base._local_tensor):
         result = result.clone()  # this rank holds all of it; a write to the base must not reach it
     copied = getattr(base, "_copied", None)
-    ways = ways_of(result) if call.may_copy and not call.copied else None
-    cls = _class_of_copies if call.copied or copied is not None or ways is not None else _class
+    conversions = conversions_of(result) if call.may_copy and not call.copied else None
+    cls = (
+        _class_of_copies if call.copied or copied is not None or conversions is not None else _class
+    )
     if torch.is_inference_mode_enabled() and not base.is_inference():
         with torch.inference_mode(False):
             view = from_first(cls, result, spec)
@@ -114,8 +116,8 @@ def _finish_view(
         copied = MaterializedView(
             base, op, number, tuple(args[1:]), dict(kwargs), result, spec, version_of(base)
         )
-    elif ways is not None:
-        copied = LocalCopy(base, ways, result, version_of(base))
+    elif conversions is not None:
+        copied = LocalCopy(base, conversions, result, version_of(base))
     if copied is not None:
         view._copied = copied
     return view
@@ -130,9 +132,9 @@ def _finish_in_place(
     local: Sequence[Any],
     local_kwargs: Mapping[str, Any],
 ) -> Any:
-    """Bring back what was written elsewhere, and return the written arguments as they are."""
+    """Write results back to their arguments, and return the arguments themselves."""
     if call.backs:
-        seen(op, bring_back, (call.backs, (args, kwargs), (local, local_kwargs)), {})
+        observed(op, bring_back, (call.backs, (args, kwargs), (local, local_kwargs)), {})
     for place in call.aside:
         given = args[place] if isinstance(place, int) else kwargs[place]
         for each in given if isinstance(given, (list, tuple)) else (given,):
@@ -193,7 +195,7 @@ def _finish_out(
     local_kwargs: Mapping[str, Any],
 ) -> Any:
     """Copy the results to the tensors of `out=`."""
-    return seen(op, fill_outs, (call.outs, op, result, kwargs), {})
+    return observed(op, fill_outs, (call.outs, op, result, kwargs), {})
 
 
 def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False) -> Any:

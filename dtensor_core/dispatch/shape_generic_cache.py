@@ -2,8 +2,8 @@
 
 A pattern is the key of a call with letters for sizes; it records which of them are equal, and which
 are 0 or 1. A `sizeless` entry holds for every call of its pattern, except for the metadata of its
-results, whose sizes are found by their letters. Law: `entry_of` returns what `make_entry` would, or
-None. Used by `dispatch`, for a call not seen before.
+results, whose sizes are found by their letters. Invariant: `entry_of` returns the result of
+`make_entry`, or None. Used by `dispatch`, for a call not seen before.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ on_change(_kept.clear)
 
 
 def entry_of(key: Key) -> Entry | None:
-    """Return the entry of a call with this key, or None if none of its pattern was kept."""
-    # One look-up spares the operators of which nothing is kept the making of a pattern.
+    """Return the entry of a call with this key, or None if no entry of its pattern is cached."""
+    # Operators without cached entries need no pattern.
     if key[0] not in _operators:
         return None
     # 0 and 1 have fixed letters: empty and broadcast dimensions follow rules of their own, so such
@@ -123,10 +123,10 @@ def _pattern(key: Key, letters: dict[int, int]) -> Key:
             shape, stride, dtype = each.tensor_meta
             named = tuple([letter(size, len(letters)) for size in shape])
             if is_view:
-                lies = tuple([letter(step, len(letters)) for step in stride])
+                strides = tuple([letter(step, len(letters)) for step in stride])
             else:
-                lies = stride == contiguous_stride(shape) or (None if any(stride) else False)
-            pattern.append((named, lies, dtype, each.placements, each._whose))
+                strides = stride == contiguous_stride(shape) or (None if any(stride) else False)
+            pattern.append((named, strides, dtype, each.placements, each._whose))
         else:
             pattern.append(each)
     return tuple(pattern)

@@ -43,7 +43,7 @@ def adopted(value: Any, cls: type[Any]) -> Any:
     except PlacementError as error:
         raise MixedTensorError(
             four_parts(
-                asked="an operator on DTensors of torch and of dtensor_core",
+                summary="an operator on DTensors of torch and of dtensor_core",
                 found=f"a DTensor of torch placed {spec.placements}",
                 why=str(error),
                 hint="redistribute it first",

@@ -94,4 +94,4 @@ def functional_form(op: OpOverload) -> OpOverload:
         found = getattr(packet, name)
         if [str(argument.type) for argument in found._schema.arguments] == wanted:
             return found
-    raise RuleError(f"{op} changes a shape in place and has no form that does not")
+    raise RuleError(f"{op} changes a shape in place and has no out-of-place form")

@@ -59,8 +59,8 @@ def set_rotate_method(rotate_method: str) -> None:
     if rotate_method not in _ROTATIONS:
         raise UnsupportedAttentionError(
             four_parts(
-                asked=f"keys and values to travel by {rotate_method!r}",
-                found=f"the ways {', '.join(_ROTATIONS)}",
+                summary=f"to rotate keys and values by {rotate_method!r}",
+                found=f"the methods {', '.join(_ROTATIONS)}",
             )
         )
     _cp_options.rotate_method = rotate_method
@@ -122,7 +122,13 @@ def context_parallel(
 def context_parallel_unshard(
     mesh: DeviceMesh, buffers: Sequence[torch.Tensor], seq_dims: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Gather tensors that `context_parallel` has sharded, or results computed from them."""
+    """Gather tensors that `context_parallel` has sharded, or results computed from them.
+
+    Args:
+        mesh: The mesh that `context_parallel` was called with.
+        buffers: The sharded tensors.
+        seq_dims: The sequence dimension of each buffer.
+    """
     is_paired = _cp_options.enable_load_balance and buffers[0].shape[seq_dims[0]] % 2 == 0
     return [
         _gathered(buffer, dim, mesh, is_paired)
@@ -136,7 +142,7 @@ def _check(
     if mesh.ndim != 1:
         raise MeshError(
             four_parts(
-                asked="context_parallel",
+                summary="context_parallel",
                 found=f"{mesh}",
                 why="a sequence is sharded along one axis",
                 hint='one axis of it: mesh["cp"], or several: mesh["dp", "cp"]._flatten()',
@@ -153,10 +159,11 @@ def _check(
         if buffer.shape[dim] % mesh.size():
             raise PlacementError(
                 four_parts(
-                    asked=f"a sequence of {buffer.shape[dim]} over {mesh.size()} ranks",
+                    summary=f"a sequence of {buffer.shape[dim]} over {mesh.size()} ranks",
                     found=f"a buffer of shape {tuple(buffer.shape)}, its sequence in dim {dim}",
-                    why="every rank holds as much of it",
-                    hint="pad the sequence to a multiple of the ranks, or of twice as many",
+                    why="every rank holds an equal part of the sequence",
+                    hint="pad the sequence to a multiple of the number of ranks, or of twice that "
+                    "number",
                 )
             )
 
@@ -214,9 +221,9 @@ def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
     if masked:
         raise UnsupportedAttentionError(
             four_parts(
-                asked="attention with a mask inside of context_parallel",
+                summary="attention with a mask inside of context_parallel",
                 found=f"one on rank {', '.join(map(str, masked))} of the mesh's {len(flags)}",
-                why="it is of a part of the queries, or of the keys, or of neither",
+                why="the mask may refer to local or to full queries and keys",
                 hint="is_causal=True, or attention of DTensors outside of it",
             )
         )

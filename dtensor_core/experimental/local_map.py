@@ -120,10 +120,12 @@ def _local(value: Any, layout: Layout, grad: Layout, what: str, redistribute: bo
             if not redistribute:
                 raise PlacementError(
                     four_parts(
-                        asked=f"{what} placed {target}",
+                        summary=f"{what} placed {target}",
                         found=f"placements {value.placements}",
-                        why="redistribute_inputs is False, so nothing may be communicated for it",
-                        hint="redistribute the argument before, or set redistribute_inputs=True",
+                        why="redistribute_inputs is False, so the argument may not be "
+                        "redistributed",
+                        hint="redistribute the argument before the call, or set "
+                        "redistribute_inputs=True",
                     )
                 )
             value = value.redistribute(placements=target)
@@ -156,7 +158,7 @@ def _result(value: Any, layout: Layout, mesh: DeviceMesh, what: str) -> Any:
         return DTensor.from_local(value, mesh, layout)
     if layout is not None and not isinstance(value, torch.Tensor):
         raise LocalMapError(
-            f"{what} is a {type(value).__name__}: what is no tensor has placements None, "
-            f"got {layout}"
+            f"{what} is a {type(value).__name__}: a value that is not a tensor needs placements "
+            f"None, got {layout}"
         )
     return value

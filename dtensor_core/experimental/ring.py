@@ -28,7 +28,7 @@ from dtensor_core.redistribute.rotate import rotated
 _OPERATOR = "scaled_dot_product_attention"
 
 # For each query the weighted sum of values, the largest score, and the sum of exponentials.
-State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+AttentionState = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class _Rotation(torch.autograd.Function):
@@ -75,7 +75,7 @@ class Ring:
         rows = self._positions(me, query.shape[-2])
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         wide = torch.promote_types(query.dtype, torch.float32)
-        state: State = (
+        state: AttentionState = (
             query.new_zeros((*query.shape[:-1], value.shape[-1]), dtype=wide),
             query.new_full((*query.shape[:-1], 1), -math.inf, dtype=wide),
             query.new_zeros((*query.shape[:-1], 1), dtype=wide),
@@ -127,7 +127,7 @@ def _block(
     hidden: torch.Tensor | None,
     scale: float,
     dropout_p: float,
-) -> State:
+) -> AttentionState:
     """Return the state of queries after one more block of keys and values."""
     wide = total.dtype
     scores = (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)

@@ -47,7 +47,7 @@ def boxes(spec: Spec) -> list[Box]:
     if spec.sums:
         raise PlacementError(
             four_parts(
-                asked=f"a checkpoint of {spec.text}",
+                summary=f"a checkpoint of {spec.text}",
                 found="partial sums along an axis",
                 why="Any checkpointing related operations are not supported for DTensor with "
                 "partial placements!",
@@ -115,7 +115,7 @@ def tensor_shard(self: DTensor, index: Any) -> torch.Tensor:
             return part
     raise PlacementError(
         four_parts(
-            asked=f"the piece of {index.fqn} at {tuple(index.offset)}",
+            summary=f"the piece of {index.fqn} at {tuple(index.offset)}",
             found=f"{self._spec.text}, of which this rank holds {boxes(self._spec)}",
         )
     )
@@ -129,10 +129,10 @@ def install() -> None:
         ("__get_tensor_shard__", tensor_shard),
     ):
         setattr(DTensor, name, method)
-    when_loaded(_HELPERS, teach)
+    when_loaded(_HELPERS, patch)
 
 
-def teach(helpers: Any) -> None:
+def patch(helpers: Any) -> None:
     """Patch a module so that it treats our DTensors like torch's.
 
     It distributes full tensors like a given DTensor in two ways; both must make our class for ours.

@@ -25,10 +25,10 @@ _PLACEMENTS = {"Replicate": Replicate, "Shard": Shard, "_StridedShard": _Strided
 
 def install() -> None:
     """Patch FSDP2 once the program has loaded it; the module named is the last of its package."""
-    when_loaded(f"{_PACKAGE}._fully_shard", teach)
+    when_loaded(f"{_PACKAGE}._fully_shard", patch)
 
 
-def teach(_: Any) -> None:
+def patch(_: Any) -> None:
     """Make FSDP2 accept DTensors and placements of both classes, and make ours by default."""
     modules = [sys.modules[f"{_PACKAGE}.{name}"] for name in _MODULES]
     theirs = {name: value for module in modules for name, value in vars(module).items()}

@@ -88,7 +88,7 @@ def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., to
             norms = {axes: [total_norm(g, norm_type, False, foreach)] for axes, g in groups.items()}
             for axis in reversed(range(0 if mesh is None else mesh.ndim)):
                 for axes in [axes for axes in norms if axis in axes]:
-                    norm = _whole_along(axis, joined(norms.pop(axes)))
+                    norm = _replicated_along(axis, joined(norms.pop(axes)))
                     norms.setdefault(axes - {axis}, []).append(norm)
             alone.append(joined(norms[frozenset()]))
         if len(alone) > 1 or of_both:  # a plain norm can multiply either class
@@ -106,7 +106,7 @@ def _axes_of(tensor: torch.Tensor) -> _Axes:
     return frozenset(axis for axis, each in enumerate(placements) if not each.is_replicate())
 
 
-def _whole_along(axis: int, norm: DTensor) -> DTensor:
+def _replicated_along(axis: int, norm: DTensor) -> DTensor:
     placements = list(norm._spec.placements)
     placements[axis] = Replicate()
     return norm.redistribute(placements=placements)
@@ -140,14 +140,14 @@ def _on_one_class(operator: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _with_reduced_sums(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Wrap the norm for clipping so that pending sums of gradients are reduced first.
 
     Otherwise they would be reduced once for the norm, and again for the optimizer.
     """
 
     @wraps(total_norm)
-    def of_whole(tensors: Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    def reduced_norm(tensors: Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
         tensors = list(tensors)
         for tensor in tensors:
             if isinstance(tensor, DTensor) and tensor._spec.sums:
@@ -157,7 +157,7 @@ def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[...
                 )
         return total_norm(tensors, *args, **kwargs)
 
-    return of_whole
+    return reduced_norm
 
 
 def install() -> None:
@@ -171,4 +171,4 @@ def install() -> None:
         setattr(torch, name, _on_one_class(getattr(torch, name)))
     nn.utils.get_total_norm = _norm_by_layout(getattr(CLIPPING, TOTAL_NORM))
     # Only clipping replaces the gradients that it is given; the public function leaves them alone.
-    setattr(CLIPPING, TOTAL_NORM, _with_whole_addends(nn.utils.get_total_norm))
+    setattr(CLIPPING, TOTAL_NORM, _with_reduced_sums(nn.utils.get_total_norm))

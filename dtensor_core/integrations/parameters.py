@@ -19,7 +19,7 @@ def _set_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(value, DTensor) and not isinstance(parameter, DTensor):
         raise MixedTensorError(
             four_parts(
-                asked=f"parameter.data = a DTensor {value._spec.text}",
+                summary=f"parameter.data = a DTensor {value._spec.text}",
                 found=f"a plain parameter of shape {tuple(parameter.shape)}",
                 why="a parameter can't become a DTensor in place",
                 hint="module.weight = nn.Parameter(dtensor), or distribute_module",

@@ -26,10 +26,10 @@ class SaveError(DTensorError, OSError):
 
 def install() -> None:
     """Make `PreTrainedModel.save_pretrained` gather DTensors, once transformers is loaded."""
-    when_loaded("transformers.modeling_utils", teach)
+    when_loaded("transformers.modeling_utils", patch)
 
 
-def teach(modeling: Any) -> None:
+def patch(modeling: Any) -> None:
     """Patch a model class to gather DTensors before it is saved."""
     modeling.PreTrainedModel.save_pretrained = _gathering(modeling.PreTrainedModel.save_pretrained)
 

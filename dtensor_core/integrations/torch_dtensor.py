@@ -19,10 +19,10 @@ _DISPATCHER = "torch.distributed.tensor._dispatch"
 
 def install() -> None:
     """Make torch's dispatcher refuse our DTensors, once it is loaded."""
-    when_loaded(_DISPATCHER, teach)
+    when_loaded(_DISPATCHER, patch)
 
 
-def teach(module: Any) -> None:
+def patch(module: Any) -> None:
     """Refuse our DTensors among the plain tensors of an operator on torch's."""
     dispatcher = module.OpDispatcher
     original = dispatcher._try_replicate_spec_for_scalar_tensor
@@ -32,10 +32,10 @@ def teach(module: Any) -> None:
         if isinstance(tensor, DTensor):
             raise MixedTensorError(
                 four_parts(
-                    asked=f"{op} of a DTensor of torch and one of dtensor_core",
+                    summary=f"{op} of a DTensor of torch and one of dtensor_core",
                     found=tensor._spec.text,
-                    why="torch's DTensor comes first, and decides",
-                    hint="give ours first, or full_tensor() of it",
+                    why="torch's DTensor is the first argument, so torch dispatches the call",
+                    hint="pass the DTensor of dtensor_core first, or its full_tensor()",
                 )
             )
         return original(self, op, tensor, mesh)

@@ -12,7 +12,7 @@ from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Placement, Replicate, Shard
-from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Run
+from dtensor_core.redistribute.halo_exchange import Exchange, ExchangeRunner, Extents
 from dtensor_core.spec import Spec
 
 
@@ -48,7 +48,7 @@ def exchanging_rows(
     dim: int,
     wants: Mapping[int, Callable[[AxisSharding], Extent]],
     outputs: Sequence[Placement],
-    run: Run,
+    run: ExchangeRunner,
 ) -> ShardingRule:
     """Add to a rule a candidate that exchanges the rows of a sharded dimension.
 

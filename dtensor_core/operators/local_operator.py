@@ -63,11 +63,11 @@ def with_lazy_bits(run: Local) -> Local:
     ignore the conjugate bit of their own intermediate tensors.
     """
 
-    def looking(*args: Any, **kwargs: Any) -> Any:
+    def with_keys_enabled(*args: Any, **kwargs: Any) -> Any:
         with with_keys(included_keys(), excluded_keys() - LAZY_BITS):
             return run(*args, **kwargs)
 
-    return looking
+    return with_keys_enabled
 
 
 def standing_for(op: Local, function: Local) -> Local:
@@ -119,7 +119,7 @@ def zeros(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
         masks = [arg for arg in args if isinstance(arg, (list, tuple)) and _is_mask(op, arg)]
         wanted = iter(made)
         if masks:
-            return tuple(next(wanted) if asked else None for asked in masks[-1])
+            return tuple(next(wanted) if is_requested else None for is_requested in masks[-1])
         if len(returns) in (1, len(made)):  # a list of tensors, or nothing but tensors
             return made
         metas = tree_map_only(torch.Tensor, lambda each: each.to("meta"), (args, kwargs))

@@ -62,7 +62,7 @@ def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, 
     message = _MESSAGES.get(_name(op), "index out of range in self")
     raise OutOfRangeError(
         four_parts(
-            asked=f"{op}: {message.format(at=at, size=size)}",
+            summary=f"{op}: {message.format(at=at, size=size)}",
             found=f"index {at} is out of bounds for dimension {dim} with size {size}",
             why="no rank holds it",
             hint=f"positions from {first} to {size - 1}",

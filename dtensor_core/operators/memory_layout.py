@@ -2,8 +2,9 @@
 
 Strides and offsets among the arguments are those of the full tensor. A shard that lacks the layout
 of the full tensor, or that can't be viewed like it, is copied first. A view of such a copy shares
-no elements with the shard. It has `ways` between the two, by which `dispatch.materialized_views`
-keeps both equal. This involves no other rank, so each rank does it only if needed.
+no elements with the shard. Its `conversions` map one to the other, by which
+`dispatch.materialized_views` keeps both equal. This involves no other rank, so each rank does it
+only if needed.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ _view_op = _VIEW._op
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """Conversions of a local shard: `forth(part)` makes a copy, `back(part, copy)` writes
+class CopyConversions:
+    """Conversions of a local shard: `to_copy(part)` makes a copy, `from_copy(part, copy)` writes
     it back.
     """
 
-    forth: Callable[[torch.Tensor], torch.Tensor]
-    back: Callable[[torch.Tensor, torch.Tensor], Any]
+    to_copy: Callable[[torch.Tensor], torch.Tensor]
+    from_copy: Callable[[torch.Tensor, torch.Tensor], Any]
 
 
-def _copied(part: torch.Tensor, ways: Ways) -> torch.Tensor:
+def _copied(part: torch.Tensor, conversions: CopyConversions) -> torch.Tensor:
     """Make a copy in place of a view of a shard, marked as such."""
-    made = ways.forth(part)
-    made._ways = ways  # pyright: ignore[reportAttributeAccessIssue]
+    made = conversions.to_copy(part)
+    made._conversions = conversions  # pyright: ignore[reportAttributeAccessIssue]
     return made
 
 
-def ways_of(local: torch.Tensor) -> Ways | None:
+def conversions_of(local: torch.Tensor) -> CopyConversions | None:
     """Return the conversions of a copy that should have been a view; None for a view."""
-    return getattr(local, "_ways", None)
+    return getattr(local, "_conversions", None)
 
 
 def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -55,17 +56,17 @@ def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) 
     assert out is not None
     size = out.local_shape
 
-    def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+    def from_copy(part: torch.Tensor, copy: torch.Tensor) -> None:
         part.copy_(copy.reshape(part.shape))
 
-    ways = Ways(lambda part: torch.reshape(part, size), back)
+    conversions = CopyConversions(lambda part: torch.reshape(part, size), from_copy)
 
     def view(x: torch.Tensor, *unused: Any) -> torch.Tensor:
         # Strides differ between ranks, and the kernel alone knows if they permit the view.
         try:
             return _view_op(x, size)
         except RuntimeError:
-            return _copied(x, ways)
+            return _copied(x, conversions)
 
     return standing_for(_VIEW, view)
 
@@ -75,13 +76,13 @@ def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
     before, out = inputs[0], outputs[0]
     assert out is not None
 
-    def forth(part: torch.Tensor) -> torch.Tensor:
+    def to_copy(part: torch.Tensor) -> torch.Tensor:
         return op(part.clone(memory_format=torch.contiguous_format), out.dtype)
 
-    def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+    def from_copy(part: torch.Tensor, copy: torch.Tensor) -> None:
         part.copy_(op(copy.contiguous(), before.dtype))
 
-    ways = Ways(forth, back)
+    conversions = CopyConversions(to_copy, from_copy)
 
     def view(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if not x.numel():  # its strides may forbid the view
@@ -89,7 +90,7 @@ def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
         try:
             return op(x, dtype)
         except RuntimeError:
-            return _copied(x, ways)
+            return _copied(x, conversions)
 
     return view
 
@@ -97,27 +98,29 @@ def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
 def as_complex(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """View pairs of the last dim as complex numbers, copying them if their layout forbids it."""
 
-    def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+    def from_copy(part: torch.Tensor, copy: torch.Tensor) -> None:
         part.copy_(torch.view_as_real(copy))
 
-    ways = Ways(lambda part: op(part.clone(memory_format=torch.contiguous_format)), back)
+    conversions = CopyConversions(
+        lambda part: op(part.clone(memory_format=torch.contiguous_format)), from_copy
+    )
 
     def view(x: torch.Tensor) -> torch.Tensor:
         try:
             return op(x)
         except RuntimeError:
-            return _copied(x, ways)
+            return _copied(x, conversions)
 
     return view
 
 
 def resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Resolve conjugate and negative bits, since lazy values can't be communicated."""
-    ways = Ways(
+    conversions = CopyConversions(
         lambda part: op(part).resolve_conj().resolve_neg(),
         lambda part, copy: op(part).copy_(copy),
     )
-    return lambda x: _copied(x, ways)
+    return lambda x: _copied(x, conversions)
 
 
 def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -130,18 +133,18 @@ def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
 
     def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         *settings, offset = _with_offset(args, kwargs, 3 - is_view)
-        if _lies_as(x, spec):
+        if _has_layout_of(x, spec):
             return op(x, *settings, x.storage_offset() + offset)
 
-        def forth(part: torch.Tensor) -> torch.Tensor:
+        def to_copy(part: torch.Tensor) -> torch.Tensor:
             return op(_with_full_layout(part, spec), *settings, offset)
 
-        def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+        def from_copy(part: torch.Tensor, copy: torch.Tensor) -> None:
             full = _with_full_layout(part, spec)
             op(full, *settings, offset).copy_(copy)
             part.copy_(full)
 
-        return _copied(x, Ways(forth, back)) if is_view else forth(x)
+        return _copied(x, CopyConversions(to_copy, from_copy)) if is_view else to_copy(x)
 
     return local
 
@@ -154,7 +157,7 @@ def _with_offset(args: Sequence[Any], kwargs: dict[str, Any], place: int) -> lis
     return [*given, offset or 0]
 
 
-def _lies_as(x: torch.Tensor, spec: Spec) -> bool:
+def _has_layout_of(x: torch.Tensor, spec: Spec) -> bool:
     steps = zip(x.stride(), spec.stride, x.shape, strict=True)
     return all(here == there for here, there, size in steps if size > 1)
 

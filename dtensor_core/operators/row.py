@@ -16,7 +16,7 @@ class Row:
     """Builder of an operator's rule, and its text in the printed table.
 
     `algebra` and `terms` are those of its rules, unless a call restricts them (a mean of integers
-    is rounded). A test over the table compares them with what the rules let through.
+    is rounded). A test over the table compares them with the Partials that pass the rules.
 
     Attributes:
         build: Makes the rule of a call, or returns None if that call has none.
@@ -41,7 +41,7 @@ class Row:
         return "; ".join(f"{', '.join(ops)}: {text}" for text, ops in found.items() if ops)
 
 
-def alike(names: str, row: Row) -> dict[str, Row]:
+def same_row(names: str, row: Row) -> dict[str, Row]:
     """Return one row for several operators."""
     return dict.fromkeys(names.split(), row)
 

@@ -5,8 +5,8 @@ factors, outermost first; the empty tuple is a broadcast dimension of size 1. Sh
 shards every dimension it is part of; outputs that lack it become partial sums. Families build
 rules, `propagate` chooses among their candidates.
 
-Law of sharding a factor with prefix product p inside its dimension: the dimension is `Shard` if p
-is 1, and otherwise `_StridedShard(split_factor=p)`.
+Invariant: sharding a factor with prefix product p inside its dimension makes the dimension `Shard`
+if p is 1, and otherwise `_StridedShard(split_factor=p)`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from typing import Any
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Placement, Replicate, Shard
-from dtensor_core.redistribute.partial_combine import Line, Merge
+from dtensor_core.redistribute.partial_combine import Merge, RankOrder
 
-Run = Callable[[Callable[..., Any], Line], Callable[..., Any]]
+MergeRunner = Callable[[Callable[..., Any], RankOrder], Callable[..., Any]]
 
 
 def merged(
@@ -23,7 +23,7 @@ def merged(
     call: Call,
     dims: Sequence[int],
     bytes_each: int,
-    run: Run,
+    run: MergeRunner,
     *,
     stays: bool = False,
 ) -> ShardingRule:
@@ -34,7 +34,7 @@ def merged(
     Args:
         rule: The rule to extend.
         call: Its call.
-        dims: The dimensions that are summarised.
+        dims: The dimensions that are summarized.
         bytes_each: The summary bytes of a rank per element of the other dims.
         run: See `Merge.run`.
         stays: True if the results have the dimension.

@@ -52,14 +52,14 @@ class Windows:
         start = windows.offset * self.step - self.pad
         return extent(start, start + (windows.size - 1) * self.step + self.reach)
 
-    def seen(self, windows: Extent) -> Extent:
+    def rows_read(self, windows: Extent) -> Extent:
         """Return the rows that windows read."""
         block = self.block(windows)
         if not windows.size:
             return Extent(0, 0)
         return extent(max(block.offset, 0), min(block.offset + block.size, self.size))
 
-    def seeing(self, rows: Extent) -> Extent:
+    def windows_reading(self, rows: Extent) -> Extent:
         """Return the windows that read any of the rows."""
         if not rows.size:
             return Extent(0, 0)
@@ -86,25 +86,25 @@ class Shares:
     size: int
     count: int
 
-    def seen(self, windows: Extent) -> Extent:
+    def rows_read(self, windows: Extent) -> Extent:
         """Return the rows that windows read."""
         if not windows.size:
             return Extent(0, 0)
         start, end = windows.offset, windows.offset + windows.size
         return extent(start * self.size // self.count, -(-end * self.size // self.count))
 
-    def seeing(self, rows: Extent) -> Extent:
+    def windows_reading(self, rows: Extent) -> Extent:
         """Return the windows that read any of the rows."""
         if not rows.size:
             return Extent(0, 0)
         start, end = rows.offset, rows.offset + rows.size
         return extent(start * self.count // self.size, -(-end * self.count // self.size))
 
-    def alike(self, windows: Extent) -> list[tuple[list[int], list[int]]]:
+    def by_size(self, windows: Extent) -> list[tuple[list[int], list[int]]]:
         """Group windows by size; each group has windows and their rows, counted from the first."""
-        first, found = self.seen(windows).offset, dict[int, tuple[list[int], list[int]]]()
+        first, found = self.rows_read(windows).offset, dict[int, tuple[list[int], list[int]]]()
         for number in range(windows.size):
-            rows = self.seen(Extent(windows.offset + number, 1))
+            rows = self.rows_read(Extent(windows.offset + number, 1))
             places, taken = found.setdefault(rows.size, ([], []))
             places.append(number)
             taken.extend(range(rows.offset - first, rows.offset - first + rows.size))
@@ -123,7 +123,7 @@ def fitted(tensor: torch.Tensor, dim: int, rows: Extent, wanted: Extent) -> torc
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WindowPart:
     """A rank's work along one dimension for the rows (or windows) `own` of a result.
 
     The rank needs the extent `needs` of the other tensor. Fitted into `block`, it gives the extent
@@ -136,32 +136,36 @@ class Part:
     own: Extent
 
     @staticmethod
-    def of_windows(windows: Windows, own: Extent) -> Part:
+    def of_windows(windows: Windows, own: Extent) -> WindowPart:
         """Return the part for a result with one row per window."""
-        return Part(windows.seen(own), windows.block(own), own, own) if own.size else _nothing(own)
+        if not own.size:
+            return _nothing(own)
+        return WindowPart(windows.rows_read(own), windows.block(own), own, own)
 
     @staticmethod
-    def of_rows(windows: Windows, own: Extent) -> Part:
+    def of_rows(windows: Windows, own: Extent) -> WindowPart:
         """Return the part for a result with the rows that the windows read."""
         around = windows.around(own)
         made = windows.block(around)
-        return Part(windows.seeing(own), around, made, own) if own.size else _nothing(own)
+        if not own.size:
+            return _nothing(own)
+        return WindowPart(windows.windows_reading(own), around, made, own)
 
     @staticmethod
-    def within(windows: Windows, own: Extent) -> Part:
+    def within(windows: Windows, own: Extent) -> WindowPart:
         """Return the part for windows of an operator that pads; a block ends with the dimension.
 
         The block starts so that its leading padding affects only windows that are dropped
         afterwards.
         """
-        needs = windows.seen(own)
+        needs = windows.rows_read(own)
         end = min(max(needs.offset + needs.size, needs.offset + windows.reach), windows.size)
         first = own.offset - min(own.offset, -(-windows.pad // windows.step))
         first = min(first, max(end - windows.reach, 0) // windows.step)  # never less than a window
         block = extent(first * windows.step, end)
         made = extent(first, own.offset + own.size)
-        return Part(needs, block, made, own) if own.size else _nothing(own)
+        return WindowPart(needs, block, made, own) if own.size else _nothing(own)
 
 
-def _nothing(own: Extent) -> Part:
-    return Part(Extent(0, 0), Extent(0, 0), own, own)
+def _nothing(own: Extent) -> WindowPart:
+    return WindowPart(Extent(0, 0), Extent(0, 0), own, own)

@@ -51,8 +51,8 @@ def parallelize_module(
     mesh = current_mesh(device_mesh)
     if parallelize_plan is None:
         warnings.warn(
-            "No parallelize_plan is provided, so parallelize_module does nothing: no plan is made "
-            "automatically",
+            "No parallelize_plan is provided, so parallelize_module does nothing; plans are not "
+            "generated automatically",
             stacklevel=2,
         )
         return module
@@ -74,7 +74,7 @@ def _apply(
     else:
         raise PlanError(
             four_parts(
-                asked=f"a parallelize_plan of type {type(plan).__name__}",
+                summary=f"a parallelize_plan of type {type(plan).__name__}",
                 found=f"{plan!r}",
                 why="Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan",
                 hint='{"layers.*.w1": ColwiseParallel()}, for instance',

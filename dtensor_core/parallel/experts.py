@@ -72,10 +72,10 @@ class ExpertParallel(LocalParameters):
         if len(owned) != 1 or 0 in owned[0]:
             raise UnsupportedModuleError(
                 four_parts(
-                    asked=f"{self} of a {type(module).__name__} over {ranks} ranks",
+                    summary=f"{self} of a {type(module).__name__} over {ranks} ranks",
                     found=f"sizes along dim 0 {numbers}, of which ranks get {owned}",
-                    why="dim 0 of each parameter is the expert, and each rank gets one at least",
-                    hint="give the style to the module that holds the experts' parameters",
+                    why="dim 0 of each parameter is the expert, and each rank needs at least one",
+                    hint="apply the style to the module that owns the experts' parameters",
                 )
             )
         for name in numbers:
@@ -84,9 +84,9 @@ class ExpertParallel(LocalParameters):
         if {*placements.values()} != {(Shard(0),)}:
             raise UnsupportedModuleError(
                 four_parts(
-                    asked=f"{self} of a {type(module).__name__}",
-                    found=f"parameters that lie otherwise already: {placements}",
-                    why="each rank has whole experts, which is Shard(0)",
+                    summary=f"{self} of a {type(module).__name__}",
+                    found=f"parameters that already have another layout: {placements}",
+                    why="ranks hold complete experts, so parameters must be Shard(0)",
                 )
             )
         if hasattr(module, "num_experts"):  # read by the forward of transformers' experts
@@ -101,7 +101,7 @@ class ExpertParallel(LocalParameters):
         if len(given) not in (2, 3) or not all(isinstance(e, torch.Tensor) for e in given):
             raise StyleInputError(
                 four_parts(
-                    asked=f"a call of a {type(module).__name__} under {self}",
+                    summary=f"a call of a {type(module).__name__} under {self}",
                     found=f"arguments {[type(each).__name__ for each in given]}",
                     hint="(tokens, counts) or (tokens, chosen, weights)",
                 )

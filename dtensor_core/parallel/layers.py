@@ -45,7 +45,7 @@ class LayerSharding:
     needs: Placement
 
 
-class _CutStyle(ParallelStyle):
+class _ShardingStyle(ParallelStyle):
     """A style that shards the parameters of the kinds of modules in its table."""
 
     shardings: Mapping[type[nn.Module], LayerSharding]
@@ -63,9 +63,9 @@ class _CutStyle(ParallelStyle):
         if sharding is None:
             raise UnsupportedModuleError(
                 four_parts(
-                    asked=f"{type(self).__name__} of a {type(module).__name__}",
+                    summary=f"{type(self).__name__} of a {type(module).__name__}",
                     found=f"currently only support {' and '.join(map(_name, self.shardings))}!",
-                    hint="give the style to the submodules that are one of these",
+                    hint="apply the style to the submodules of these types",
                 )
             )
 
@@ -99,7 +99,7 @@ class _CutStyle(ParallelStyle):
         )
 
 
-class ColwiseParallel(_CutStyle):
+class ColwiseParallel(_ShardingStyle):
     """Shards a Linear by its output features, an Embedding by its features.
 
     Args:
@@ -126,7 +126,7 @@ class ColwiseParallel(_CutStyle):
         )
 
 
-class RowwiseParallel(_CutStyle):
+class RowwiseParallel(_ShardingStyle):
     """Shards a Linear by its input features, an Embedding by its rows.
 
     Args:
@@ -153,7 +153,7 @@ class RowwiseParallel(_CutStyle):
         )
 
 
-class PackedColwiseParallel(_CutStyle):
+class PackedColwiseParallel(_ShardingStyle):
     """Shards a Linear that computes several products at once, by the output features of each.
 
     The weight holds `split_factor` layers one after the other (gate and up, or query, key and value
@@ -169,7 +169,7 @@ class PackedColwiseParallel(_CutStyle):
         super().__init__((Replicate(),), (output,), use_local_output)
 
 
-class PackedRowwiseParallel(_CutStyle):
+class PackedRowwiseParallel(_ShardingStyle):
     """Shards a Linear by its input features, which come from a `PackedColwiseParallel` layer."""
 
     def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:
@@ -225,7 +225,7 @@ def _first(module: nn.Module, inputs: tuple[Any, ...]) -> torch.Tensor:
     found = f"a {type(inputs[0]).__name__}" if inputs else "no positional argument"
     raise StyleInputError(
         four_parts(
-            asked=f"a call of a parallelized {type(module).__name__}",
+            summary=f"a call of a parallelized {type(module).__name__}",
             found=f"{found}; expecting input of {module} to be a torch.Tensor or DTensor",
             hint="pass the tensor as the first positional argument",
         )

@@ -25,21 +25,21 @@ from dtensor_core.parallel.base import ParallelStyle, UnsupportedModuleError
 from dtensor_core.placement import Partial, Placement, Replicate
 from dtensor_core.tensor import DTensor
 
-_WHOLE, _PARTIAL = (Replicate(),), (Partial(),)
+_FULL, _PARTIAL = (Replicate(),), (Partial(),)
 
 
 def with_partial_gradient(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """Return a replicated tensor whose gradient is summed over all ranks."""
     if not tensor.requires_grad:
         return tensor
-    crossed = DTensor.from_local(tensor, mesh, _WHOLE, run_check=False)
+    crossed = DTensor.from_local(tensor, mesh, _FULL, run_check=False)
     return crossed.to_local(grad_placements=_PARTIAL)
 
 
 def summed(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """Sum the tensors of all ranks; the gradient of each is that of the sum."""
     partial = DTensor.from_local(tensor, mesh, _PARTIAL, run_check=False)
-    return partial.redistribute(placements=_WHOLE).to_local()
+    return partial.redistribute(placements=_FULL).to_local()
 
 
 def place(
@@ -128,10 +128,11 @@ class ExpertTensorParallel(LocalParameters):
             if not isinstance(each, DTensor) or each._spec.is_replicated():
                 raise UnsupportedModuleError(
                     four_parts(
-                        asked=f"{self} of a {type(module).__name__}",
-                        found=f"its parameter {name}, which every rank has whole",
-                        why="the outputs of all ranks are summed, and would have it once a rank",
-                        hint="shard it, or use ExpertParallel, which leaves experts whole",
+                        summary=f"{self} of a {type(module).__name__}",
+                        found=f"parameter {name}, which is replicated",
+                        why="outputs are summed over ranks, so a replicated parameter would count "
+                        "once per rank",
+                        hint="shard it, or use ExpertParallel, which keeps experts complete",
                     )
                 )
         return super()._apply(module, device_mesh)

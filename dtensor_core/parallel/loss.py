@@ -46,7 +46,7 @@ def loss_parallel() -> Iterator[None]:
 
 def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     """Compute x - log(sum(exp(x))), with two reductions of one number per sample."""
-    if half_to_float or not _is_cut(x, dim):
+    if half_to_float or not _is_sharded(x, dim):
         return NotImplemented
     shifted = x - _full(x.amax(dim, keepdim=True))
     return shifted - _full(shifted.exp().sum(dim, keepdim=True)).log()
@@ -54,7 +54,7 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
 
 def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> Any:
     """Compute grad - softmax(x) * sum(grad); the sum is known for a gradient from the loss."""
-    if not _is_cut(output, dim):
+    if not _is_sharded(output, dim):
         return NotImplemented
     known = _known_sum(grad, dim)
     total = _full(grad.sum(dim, keepdim=True)) if known is None else known
@@ -84,10 +84,10 @@ def _nll_loss(
     log_probabilities: Any, target: Any, weight: Any, reduction: int, ignore_index: int
 ) -> Any:
     """Return the loss (minus the log probability of each sample's class) and the total weight."""
-    if not _is_cut(log_probabilities, _class_dim(log_probabilities)):
+    if not _is_sharded(log_probabilities, _class_dim(log_probabilities)):
         raise PlacementError(
             four_parts(
-                asked="cross entropy under loss_parallel()",
+                summary="cross entropy under loss_parallel()",
                 found=f"log probabilities {log_probabilities._spec.text}, classes in dim "
                 f"{_class_dim(log_probabilities)}",
                 why="loss_parallel() requires an axis of the mesh to shard the class dimension",
@@ -105,9 +105,9 @@ def _nll_loss(
         return losses, full((), 0.0, dtype=losses.dtype, device_mesh=losses.device_mesh)
     total = weights.sum()
     if reduction == _SUM:
-        return _whole_over_classes(losses.sum(), log_probabilities), total
+        return _reduce_over_classes(losses.sum(), log_probabilities), total
     total = _full(total)
-    return _whole_over_classes(losses.sum() / total, log_probabilities), total
+    return _reduce_over_classes(losses.sum() / total, log_probabilities), total
 
 
 def _nll_loss_backward(
@@ -125,7 +125,7 @@ def _nll_loss_backward(
     the result for `_log_softmax_backward`, which uses it if the result has not been modified.
     """
     dim = _class_dim(log_probabilities)
-    if not _is_cut(log_probabilities, dim):
+    if not _is_sharded(log_probabilities, dim):
         return NotImplemented
     is_class, _, weights = _selection(log_probabilities, target, weight, ignore_index)
     scale = -weights * (grad / total_weight if reduction == _MEAN else grad)
@@ -139,7 +139,7 @@ def _class_dim(log_probabilities: torch.Tensor) -> int:
     return 1 if log_probabilities.ndim > 1 else 0
 
 
-def _is_cut(x: Any, dim: int) -> bool:
+def _is_sharded(x: Any, dim: int) -> bool:
     """True if an axis of the mesh shards this dimension."""
     dim %= max(x.ndim, 1)
     return any(placement.sharded_dim == dim for placement in x.placements)
@@ -151,7 +151,7 @@ def _full(x: Any) -> Any:
     return x.redistribute(placements=placements)
 
 
-def _whole_over_classes(loss: Any, log_probabilities: Any) -> Any:
+def _reduce_over_classes(loss: Any, log_probabilities: Any) -> Any:
     """Reduce a loss along the axes that shard classes; it stays partial over batches."""
     dim = _class_dim(log_probabilities)
     placements = [

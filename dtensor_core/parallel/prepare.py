@@ -211,9 +211,9 @@ def _laid_out(
     if not isinstance(value, torch.Tensor):
         raise StyleError(
             four_parts(
-                asked=f"an argument laid out as {come}",
+                summary=f"an argument laid out as {come}",
                 found=f"a {type(value).__name__}; expecting input to be a torch.Tensor!",
-                hint="give None as its layout",
+                hint="pass None as its layout",
             )
         )
     tensor = as_dtensor(value, mesh, (come,))
@@ -230,10 +230,10 @@ def _same_length(name: str, come: Any, wanted_name: str, want: Any) -> None:
     if len(come) != len(want):
         raise StyleError(
             four_parts(
-                asked=f"{name}={come} and {wanted_name}={want}",
+                summary=f"{name}={come} and {wanted_name}={want}",
                 found=f"{len(come)} and {len(want)} layouts; "
                 f"{name} and {wanted_name} should have same length!",
-                hint="give None for what is not to be touched",
+                hint="pass None for each tensor to leave unchanged",
             )
         )
 
@@ -242,8 +242,8 @@ def _expect_as_many(what: str, given: Any, name: str, layouts: Any) -> None:
     if len(given) != len(layouts):
         raise StyleInputError(
             four_parts(
-                asked=f"{name}={layouts}",
+                summary=f"{name}={layouts}",
                 found=f"{len(given)} {what}; module {what} and {name} should have same length!",
-                hint="give one layout for each, None for what is not to be touched",
+                hint="pass one layout for each, None for each tensor to leave unchanged",
             )
         )

@@ -191,8 +191,8 @@ def _layout(name: str, style: str, parameter: Any) -> Placement:
         return PARAMETER_LAYOUTS[style](parameter.ndim)
     raise PlanError(
         four_parts(
-            asked=f"style {style!r} of the parameter {name}",
-            found="a style of modules",
+            summary=f"style {style!r} of the parameter {name}",
+            found="a style for modules",
             hint=f"one of {', '.join(PARAMETER_LAYOUTS)}",
         )
     )
@@ -202,7 +202,7 @@ def _check(model: Any, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
     known = sorted({**MODULE_STYLES, **PARAMETER_LAYOUTS})
     unknown = sorted({*plan.values()} - {*known})
     wrong = {
-        f"styles that are not known: {', '.join(unknown)}": (unknown, f"one of {', '.join(known)}"),
+        f"unknown styles: {', '.join(unknown)}": (unknown, f"one of {', '.join(known)}"),
         f"a mesh of {mesh.ndim} axes": (mesh.ndim != 1, 'one of them, mesh["tp"] for instance'),
         "no plan, and the model has none of its own": (
             not plan,
@@ -213,7 +213,7 @@ def _check(model: Any, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
         if is_so:
             raise PlanError(
                 four_parts(
-                    asked=f"parallelize_pretrained of a {type(model).__name__}",
+                    summary=f"parallelize_pretrained of a {type(model).__name__}",
                     found=found,
                     why="a plan maps names of modules to names of styles, along one axis",
                     hint=hint,
@@ -226,9 +226,9 @@ def _check(model: Any, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
         if isinstance(heads, int) and heads % mesh.size():
             raise PlanError(
                 four_parts(
-                    asked=f"parallelize_pretrained over {mesh.size()} ranks",
+                    summary=f"parallelize_pretrained over {mesh.size()} ranks",
                     found=f"{option}={heads}, and {by_heads[0]} is sharded by heads",
-                    why="attention runs on the heads that a rank has, as many on each",
+                    why="attention needs the same number of heads on every rank",
                     hint=f"a number of ranks that divides {heads}, or a plan without {by_heads[0]}",
                 )
             )
@@ -283,14 +283,14 @@ def _tie(places: Places) -> None:
     if len(layouts) > 1:
         raise PlanError(
             four_parts(
-                asked="a plan that keeps tied weights tied",
+                summary="a plan that keeps tied weights tied",
                 found=", ".join(
                     f"{type(module).__name__}.{name} placed "
                     f"{each.placements if isinstance(each, DTensor) else 'as a plain tensor'}"
                     for (module, name), each in zip(places, held, strict=True)
                 ),
-                why="one tensor lies in one way",
-                hint="give the modules styles that shard the weight alike, or untie them",
+                why="a tied parameter is one tensor, which has one layout",
+                hint="use styles that shard the weight in the same way, or untie the parameters",
             )
         )
     for module, name in places:

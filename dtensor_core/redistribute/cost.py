@@ -51,8 +51,8 @@ DEFAULT_LINKS: dict[str, Link] = {
 _UNKNOWN = DEFAULT_LINKS["cuda"]
 
 # Per step kind: wire bytes per payload byte for n ranks, the number of latencies paid, and a
-# weight that breaks ties: one all-reduce rather than reduce-scatter and all-gather, two
-# reduce-scatters rather than one all-reduce. commtrace/collective_table.py has the same numbers; a
+# tie-break weight: it prefers one all-reduce to reduce-scatter plus all-gather, and two
+# reduce-scatters to one all-reduce. commtrace/collective_table.py has the same numbers; a
 # test compares them, since neither package imports the other.
 _RING = {
     "all_reduce": (2, 2, 2.0),
@@ -134,7 +134,11 @@ def _slowest(links: Sequence[Link]) -> Link:
 
 
 def link_of(mesh: DeviceMesh, axis: int | str) -> Link:
-    """Return the link of a mesh axis: as given to `set_link`, or the default of its device type.
+    """Return the link of a mesh axis: as set by `set_link`, or the default of its device type.
+
+    Args:
+        mesh: The mesh.
+        axis: The name or the number of the axis.
 
     Raises:
         MeshError: The mesh does not have this axis.
@@ -151,6 +155,12 @@ def set_link(mesh: DeviceMesh, axis: int | str, *, latency_s: float, bytes_per_s
     ranks. They compare the values by one small all-reduce per axis. A mesh sliced from this one is
     a separate mesh; a flattened one stands for the group that joins its axes.
 
+    Args:
+        mesh: The mesh.
+        axis: The name or the number of the axis.
+        latency_s: The latency of one step of a collective in seconds.
+        bytes_per_s: The bandwidth per rank in bytes per second.
+
     Raises:
         MeshError: On every rank: the mesh does not have this axis, the values differ between ranks,
             or no link can have them.
@@ -162,7 +172,7 @@ def set_link(mesh: DeviceMesh, axis: int | str, *, latency_s: float, bytes_per_s
     if not (0 <= link.latency_s < math.inf and 0 < link.bytes_per_s < math.inf):
         raise MeshError(
             four_parts(
-                asked=f"set_link of axis {axis_name(mesh, number)} of {mesh}",
+                summary=f"set_link of axis {axis_name(mesh, number)} of {mesh}",
                 found=f"latency_s={latency_s}, bytes_per_s={bytes_per_s}",
                 why="a latency is finite and not negative, a bandwidth finite and positive",
                 hint="seconds and bytes per second, such as latency_s=2e-5, bytes_per_s=2.5e10",
@@ -192,10 +202,10 @@ def _check_same_everywhere(mesh: DeviceMesh, axis: int, link: Link) -> None:
     if latency != -minus_latency or speed != -minus_speed:
         raise MeshError(
             four_parts(
-                asked=f"set_link of axis {axis_name(mesh, axis)} of {mesh}",
+                summary=f"set_link of axis {axis_name(mesh, axis)} of {mesh}",
                 found=f"latency_s from {-minus_latency:g} to {latency:g}, "
                 f"bytes_per_s from {-minus_speed:g} to {speed:g}",
-                why="ranks that plan differently wait for each other for ever",
+                why="ranks with different plans deadlock",
                 hint="pass the same values on every rank, such as those that rank 0 measured",
             )
         )

@@ -32,7 +32,7 @@ def share(full: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.T
             local = broadcast(local, spec.mesh, axis, source, operator)
         else:
             local = _scatter(local, placement, spec, axis, source, operator)
-    return _addends(local, spec, operator)
+    return _as_partial_sums(local, spec, operator)
 
 
 def keep(full: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
@@ -53,7 +53,7 @@ def broadcast(
         return collectives.wait(collectives.broadcast(local.contiguous(), root, line.name))
 
 
-def _addends(local: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
+def _as_partial_sums(local: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
     """Make partial sums of a tensor that is replicated along the Partial axes."""
     full = spec.with_placements(
         [Replicate() if placement.is_partial() else placement for placement in spec.placements]

@@ -1,9 +1,9 @@
 """Halo exchange: rows that slices, joins and windows of a sharded dimension move between ranks.
 
-Tensors sharded along one mesh axis become others, sharded along the same axis. All of them lie on a
-common line of rows, of which every rank of the axis holds one extent of each tensor. A rank needs
-from another the intersection of the extent it wants with the one that the other holds. All rows
-travel in one all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
+Tensors sharded along one mesh axis become others, sharded along the same axis. All of them are
+extents of one index space of rows: every rank of the axis holds one extent of each tensor. A rank
+needs from another the intersection of the extent it wants with the one that the other holds. All
+rows travel in one all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
 `operators.slicing` and `operators.halo` make the exchanges; they pass through `propagate` to
 `entry`, which calls `exchanging`.
 """
@@ -32,12 +32,14 @@ from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
-# The extent that each rank of an axis holds of one tensor, on the common line.
+# The extent that each rank of an axis holds of one tensor, in the common index space.
 Extents = tuple[Extent, ...]
 Blocks = Sequence[torch.Tensor]
 # Maps local tensors to local tensors: from those owned to those wanted.
 Rows = Callable[[Blocks], list[torch.Tensor]]
-Run = Callable[[Callable[..., Any], Rows, Mapping[int, AxisSharding]], Callable[..., Any]]
+ExchangeRunner = Callable[
+    [Callable[..., Any], Rows, Mapping[int, AxisSharding]], Callable[..., Any]
+]
 # The number of the wanted tensor, the rows of it, and their data.
 _Piece = tuple[int, Extent, torch.Tensor]
 
@@ -63,7 +65,7 @@ class Exchange:
     dim: int
     owned: tuple[Extents, ...]
     wanted: tuple[Extents, ...]
-    run: Run
+    run: ExchangeRunner
     arguments: tuple[int, ...] = ()
     parts: Callable[[Blocks, int], Blocks] | None = None
 
@@ -78,7 +80,7 @@ class Exchange:
             if source != target and owned[source] == owned[target]:
                 continue
             for result, wanted in enumerate(self.wanted):
-                both = _meet(owned[source], wanted[target])
+                both = _intersection(owned[source], wanted[target])
                 if both.size:
                     found.append((number, result, both))
         return found
@@ -93,7 +95,7 @@ class Exchange:
         counting = [_counting(wanted) for wanted in self.wanted]
 
         def sent(mine: Extent, rank: int) -> int:
-            own = sum(_meet(mine, wanted[rank]).size for wanted in self.wanted)
+            own = sum(_intersection(mine, wanted[rank]).size for wanted in self.wanted)
             return sum(count(mine) for count in counting) - own
 
         return tuple(
@@ -123,7 +125,7 @@ class Exchange:
         return message_seconds(num_bytes, topology_of(specs[0].mesh).links[self.axis])
 
 
-def _meet(one: Extent, other: Extent) -> Extent:
+def _intersection(one: Extent, other: Extent) -> Extent:
     low = max(one.offset, other.offset)
     high = min(one.offset + one.size, other.offset + other.size)
     return Extent(low, max(high - low, 0))

@@ -28,17 +28,16 @@ def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
     """
     found = _misfit(local, spec)
     if of_all and not isinstance(local, FakeTensor):
-        said = _said_by_all(found, spec.mesh, "from_local")
-        numbered = zip(spec.mesh.mesh.flatten().tolist(), said, strict=True)
+        texts = _gather_texts(found, spec.mesh, "from_local")
+        numbered = zip(spec.mesh.mesh.flatten().tolist(), texts, strict=True)
         found = "; ".join(f"{text} on rank {rank}" for rank, text in numbered if text)
     if found:
         raise PlacementError(
             four_parts(
-                asked=f"DTensor.from_local with shape={tuple(spec.shape)} as {spec.text}",
+                summary=f"DTensor.from_local with shape={tuple(spec.shape)} as {spec.text}",
                 found=found,
-                why="the local tensors of all ranks make up one tensor, "
-                "sharded as torch.chunk does",
-                hint="pass the shape that they make up; leave shape and stride out if all are "
+                why="the local tensors of all ranks must be the torch.chunk shards of one tensor",
+                hint="pass the shape of the full tensor; omit shape and stride if all shards are "
                 "equal",
             )
         )
@@ -70,18 +69,18 @@ def check_alike(
         mine += f", shape {list(local.shape)}, stride {list(local.stride())}"
     else:
         mine += f", {local.ndim} dims of the global shape {list(shape)}, stride {list(stride)}"
-    said = _said_by_all(mine, mesh, "from_local")
+    texts = _gather_texts(mine, mesh, "from_local")
     ranks: dict[str, list[int]] = {}
-    for rank, text in zip(mesh.mesh.flatten().tolist(), said, strict=True):
+    for rank, text in zip(mesh.mesh.flatten().tolist(), texts, strict=True):
         ranks.setdefault(text, []).append(rank)
     if len(ranks) > 1:
         raise PlacementError(
             four_parts(
-                asked="DTensor.from_local(run_check=True)",
+                summary="DTensor.from_local(run_check=True)",
                 found="Inconsistent tensor metadata across ranks: "
                 + "; ".join(f"{text} on ranks {where}" for text, where in ranks.items()),
-                why="the local tensors of all ranks make up one tensor",
-                hint="make them alike; for shards of unequal size pass shape and stride",
+                why="the local tensors of all ranks must be shards of one tensor",
+                hint="use equal metadata on all ranks; for uneven shards pass shape and stride",
             )
         )
 
@@ -111,13 +110,13 @@ class _Received(torch.autograd.Function):
         return grad, None
 
 
-def _said_by_all(text: str, mesh: DeviceMesh, operator: str) -> list[str]:
+def _gather_texts(text: str, mesh: DeviceMesh, operator: str) -> list[str]:
     """Gather a text of at most 256 bytes from every rank of the mesh, in rank order."""
-    # The length is fixed: ranks that disagree could not agree on one either.
-    said = torch.zeros(256, dtype=torch.uint8)
+    # The length is fixed, since ranks whose metadata differ could not agree on one.
+    encoded_text = torch.zeros(256, dtype=torch.uint8)
     encoded = text.encode()[:256]
-    said[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
-    gathered = said.to(mesh.device_type)
+    encoded_text[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
+    gathered = encoded_text.to(mesh.device_type)
     for axis in reversed(range(mesh.ndim)):
         if mesh.size(axis) > 1:
             line = channel(mesh, (axis,))

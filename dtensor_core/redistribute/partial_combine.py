@@ -1,6 +1,6 @@
 """Combination of per-rank summaries: reductions, scans and searches along a sharded dimension.
 
-Each rank along the sharding axes summarises its shard in a few tensors, whose shapes are the same
+Each rank along the sharding axes summarizes its shard in a few tensors, whose shapes are the same
 on all ranks. One all-gather per axis gives every rank all summaries, from which it computes the
 result or its own part of it. Made by the rules of `operators`; passes through `propagate` to
 `entry`, like the rows of an `Exchange`.
@@ -41,7 +41,7 @@ class Merge:
     axes: tuple[int, ...]
     dims: tuple[int, ...]
     bytes_each: int
-    run: Callable[[Callable[..., Any], Line], Callable[..., Any]] | None
+    run: Callable[[Callable[..., Any], RankOrder], Callable[..., Any]] | None
     moves: ClassVar[bool] = True
 
     @property
@@ -78,10 +78,10 @@ def within(
     merge = replace(first, axes=tuple(each.axis for each in merges))
     if merge.run is None:
         return run
-    return merge.run(op, Line(merge, inputs[0], result, origins[0]))
+    return merge.run(op, RankOrder(merge, inputs[0], result, origins[0]))
 
 
-class Line:
+class RankOrder:
     """The non-empty ranks of a merge, in coordinate order, as seen from one rank.
 
     If one dimension is sharded, this is the order of its rows.
@@ -127,8 +127,8 @@ class Line:
         result: Spec,
         bytes_each: int,
         but: Collection[int] = (),
-    ) -> Line | None:
-        """Return the line of an argument that may be sharded along `dims`, or None if it is not.
+    ) -> RankOrder | None:
+        """Return the order of an argument's ranks, or None if it is not sharded along `dims`.
 
         Axes in `but` are left out. For use in local operators.
         """
@@ -145,9 +145,9 @@ class Line:
         counts = [math.prod(shape[dim] for dim in self._merge.dims) for shape in self.shapes]
         return [count / sum(counts) for count in counts]
 
-    def sum(self, *addends: torch.Tensor) -> list[torch.Tensor]:
+    def sum(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Sum each of these tensors over all ranks."""
-        return [each.sum(0) for each in self.gather(*addends)]
+        return [each.sum(0) for each in self.gather(*tensors)]
 
     def offset(self, dim: int, coords: Sequence[int] | None = None) -> int:
         """Return the global offset of the rows of this rank, or of the rank at `coords`."""
@@ -189,10 +189,10 @@ class Line:
         with observe.announced(self._reason(sent, axis, ranks)):
             issued = collectives.all_gather(sent, ranks, joined.name)
             arrived = collectives.wait(issued)
-        order = sorted(range(ranks), key=joined.coords.__getitem__)
-        if order == list(range(ranks)):
+        numbers = sorted(range(ranks), key=joined.coords.__getitem__)
+        if numbers == list(range(ranks)):
             return arrived
-        return torch.cat([arrived.chunk(ranks)[number] for number in order])
+        return torch.cat([arrived.chunk(ranks)[number] for number in numbers])
 
     def _reason(self, sent: torch.Tensor, axis: int, ranks: int) -> observe.Reason:
         return observe.Reason(

@@ -173,13 +173,13 @@ class _Search:
             priced_step(self.source, self.target, axes, unit, self.mesh) for axes in self.joining
         )
         known = [[step] for step in joined if step is not None][:1]
-        way = [priced_step(*edge, unit, self.mesh) for edge in self._by_way_of_whole()]
+        way = [priced_step(*edge, unit, self.mesh) for edge in self._via_replicate()]
         known.append([step for step in way if step is not None])
         costs = [sum([step.seconds(scale) for step in steps]) for steps in known]
         number = costs.index(min(costs))
         return costs[number], tuple([each.step for each in known[number]])
 
-    def _by_way_of_whole(self) -> list[tuple[Placements, Placements, tuple[int, ...]]]:
+    def _via_replicate(self) -> list[tuple[Placements, Placements, tuple[int, ...]]]:
         """Replicate every axis from last to first, then shard from first to last: always possible.
 
         Returns the layouts before and after each step, and its axis.

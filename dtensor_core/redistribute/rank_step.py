@@ -19,7 +19,7 @@ from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
 # Step kinds that split the tensor before by rank, and that join the one after by rank.
-_CUTTING = ("slice", "reduce_scatter", "all_to_all")
+_SPLITTING = ("slice", "reduce_scatter", "all_to_all")
 _JOINING = ("all_gather", "all_to_all")
 _REDUCING = ("all_reduce", "reduce_scatter")
 
@@ -35,7 +35,7 @@ def rank_step(step: Step, spec: Spec) -> RankStep:
     before, after = (_shape(spec, placements, me) for placements in (step.source, step.target))
     sent: tuple[Part, ...] = ()
     received: tuple[Part, ...] = ()
-    if step.kind in _CUTTING:
+    if step.kind in _SPLITTING:
         sent = _parts(step, spec, places, before, step.source, step.target)
     if step.kind in _JOINING:
         received = _parts(step, spec, places, after, step.target, step.source)
@@ -55,8 +55,8 @@ def rank_step(step: Step, spec: Spec) -> RankStep:
         received=received,
         sent_sizes=_sizes(sent, width),
         received_sizes=_sizes(received, width),
-        cut_dim=_sliced_dim(sent),
-        joined_dim=_sliced_dim(received),
+        sent_dim=_sliced_dim(sent),
+        received_dim=_sliced_dim(received),
         longest=max((math.prod(shape) for shape in pieces), default=0),
         even=len(pieces) == 1,
         reduce_op=reduce_op,
@@ -72,10 +72,10 @@ def _parts(
     spec: Spec,
     places: Sequence[tuple[int, ...]],
     shape: tuple[int, ...],
-    here: Sequence[Placement],
-    there: Sequence[Placement],
+    own_layout: Sequence[Placement],
+    other_layout: Sequence[Placement],
 ) -> tuple[Part, ...]:
-    """Return this rank's part of the tensor laid out `here` that each rank holds `there`.
+    """Return this rank's part of the tensor in `own_layout` that each rank holds in `other_layout`.
 
     Parts are relative to the local tensor, of local `shape`. Ranks that differ only on axes that
     don't shard a dimension share the same part of it.
@@ -83,23 +83,23 @@ def _parts(
     me = spec.coords
     assert me is not None
     # Even shards, the usual case, are located without a comparison of extents for every rank.
-    dim = _evenly_sliced_dim(step, spec, shape, here, there)
+    dim = _evenly_sliced_dim(step, spec, shape, own_layout, other_layout)
     if dim is not None:
         size = shape[dim] // spec.mesh_shape[step.axis]
         piece = (*shape[:dim], size, *shape[dim + 1 :])
         return tuple([Part(piece, ((dim, ((place * size, size),)),)) for (place,) in places])
     runs: list[list[tuple[int, Runs]]] = [[] for _ in places]
     for dim in _touched(step):
-        mine = _held(spec, here, me, dim)
-        cutting = [n for n, axis in enumerate(step.axes) if there[axis].sharded_dim == dim]
+        mine = _held(spec, own_layout, me, dim)
+        sharding = [n for n, axis in enumerate(step.axes) if other_layout[axis].sharded_dim == dim]
         known: dict[tuple[int, ...], Runs] = {}
         for place, found in zip(places, runs, strict=True):
-            which = tuple(place[n] for n in cutting)
+            which = tuple(place[n] for n in sharding)
             if which not in known:
                 coords = list(me)
                 for axis, coord in zip(step.axes, place, strict=True):
                     coords[axis] = coord
-                known[which] = common(mine, _held(spec, there, coords, dim))
+                known[which] = common(mine, _held(spec, other_layout, coords, dim))
             found.append((dim, known[which]))
     return tuple(part(shape, each) for each in runs)
 
@@ -115,18 +115,19 @@ def _evenly_sliced_dim(
     step: Step,
     spec: Spec,
     shape: tuple[int, ...],
-    here: Sequence[Placement],
-    there: Sequence[Placement],
+    own_layout: Sequence[Placement],
+    other_layout: Sequence[Placement],
 ) -> int | None:
     """Return the dimension of which the ranks hold equal slices in order, where that is plain."""
     (axis, *more), mesh_shape = step.axes, spec.mesh_shape
-    before, after = here[axis].sharded_dim, there[axis].sharded_dim
-    inner = {each.sharded_dim for each in (*here[axis + 1 :], *there[axis + 1 :])} - {None}
+    before, after = own_layout[axis].sharded_dim, other_layout[axis].sharded_dim
+    later = (*own_layout[axis + 1 :], *other_layout[axis + 1 :])
+    inner = {each.sharded_dim for each in later} - {None}
     if more or after is None or after == before or after in inner or before in inner:
         return None
     if shape[after] % mesh_shape[axis] or 0 in shape:
         return None
-    return after if all([each.num_blocks == 1 for each in (*here, *there)]) else None
+    return after if all([each.num_blocks == 1 for each in (*own_layout, *other_layout)]) else None
 
 
 def _shape(spec: Spec, placements: Sequence[Placement], coords: Sequence[int]) -> tuple[int, ...]:
@@ -160,12 +161,12 @@ def _sliced_dim(parts: Sequence[Part]) -> int | None:
 
 def _reduction(step: Step, mesh_shape: Sequence[int]) -> tuple[str, int]:
     """Return the reduction of partial values, and the divisor that makes a sum an average."""
-    ends = step.target if step.kind == "one_addend" else step.source
+    ends = step.target if step.kind == "to_partial" else step.source
     found = [(mesh_shape[axis], ends[axis]) for axis in step.axes]
     awaited = [
         (ranks, reduction(each.reduce_op)) for ranks, each in found if isinstance(each, Partial)
     ]
-    if not awaited or step.kind == "one_addend":
+    if not awaited or step.kind == "to_partial":
         return (awaited[0][1] if awaited else "", 1)
     if step.kind == "rescale":
         return awaited[0][1], awaited[0][0]

@@ -62,8 +62,8 @@ class RankStep:
         received: The part of the local tensor after that comes from each rank.
         sent_sizes: The numbers of elements of `sent`, in units of the carrier.
         received_sizes: The numbers of elements of `received`, in units of the carrier.
-        cut_dim: The dimension of which `sent` are equal slices in group order, or None.
-        joined_dim: The same of `received`.
+        sent_dim: The dimension of which `sent` are equal slices in group order, or None.
+        received_dim: The same of `received`.
         longest: The number of elements that pieces are padded to, unless they are `even`.
         even: True if all pieces have the same shape.
         reduce_op: The reduction.
@@ -83,8 +83,8 @@ class RankStep:
     received: tuple[Part, ...]
     sent_sizes: list[int]
     received_sizes: list[int]
-    cut_dim: int | None
-    joined_dim: int | None
+    sent_dim: int | None
+    received_dim: int | None
     longest: int
     even: bool
     reduce_op: str
@@ -99,7 +99,7 @@ def _slice(local: torch.Tensor, step: RankStep) -> torch.Tensor:
     return take(local, step.sent[0]).clone(memory_format=torch.contiguous_format)
 
 
-def _one_addend(local: torch.Tensor, step: RankStep) -> torch.Tensor:
+def _to_partial(local: torch.Tensor, step: RankStep) -> torch.Tensor:
     """Keep the value on the first rank and the neutral element on the others; exact."""
     neutral = _NEUTRAL.get(step.reduce_op, 0)  # of norms, 0
     if neutral is None or step.first:
@@ -139,9 +139,9 @@ def _gather(local: torch.Tensor, step: RankStep) -> Issued:
 def _gathered(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
     if step.carrier is not None:
         arrived = _delivered(arrived, step.dtype)
-    if step.joined_dim == 0:
+    if step.received_dim == 0:
         return arrived
-    if step.joined_dim is not None:
+    if step.received_dim is not None:
         return _side_by_side(arrived, step.before, step)
     if step.even:
         blocks = arrived.view(step.ranks, *step.before).unbind(0)
@@ -156,15 +156,15 @@ def _gathered(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
 
 def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], step: RankStep) -> torch.Tensor:
     """Join equal blocks of one `shape` along one dimension with a single copy."""
-    assert step.joined_dim is not None
+    assert step.received_dim is not None
     blocks = arrived.view(step.ranks, *shape)
     # `reshape` may return a view that is not contiguous, if blocks have size 1 along the dim.
-    return blocks.movedim(0, step.joined_dim).reshape(step.after).contiguous()
+    return blocks.movedim(0, step.received_dim).reshape(step.after).contiguous()
 
 
 def _one_by_one(local: torch.Tensor, step: RankStep) -> torch.Tensor:
     """Lay out equal slices of one dimension one after the other, with at most a single copy."""
-    dim = step.cut_dim
+    dim = step.sent_dim
     assert dim is not None
     size = local.shape[dim] // step.ranks
     slices = local.unflatten(dim, (step.ranks, size)) if size else local
@@ -189,9 +189,9 @@ def _reduced(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
 
 
 def _scatter(local: torch.Tensor, step: RankStep) -> Issued:
-    if step.cut_dim == 0:
+    if step.sent_dim == 0:
         sent = local.contiguous()
-    elif step.cut_dim is not None:
+    elif step.sent_dim is not None:
         sent = _one_by_one(local, step)
     else:
         sent = torch.cat([pad(take(local, each), step.longest) for each in step.sent])
@@ -201,14 +201,14 @@ def _scatter(local: torch.Tensor, step: RankStep) -> Issued:
 
 def _scattered(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
     arrived = _reduced(arrived, step)
-    if step.cut_dim == 0:
+    if step.sent_dim == 0:
         return arrived
     mine = step.sent[step.number]
     return arrived[: mine.numel].view(mine.shape)
 
 
 def _exchange(local: torch.Tensor, step: RankStep) -> Issued:
-    if step.cut_dim is not None:
+    if step.sent_dim is not None:
         sent = _one_by_one(local, step)
     else:
         sent = torch.cat([take(local, each).reshape(-1) for each in step.sent])
@@ -220,7 +220,7 @@ def _exchange(local: torch.Tensor, step: RankStep) -> Issued:
 def _exchanged(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
     if step.carrier is not None:
         arrived = _delivered(arrived, step.dtype)
-    if step.joined_dim is not None:
+    if step.received_dim is not None:
         return _side_by_side(arrived, step.received[0].shape, step)
     rows = arrived.split([each.numel for each in step.received])
     blocks = [row.view(each.shape) for row, each in zip(rows, step.received, strict=True)]
@@ -232,7 +232,7 @@ Act = Callable[[torch.Tensor, RankStep], Any]
 # Kind -> (begin, finish).
 STEPS: dict[str, tuple[Act, Act | None]] = {
     "slice": (_slice, None),
-    "one_addend": (_one_addend, None),
+    "to_partial": (_to_partial, None),
     "rescale": (_rescale, None),
     "all_gather": (_gather, _gathered),
     "all_reduce": (_reduce, _reduced),
@@ -244,7 +244,7 @@ STEPS: dict[str, tuple[Act, Act | None]] = {
 def arrives_finished(kind: str, step: RankStep) -> bool:
     """True if the arrived data is the result without further work."""
     if kind == "all_gather":
-        return step.carrier is None and step.joined_dim == 0
+        return step.carrier is None and step.received_dim == 0
     if kind not in ("all_reduce", "reduce_scatter"):
         return False
-    return step.encoding is None and (kind == "all_reduce" or step.cut_dim == 0)
+    return step.encoding is None and (kind == "all_reduce" or step.sent_dim == 0)

@@ -1,4 +1,4 @@
-"""THE table of transitions: the step that takes a tensor from one placement to another.
+"""Table of transitions: the step that takes a tensor from one placement to another.
 
 Each row names the `Step` kind and the payload bytes that it moves. A pair without a row has no
 direct step and is planned through others. A step acts on one mesh axis, or on several that one
@@ -7,16 +7,17 @@ way with Partial read as Replicate, since every partial value receives the full 
 
     source  target  step            payload per rank        communicates
     R       S       slice           0                       no
-    R       P       one_addend      0                       no
+    R       P       to_partial      0                       no
     S       R       all_gather      n * longest piece       yes
     P       R       all_reduce      full tensor             yes
     P       S       reduce_scatter  n * longest piece       yes
-    S       S'      all_to_all      what the rank holds     yes
+    S       S'      all_to_all      local tensor            yes
     P(sum)  P(avg)  rescale         0                       no, and the same back
 
-S is a shard of any kind, strided or not. Law: a step neither needs nor makes data outside of its
-group. That holds if the axes that the step leaves alone select the same part of every dimension
-before and after (`is_closed`). Read by `cost` (bytes), `plan` (legality) and `execute` (step).
+S is a shard of any kind, strided or not. Invariant: a step neither reads nor produces data outside
+of its group. That holds if the axes that the step leaves alone select the same part of every
+dimension before and after (`is_closed`). Read by `cost` (bytes), `plan` (legality) and `execute`
+(step).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Transition:
 
 _ROWS: dict[tuple[str, str], Transition] = {
     ("R", "S"): Transition("slice", False),
-    ("R", "P"): Transition("one_addend", False),
+    ("R", "P"): Transition("to_partial", False),
     ("S", "R"): Transition("all_gather", True),
     ("P", "R"): Transition("all_reduce", True),
     ("P", "S"): Transition("reduce_scatter", True),
@@ -136,13 +137,13 @@ class Step:
             return math.prod(layout.local_shape(shape, placements, mesh_shape, first))
         numel = 1
         for dim, size in enumerate(shape):
-            cutting = [axis for axis in self.axes if placements[axis].sharded_dim == dim]
+            sharding = [axis for axis in self.axes if placements[axis].sharded_dim == dim]
             numel *= max(
                 layout.held_size(
                     size,
-                    layout.shardings_of(placements, mesh_shape, _at(coords, cutting, there), dim),
+                    layout.shardings_of(placements, mesh_shape, _at(coords, sharding, there), dim),
                 )
-                for there in itertools.product(*(range(mesh_shape[axis]) for axis in cutting))
+                for there in itertools.product(*(range(mesh_shape[axis]) for axis in sharding))
             )
         return numel
 
@@ -191,7 +192,7 @@ def commute(placements: Iterable[Placement]) -> bool:
 
 # A sharding of a dimension as `is_closed` sees it: ranks, blocks, and whether its axis takes the
 # step.
-_Sharding = tuple[int, int, bool]
+_AxisBlocks = tuple[int, int, bool]
 
 
 def closed(
@@ -206,17 +207,17 @@ def closed(
     return all(
         is_closed(
             shape[dim],
-            _cuts(source, dim, axes, mesh_shape),
-            _cuts(target, dim, axes, mesh_shape),
+            _shards(source, dim, axes, mesh_shape),
+            _shards(target, dim, axes, mesh_shape),
         )
         for dim in dims
         if dim is not None
     )
 
 
-def _cuts(
+def _shards(
     placements: Sequence[Placement], dim: int, axes: Sequence[int], mesh_shape: Sequence[int]
-) -> tuple[_Sharding, ...]:
+) -> tuple[_AxisBlocks, ...]:
     return tuple(
         (mesh_shape[axis], placement.num_blocks, axis in axes)
         for axis, placement in enumerate(placements)
@@ -225,7 +226,7 @@ def _cuts(
 
 
 @lru_cache(maxsize=16384)
-def is_closed(size: int, before: tuple[_Sharding, ...], after: tuple[_Sharding, ...]) -> bool:
+def is_closed(size: int, before: tuple[_AxisBlocks, ...], after: tuple[_AxisBlocks, ...]) -> bool:
     """True if the axes outside of a step select the same part of a dimension before and after it.
 
     They do if they come first. If all sizes divide evenly, each axis owns digits of the index,
@@ -245,12 +246,12 @@ def is_closed(size: int, before: tuple[_Sharding, ...], after: tuple[_Sharding, 
     )
 
 
-def _outside_first(shardings: Sequence[_Sharding]) -> bool:
+def _outside_first(shardings: Sequence[_AxisBlocks]) -> bool:
     inside = [each[2] for each in shardings]
     return inside == sorted(inside)
 
 
-def _digits(size: int, shardings: Sequence[_Sharding]) -> list[tuple[int, int]] | None:
+def _digits(size: int, shardings: Sequence[_AxisBlocks]) -> list[tuple[int, int]] | None:
     """Return the digits (place value, base) of the index that outside axes own; None if uneven.
 
     An index of a dimension of 24, sharded over 2 and then 3 ranks, has the digits 2, 3 and 4, of
@@ -288,7 +289,9 @@ def _split(digits: Sequence[tuple[int, int]], count: int):
     return first, [digit for digit in rest if digit[1] != 1]
 
 
-def _held(size: int, shardings: Sequence[_Sharding], outside: Sequence[int]) -> list[layout.Extent]:
+def _held(
+    size: int, shardings: Sequence[_AxisBlocks], outside: Sequence[int]
+) -> list[layout.Extent]:
     """Return the extents that a group holds of a dimension, at outside coordinates `outside`."""
     held: set[layout.Extent] = set()
     for there in itertools.product(*(range(ranks) for ranks, _, within in shardings if within)):

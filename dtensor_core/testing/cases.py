@@ -83,7 +83,14 @@ class MultiRankTestCase(TestCase):
     def run_subtests(
         self, config: Mapping[str, Sequence[Any]], test: Callable[..., Any], *args: Any, **kw: Any
     ) -> None:
-        """Call `test(*args, **kw)` with every combination of the values that `config` lists."""
+        """Call `test(*args, **kw)` with every combination of the values that `config` lists.
+
+        Args:
+            config: The values of each keyword argument.
+            test: The function.
+            *args: Its positional arguments.
+            **kw: Its other keyword arguments.
+        """
         for values in itertools.product(*config.values()):
             chosen = dict(zip(config, values, strict=True))
             with self.subTest(**chosen):
@@ -124,7 +131,15 @@ class DTensorTestBase(MultiRankTestCase):
         return "nccl" if self.device_type == "cuda" else "gloo"
 
     def init_pg(self, eager_init: bool = False, backend: str | None = None) -> None:
-        """Join the default process group; skip the test if NCCL has fewer GPUs than ranks."""
+        """Join the default process group; skip the test if NCCL has fewer GPUs than ranks.
+
+        Args:
+            eager_init: True if NCCL is to connect the ranks now.
+            backend: The backend; the one of `device_type` if None.
+
+        Raises:
+            RuntimeError: The caller is not a rank.
+        """
         backend = backend or self.backend
         if "nccl" in backend:
             if self.world_size > _GPUS:
@@ -132,7 +147,7 @@ class DTensorTestBase(MultiRankTestCase):
             torch.cuda.set_device(self.rank)
         place = worker.place()
         if place is None:
-            raise RuntimeError("init_pg is for ranks; the test runner is none")
+            raise RuntimeError("call init_pg on a rank, not in the test runner")
         device = torch.device("cuda", self.rank) if eager_init and "nccl" in backend else None
         place.init_group(backend, device)
 
@@ -193,6 +208,11 @@ def with_comms(
 
     After a failure the group is left to the harness, since destroying it here would wait for ranks
     that may never arrive.
+
+    Args:
+        test: The test method; None if the decorator is called with options.
+        eager_init: True if NCCL is to connect the ranks when the group is made.
+        backend: The backend of the group; the one of the test case if None.
     """
     if test is None:
         return lambda later: with_comms(later, eager_init, backend)

@@ -63,8 +63,8 @@ def _compare(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> Non
 def _compare_dtensors(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
     if not (isinstance(actual, DTensor) and isinstance(expected, DTensor)):
         raise AssertionError(
-            f"{_at(path)}a DTensor is compared with a {type(expected).__name__} "
-            f"where the other is a {type(actual).__name__}; compare full_tensor() or to_local()"
+            f"{_at(path)}a DTensor is compared with a {type(expected).__name__} where the other "
+            f"is a {type(actual).__name__}; compare full_tensor() or to_local()"
         )
     _require(actual.device_mesh == expected.device_mesh, actual.device_mesh, expected.device_mesh)
     _require(actual.shape == expected.shape, actual.shape, expected.shape, f"{path}.shape")
@@ -147,7 +147,23 @@ class TestCase(unittest.TestCase):
         exact_layout: bool = False,
         exact_stride: bool = False,
     ) -> None:
-        """Fail unless the two are equal, tensors within the tolerance of their dtype."""
+        """Fail unless the two are equal, tensors within the tolerance of their dtype.
+
+        Args:
+            first: The actual value.
+            second: The expected value.
+            msg: A message for the failure, or a function that makes it from the default one.
+            rtol: The relative tolerance; that of the dtype if None.
+            atol: The absolute tolerance; that of the dtype if None.
+            equal_nan: True if a nan equals a nan.
+            exact_dtype: True if the dtypes must be equal.
+            exact_device: True if the devices must be equal.
+            exact_layout: True if the memory layouts must be equal.
+            exact_stride: True if the strides must be equal.
+
+        Raises:
+            AssertionError: The two differ.
+        """
         tolerance = Tolerance(
             rtol, atol, equal_nan, exact_dtype, exact_device, exact_layout, exact_stride
         )
@@ -158,16 +174,30 @@ class TestCase(unittest.TestCase):
             raise self.failureException(text) from None
 
     def assertNotWarn(self, callable: Callable[[], Any], msg: str = "") -> None:
-        """Fail, with `msg`, if calling `callable` emits a warning."""
+        """Fail, with `msg`, if calling `callable` emits a warning.
+
+        Raises:
+            AssertionError: It emits one.
+        """
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             callable()
         if caught:
-            said = "; ".join(str(each.message) for each in caught)
-            raise self.failureException(self._formatMessage(msg, f"warned: {said}"))
+            texts = "; ".join(str(each.message) for each in caught)
+            raise self.failureException(self._formatMessage(msg, f"warned: {texts}"))
 
     def assertNotEqual(self, first: Any, second: Any, msg: Any = None, **tolerances: Any) -> None:
-        """Fail if the two are equal."""
+        """Fail if the two are equal.
+
+        Args:
+            first: The actual value.
+            second: The value that it must differ from.
+            msg: A message for the failure.
+            **tolerances: The tolerances and conditions of `assertEqual`.
+
+        Raises:
+            AssertionError: The two are equal.
+        """
         try:
             assert_equal(first, second, Tolerance(**tolerances))
         except AssertionError:

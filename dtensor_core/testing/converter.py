@@ -83,7 +83,13 @@ class DTensorConverter:
     def to_dist_tensor(
         self, t: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
     ) -> torch.Tensor:
-        """Return `t` as a DTensor (a parameter stays one), or `t` itself if it can't be one."""
+        """Return `t` as a DTensor (a parameter stays one), or `t` itself if it can't be one.
+
+        Args:
+            t: The tensor.
+            mesh: The mesh of the DTensor.
+            placements: One placement per mesh axis; scalars are replicated.
+        """
         plain = type(t) in (torch.Tensor, nn.Parameter)
         if not plain or not self.is_supported_tensor(t):
             self.miss += 1

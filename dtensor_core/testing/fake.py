@@ -17,6 +17,10 @@ import torch.distributed as dist
 def fake_world(world_size: int, *, rank: int = 0) -> Iterator[None]:
     """Act as `rank` of `world_size` ranks while the body runs.
 
+    Args:
+        world_size: The number of ranks of the fake process group.
+        rank: The rank that this process acts as.
+
     Raises:
         RuntimeError: A process group is initialized already.
         ValueError: The rank is outside of the world.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from dtensor_core.testing.moves import MOVES, Part, Terms, copy_each
+from dtensor_core.testing.moves import MOVES, CollectiveTerms, RankArguments, copy_each
 from dtensor_core.torch_internals.dispatcher import without_torch_dispatch, without_torch_function
 
 
@@ -22,11 +22,11 @@ class InFlight:
 
     __slots__ = ("done", "group", "number", "parts", "terms")
 
-    def __init__(self, group: SharedGroup, number: int, terms: Terms) -> None:
+    def __init__(self, group: SharedGroup, number: int, terms: CollectiveTerms) -> None:
         self.group = group
         self.number = number
         self.terms = terms
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, RankArguments] = {}
         self.done = False
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class SharedGroup:
         begun = [*self._exchanges.values(), *self._transfers]
         return [(self.ranks[each.beginner], str(each)) for each in begun]
 
-    def join(self, rank: int, terms: Terms, part: Part) -> InFlight:
+    def join(self, rank: int, terms: CollectiveTerms, part: RankArguments) -> InFlight:
         """Join this rank's next collective on the group; moves the data if it is complete."""
         number = self._calls[rank]
         self._calls[rank] += 1

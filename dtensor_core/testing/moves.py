@@ -19,7 +19,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankArguments:
     """One rank's arguments of a collective: outputs, inputs, and split sizes if uneven."""
 
     outputs: Any = ()
@@ -29,7 +29,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CollectiveTerms:
     """Parameters that all ranks of one collective must agree on."""
 
     kind: str
@@ -83,56 +83,56 @@ def reduced(tensors: Tensors, reduce_op: Any) -> torch.Tensor:
     return total
 
 
-def _all_reduce(parts: Sequence[Part], terms: Terms) -> None:
+def _all_reduce(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     for tensors in zip(*(part.outputs for part in parts), strict=True):
         total = reduced(tensors, terms.reduce_op)
         for tensor in tensors:
             write(tensor, total)
 
 
-def _reduce(parts: Sequence[Part], terms: Terms) -> None:
+def _reduce(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     for tensors in zip(*(part.outputs for part in parts), strict=True):
         write(tensors[_root(terms)], reduced(tensors, terms.reduce_op))
 
 
-def _broadcast(parts: Sequence[Part], terms: Terms) -> None:
+def _broadcast(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     sent = parts[_root(terms)].outputs
     for part in parts:
         if part.outputs is not sent:
             copy_each(part.outputs, sent)
 
 
-def _all_gather_lists(parts: Sequence[Part], terms: Terms) -> None:
+def _all_gather_lists(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     """All-gather where outputs are a list of `world_size` tensors for each input tensor."""
     for part in parts:
         for i, outputs in enumerate(part.outputs):
             copy_each(outputs, [source.inputs[i] for source in parts])
 
 
-def _all_gather_coalesced(parts: Sequence[Part], terms: Terms) -> None:
+def _all_gather_coalesced(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     """All-gather where outputs are `world_size` lists, with one tensor per input tensor."""
     for part in parts:
         for outputs, source in zip(part.outputs, parts, strict=True):
             copy_each(outputs, source.inputs)
 
 
-def _all_gather_single(parts: Sequence[Part], terms: Terms) -> None:
+def _all_gather_single(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     for part in parts:
         for i, output in enumerate(part.outputs):
             sent = [source.inputs[i].reshape(-1) for source in parts]
             copy_each(_blocks(output, len(parts)), sent)
 
 
-def _gather(parts: Sequence[Part], terms: Terms) -> None:
+def _gather(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     copy_each(parts[_root(terms)].outputs, [part.inputs[0] for part in parts])
 
 
-def _scatter(parts: Sequence[Part], terms: Terms) -> None:
+def _scatter(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     for part, sent in zip(parts, parts[_root(terms)].inputs, strict=True):
         write(part.outputs[0], sent)
 
 
-def _reduce_scatter_lists(parts: Sequence[Part], terms: Terms) -> None:
+def _reduce_scatter_lists(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     totals = [
         [reduced(blocks, terms.reduce_op) for blocks in zip(*lists, strict=True)]
         for lists in zip(*(part.inputs for part in parts), strict=True)
@@ -141,7 +141,7 @@ def _reduce_scatter_lists(parts: Sequence[Part], terms: Terms) -> None:
         copy_each(part.outputs, [total[rank] for total in totals])
 
 
-def _reduce_scatter_single(parts: Sequence[Part], terms: Terms) -> None:
+def _reduce_scatter_single(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     totals: list[list[torch.Tensor]] = []
     for tensors in zip(*(part.inputs for part in parts), strict=True):
         split = [_blocks(tensor, len(parts)) for tensor in tensors]
@@ -150,12 +150,12 @@ def _reduce_scatter_single(parts: Sequence[Part], terms: Terms) -> None:
         copy_each(part.outputs, [total[rank] for total in totals])
 
 
-def _all_to_all_lists(parts: Sequence[Part], terms: Terms) -> None:
+def _all_to_all_lists(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     for rank, part in enumerate(parts):
         copy_each(part.outputs, [source.inputs[rank] for source in parts])
 
 
-def _all_to_all_single(parts: Sequence[Part], terms: Terms) -> None:
+def _all_to_all_single(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     size = len(parts)
     sent = [_rows(part.inputs[0], part.input_splits, size) for part in parts]
     for rank, part in enumerate(parts):
@@ -163,13 +163,13 @@ def _all_to_all_single(parts: Sequence[Part], terms: Terms) -> None:
         copy_each(received, [blocks[rank] for blocks in sent])
 
 
-def _barrier(parts: Sequence[Part], terms: Terms) -> None:
+def _barrier(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
     """Move nothing; the arrival of all ranks is the result."""
 
 
-Move = Callable[[Sequence[Part], Terms], None]
+DataMovement = Callable[[Sequence[RankArguments], CollectiveTerms], None]
 
-MOVES: dict[str, Move] = {
+MOVES: dict[str, DataMovement] = {
     "all_reduce": _all_reduce,
     "reduce": _reduce,
     "broadcast": _broadcast,
@@ -186,7 +186,7 @@ MOVES: dict[str, Move] = {
 }
 
 
-def _root(terms: Terms) -> int:
+def _root(terms: CollectiveTerms) -> int:
     if terms.root is None:
         raise ValueError(f"{terms.kind} needs a root")
     return terms.root

@@ -89,7 +89,14 @@ def run_processes(
 def on_processes(
     world_size: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> Callable[[Callable[P, object]], Callable[P, None]]:
-    """Decorate a test function to run on `world_size` ranks that are processes."""
+    """Decorate a test function to run on `world_size` ranks that are processes.
+
+    The test raises TypeError if it is called with keyword arguments.
+
+    Args:
+        world_size: The number of ranks.
+        timeout_s: The time limit of one call in seconds.
+    """
 
     def decorate(fn: Callable[P, object]) -> Callable[P, None]:
         @wraps(fn)
@@ -122,7 +129,7 @@ class _Worker:
         self.lifeline.close()
 
     def ask(self) -> None:
-        """Ask the process to write down its stack."""
+        """Request a stack dump from the process."""
         if self.process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, worker.STACKS)
@@ -170,7 +177,7 @@ class _Pool:
     ) -> list[T]:
         """Run a function on `world_size` workers, as described for `run_processes`."""
         function, arguments = reference_to(fn), pickle.dumps(args)
-        with self._lock, observe.looking_on(world_size) as on_rank:
+        with self._lock, observe.observing_harness(world_size) as on_rank:
             self._start(world_size)
             self._tasks += 1
             for rank, each in enumerate(self._workers[:world_size]):
@@ -188,7 +195,7 @@ class _Pool:
                 with suppress(OSError):  # a worker that is dead by now is detected below
                     each.tasks.send_bytes(pickle.dumps(task))
             try:
-                call = _Call(self._workers[:world_size], timeout_s)
+                call = _RankCall(self._workers[:world_size], timeout_s)
                 call.collect()
             except BaseException:
                 self.kill()
@@ -250,7 +257,7 @@ class _Pool:
         return _Worker(process, tasks, lifeline, output, stacks)
 
 
-class _Call:
+class _RankCall:
     """One function on all ranks, during the run and after it."""
 
     def __init__(self, workers: Sequence[_Worker], timeout_s: float) -> None:

@@ -65,7 +65,7 @@ class Run:
 class Scheduler:
     """Rank threads, kept from run to run.
 
-    Every method but `run` and `close` is called by the rank whose turn it is.
+    All methods except `run` and `close` are called by the running rank.
     """
 
     def __init__(self, num_ranks: int) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dtensor_core.testing.in_flight import InFlight, SharedGroup, Transfer
-from dtensor_core.testing.moves import Part, Terms
+from dtensor_core.testing.moves import CollectiveTerms, RankArguments
 from dtensor_core.testing.scheduler import Scheduler
 from dtensor_core.torch_internals.groups import (
     AllgatherOptions,
@@ -50,7 +50,7 @@ class ThreadWork(dist.Work):
     def wait(self, timeout: object = None) -> bool:
         """Return once the data has arrived."""
         if not self._awaited.done:
-            self._group.turns.wait(self._group.global_rank, self._awaited)
+            self._group.scheduler.wait(self._group.global_rank, self._awaited)
         return True
 
     def synchronize(self) -> None:
@@ -96,7 +96,9 @@ class ThreadGroup(ProcessGroup):
     of the base from a call of the override.
     """
 
-    def __init__(self, rank: int, global_rank: int, shared: SharedGroup, turns: Scheduler) -> None:
+    def __init__(
+        self, rank: int, global_rank: int, shared: SharedGroup, scheduler: Scheduler
+    ) -> None:
         size = len(shared.ranks)
         super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
         options: Any = FakeProcessGroup.Options()  # pyright: ignore[reportCallIssue]
@@ -107,115 +109,117 @@ class ThreadGroup(ProcessGroup):
             self._register_backend(torch.device(device), ProcessGroup.BackendType.CUSTOM, backend)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         self.shared = shared
-        self.turns = turns
+        self.scheduler = scheduler
         self.global_rank = global_rank
         self._group_rank = rank
 
     def _announce(self) -> None:
         """Enable the pass through c10d's operator."""
-        self.turns.check_thread(self.global_rank)
+        self.scheduler.check_thread(self.global_rank)
         self._options.error_on_collective = False
 
-    def _join(self, terms: Terms, part: Part, tensors: list[torch.Tensor]) -> ThreadWork:
+    def _join(
+        self, terms: CollectiveTerms, part: RankArguments, tensors: list[torch.Tensor]
+    ) -> ThreadWork:
         # The pass through c10d's operator is over: any other use of the idle backend is an error.
         self._options.error_on_collective = True
         exchange = self.shared.join(self._group_rank, terms, part)
         if exchange.done:
-            self.turns.wake(self.shared.ranks, exchange)
+            self.scheduler.wake(self.shared.ranks, exchange)
         return ThreadWork(self, exchange, tensors)
 
     def allreduce(self, tensors, opts=None):
         opts = opts or AllreduceOptions()
         self._announce()
         super().allreduce(tensors, opts)
-        terms = Terms("all_reduce", _op(opts), None, _shapes(tensors))
-        return self._join(terms, Part(outputs=tensors), tensors)
+        terms = CollectiveTerms("all_reduce", _op(opts), None, _shapes(tensors))
+        return self._join(terms, RankArguments(outputs=tensors), tensors)
 
     def allreduce_coalesced(self, tensors, opts=None):
         opts = opts or AllreduceCoalescedOptions()
         self._announce()
         super().allreduce_coalesced(tensors, opts)
-        terms = Terms("all_reduce", _op(opts), None, _shapes(tensors))
-        return self._join(terms, Part(outputs=tensors), tensors)
+        terms = CollectiveTerms("all_reduce", _op(opts), None, _shapes(tensors))
+        return self._join(terms, RankArguments(outputs=tensors), tensors)
 
     def reduce(self, tensors, opts=None):
         opts = opts or ReduceOptions()
         self._announce()
         super().reduce(tensors, opts)
-        terms = Terms("reduce", _op(opts), opts.rootRank, _shapes(tensors))
-        return self._join(terms, Part(outputs=tensors), tensors)
+        terms = CollectiveTerms("reduce", _op(opts), opts.rootRank, _shapes(tensors))
+        return self._join(terms, RankArguments(outputs=tensors), tensors)
 
     def broadcast(self, tensors, opts=None):
         opts = opts or BroadcastOptions()
         self._announce()
         super().broadcast(tensors, opts)
-        terms = Terms("broadcast", None, opts.rootRank, _shapes(tensors))
-        return self._join(terms, Part(outputs=tensors), tensors)
+        terms = CollectiveTerms("broadcast", None, opts.rootRank, _shapes(tensors))
+        return self._join(terms, RankArguments(outputs=tensors), tensors)
 
     def allgather(self, outputs, inputs, opts=None):
         opts = opts or AllgatherOptions()
         self._announce()
         super().allgather(outputs, inputs, opts)
-        terms = Terms("all_gather", None, None, _dtypes(inputs))
-        return self._join(terms, Part(outputs, inputs), [t for o in outputs for t in o])
+        terms = CollectiveTerms("all_gather", None, None, _dtypes(inputs))
+        return self._join(terms, RankArguments(outputs, inputs), [t for o in outputs for t in o])
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
         opts = opts or AllgatherOptions()
         self._announce()
         super().allgather_coalesced(outputs, inputs, opts)
-        terms = Terms("all_gather_coalesced", None, None, _shapes(inputs))
-        return self._join(terms, Part(outputs, inputs), [t for o in outputs for t in o])
+        terms = CollectiveTerms("all_gather_coalesced", None, None, _shapes(inputs))
+        return self._join(terms, RankArguments(outputs, inputs), [t for o in outputs for t in o])
 
     def all_gather_single(self, output, inputs, opts=None):
         opts = opts or AllgatherOptions()
         self._announce()
         super().all_gather_single(output, inputs, opts)
-        terms = Terms("all_gather_single", None, None, _shapes([inputs]))
-        return self._join(terms, Part([output], [inputs]), [output])
+        terms = CollectiveTerms("all_gather_single", None, None, _shapes([inputs]))
+        return self._join(terms, RankArguments([output], [inputs]), [output])
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         opts = opts or AllgatherOptions()
         self._announce()
         super().all_gather_single_coalesced(outputs, inputs, opts)
-        terms = Terms("all_gather_single", None, None, _shapes(inputs))
-        return self._join(terms, Part(outputs, inputs), outputs)
+        terms = CollectiveTerms("all_gather_single", None, None, _shapes(inputs))
+        return self._join(terms, RankArguments(outputs, inputs), outputs)
 
     def gather(self, outputs, inputs, opts=None):
         opts = opts or GatherOptions()
         self._announce()
         super().gather(outputs, inputs, opts)
-        terms = Terms("gather", None, opts.rootRank, _dtypes(inputs))
+        terms = CollectiveTerms("gather", None, opts.rootRank, _dtypes(inputs))
         flat = [t for o in outputs for t in o]
-        return self._join(terms, Part(flat, inputs), flat)
+        return self._join(terms, RankArguments(flat, inputs), flat)
 
     def scatter(self, outputs, inputs, opts=None):
         opts = opts or ScatterOptions()
         self._announce()
         super().scatter(outputs, inputs, opts)
-        terms = Terms("scatter", None, opts.rootRank, _dtypes(outputs))
-        return self._join(terms, Part(outputs, [t for i in inputs for t in i]), outputs)
+        terms = CollectiveTerms("scatter", None, opts.rootRank, _dtypes(outputs))
+        return self._join(terms, RankArguments(outputs, [t for i in inputs for t in i]), outputs)
 
     def reduce_scatter(self, outputs, inputs, opts=None):
         opts = opts or ReduceScatterOptions()
         self._announce()
         super().reduce_scatter(outputs, inputs, opts)
         shapes = _shapes([t for i in inputs for t in i])
-        terms = Terms("reduce_scatter", _op(opts), None, shapes)
-        return self._join(terms, Part(outputs, inputs), outputs)
+        terms = CollectiveTerms("reduce_scatter", _op(opts), None, shapes)
+        return self._join(terms, RankArguments(outputs, inputs), outputs)
 
     def reduce_scatter_single(self, output, inputs, opts=None):
         opts = opts or ReduceScatterOptions()
         self._announce()
         super().reduce_scatter_single(output, inputs, opts)
-        terms = Terms("reduce_scatter_single", _op(opts), None, _shapes([inputs]))
-        return self._join(terms, Part([output], [inputs]), [output])
+        terms = CollectiveTerms("reduce_scatter_single", _op(opts), None, _shapes([inputs]))
+        return self._join(terms, RankArguments([output], [inputs]), [output])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
         opts = opts or ReduceScatterOptions()
         self._announce()
         super().reduce_scatter_single_coalesced(outputs, inputs, opts)
-        terms = Terms("reduce_scatter_single", _op(opts), None, _shapes(inputs))
-        return self._join(terms, Part(outputs, inputs), outputs)
+        terms = CollectiveTerms("reduce_scatter_single", _op(opts), None, _shapes(inputs))
+        return self._join(terms, RankArguments(outputs, inputs), outputs)
 
     def all_to_all_single(self, output, inputs, output_splits, input_splits, opts=None):
         opts = opts or AllToAllOptions()
@@ -225,22 +229,22 @@ class ThreadGroup(ProcessGroup):
             super().all_to_all_single(inputs, inputs, idle, idle, opts)
         else:
             super().all_to_all_single(output, inputs, output_splits, input_splits, opts)
-        terms = Terms("all_to_all_single", None, None, _dtypes([inputs]))
-        part = Part([output], [inputs], output_splits, input_splits)
+        terms = CollectiveTerms("all_to_all_single", None, None, _dtypes([inputs]))
+        part = RankArguments([output], [inputs], output_splits, input_splits)
         return self._join(terms, part, [output])
 
     def alltoall(self, outputs, inputs, opts=None):
         opts = opts or AllToAllOptions()
         self._announce()
         super().alltoall(outputs, inputs, opts)
-        terms = Terms("all_to_all", None, None, _dtypes(inputs[:1]))
-        return self._join(terms, Part(outputs, inputs), outputs)
+        terms = CollectiveTerms("all_to_all", None, None, _dtypes(inputs[:1]))
+        return self._join(terms, RankArguments(outputs, inputs), outputs)
 
     def barrier(self, opts=None):
         opts = opts or BarrierOptions()
         self._announce()
         super().barrier(opts)
-        return self._join(Terms("barrier"), Part(), [])
+        return self._join(CollectiveTerms("barrier"), RankArguments(), [])
 
     def send(self, tensors, target, tag):
         self._announce()
@@ -265,7 +269,7 @@ class ThreadGroup(ProcessGroup):
 
     def _transfer(self, transfer: Transfer, tensors: list[torch.Tensor]) -> ThreadWork:
         if transfer.done:
-            self.turns.wake(self.shared.ranks, transfer)
+            self.scheduler.wake(self.shared.ranks, transfer)
         return ThreadWork(self, transfer, tensors)
 
 

@@ -45,9 +45,9 @@ class World(threading.local):
 
 
 class Seat(threading.local):
-    """The pool and rank of the calling thread; a thread that is not a rank has no crew."""
+    """The pool and rank of the calling thread; `pool` is None on a thread that is not a rank."""
 
-    crew: ThreadPool | None = None
+    pool: ThreadPool | None = None
     rank: int = -1
 
 
@@ -60,7 +60,7 @@ class ThreadPool:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        self.turns = Scheduler(world_size)
+        self.scheduler = Scheduler(world_size)
         self._store = dist.HashStore()
         self._shared: dict[tuple[str, tuple[int, ...]], SharedGroup] = {}
         self._dropped: set[SharedGroup] = set()
@@ -81,7 +81,7 @@ class ThreadPool:
             finally:
                 self._drop_groups(rank)
 
-        return self.turns.run(as_rank, timeout_s)
+        return self.scheduler.run(as_rank, timeout_s)
 
     def unfinished(self) -> list[tuple[int, str]]:
         """Return the collectives that not all ranks joined: a rank that did, and a description."""
@@ -110,7 +110,7 @@ class ThreadPool:
         shared = self._shared.get((name, ranks))
         if shared is None:
             shared = self._shared[name, ranks] = SharedGroup(name, ranks)
-        return ThreadGroup(rank, ranks[rank], shared, self.turns)
+        return ThreadGroup(rank, ranks[rank], shared, self.scheduler)
 
     def mesh(
         self, shape: tuple[int, ...], names: tuple[str, ...] | None, device_type: str
@@ -125,7 +125,7 @@ class ThreadPool:
         return meshes[key]
 
     def _take_seat(self, rank: int) -> None:
-        seat.crew, seat.rank = self, rank
+        seat.pool, seat.rank = self, rank
         if rank in self._stale:
             self._stale.remove(rank)
             if world.default_pg is not None:
@@ -148,7 +148,7 @@ class ThreadPool:
 
 def create_group(options: Any, _backend_options: Any) -> ThreadGroup:
     """Make a group of backend `BACKEND`; called by c10d."""
-    if seat.crew is None:
-        raise RuntimeError("process groups of threads are for ranks only; use run_threads")
+    if seat.pool is None:
+        raise RuntimeError("only ranks can create process groups of threads; use run_threads")
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return seat.crew.group(options.group_id, options.group_rank, ranks)
+    return seat.pool.group(options.group_id, options.group_rank, ranks)

@@ -49,7 +49,7 @@ DEFAULT_TIMEOUT_S = 60.0
 
 # A run replaces process-wide state of c10d (see `_installed`), which two at once would mix up.
 _one_run_at_a_time = threading.Lock()
-_crews: dict[int, ThreadPool] = {}
+_pools: dict[int, ThreadPool] = {}
 
 
 def run_threads(
@@ -59,6 +59,12 @@ def run_threads(
 
     A rank that skips skips the test.
 
+    Args:
+        fn: The function that each rank calls.
+        world_size: The number of ranks.
+        *args: The arguments of `fn`, the same objects on every rank.
+        timeout_s: The time limit of the run in seconds.
+
     Raises:
         RankFailure: A rank raised; the ranks deadlocked or called collectives that don't match; or
             not all ranks joined a collective. All of these are detected at once. Also raised after
@@ -66,21 +72,21 @@ def run_threads(
         RuntimeError: The caller is a rank itself.
         ValueError: `world_size` is less than 1.
     """
-    if seat.crew is not None:
+    if seat.pool is not None:
         raise RuntimeError("run_threads was called by a rank; ranks can't have ranks of their own")
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, got {world_size}")
-    with observe.looking_on(world_size) as on_rank, _one_run_at_a_time, _installed():
+    with observe.observing_harness(world_size) as on_rank, _one_run_at_a_time, _installed():
         # Taken out for the time of the run: after an interrupt it is not used again.
-        crew = _crews.pop(world_size, None) or ThreadPool(world_size)
-        run = crew.run(partial(on_rank, fn) if on_rank else fn, args, timeout_s)
-        reports = _reports(crew, run, timeout_s)
+        pool = _pools.pop(world_size, None) or ThreadPool(world_size)
+        run = pool.run(partial(on_rank, fn) if on_rank else fn, args, timeout_s)
+        reports = _reports(pool, run, timeout_s)
         if reports:
-            crew.start_afresh()
+            pool.start_afresh()
         else:
-            crew.tidy()
+            pool.tidy()
         if not run.expired:  # else one of its threads may still be running: leave it alone
-            _crews[world_size] = crew
+            _pools[world_size] = pool
     if reports:
         raise_if_skipped(run.ranks[report.rank].error for report in reports)
         failed = reports[0].outcome is Outcome.FAILED
@@ -92,7 +98,12 @@ def run_threads(
 def on_threads(
     world_size: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> Callable[[Callable[P, object]], Callable[P, None]]:
-    """Decorate a test function to run on `world_size` ranks that are threads."""
+    """Decorate a test function to run on `world_size` ranks that are threads.
+
+    Args:
+        world_size: The number of ranks.
+        timeout_s: The time limit of one call in seconds.
+    """
 
     def decorate(fn: Callable[P, object]) -> Callable[P, None]:
         @wraps(fn)
@@ -109,15 +120,20 @@ def kept_mesh(
 ) -> DeviceMesh:
     """Return a mesh for the calling rank that outlives the run: the same object at every call.
 
-    All ranks must call it alike. Intended for thousands of small runs: making a mesh of two axes
-    takes milliseconds, an empty run a fifth of one.
+    All ranks must call it with equal arguments. Intended for thousands of small runs: making a mesh
+    of two axes takes milliseconds, an empty run a fifth of one.
+
+    Args:
+        shape: The number of ranks along each axis.
+        names: The names of the axes; unnamed if None.
+        device_type: The device type of the mesh.
 
     Raises:
         RuntimeError: The caller is not a rank.
     """
-    if seat.crew is None:
+    if seat.pool is None:
         raise RuntimeError("kept_mesh is for ranks that are threads; call it inside run_threads")
-    return seat.crew.mesh(tuple(shape), names, device_type)
+    return seat.pool.mesh(tuple(shape), names, device_type)
 
 
 @contextmanager
@@ -194,7 +210,7 @@ def _mode_flags_restored() -> Iterator[None]:
         set_mode_flags(before)
 
 
-def _reports(crew: ThreadPool, run: Run, timeout_s: float) -> list[RankReport]:
+def _reports(pool: ThreadPool, run: Run, timeout_s: float) -> list[RankReport]:
     """Return one report for each rank that did not return, the cause first."""
     if run.expired:
         return _reports_of_expired(run, timeout_s)
@@ -206,7 +222,7 @@ def _reports(crew: ThreadPool, run: Run, timeout_s: float) -> list[RankReport]:
     ]
     return failed + released or [
         RankReport(rank, Outcome.FAILED, f"returned while others had not joined {begun}")
-        for rank, begun in crew.unfinished()
+        for rank, begun in pool.unfinished()
     ]
 
 

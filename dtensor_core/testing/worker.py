@@ -35,7 +35,7 @@ class Task:
     Attributes:
         arguments: A pickle; it may refer to modules that `function` imports.
         on_rank: A pickle of None, or of a wrapper that calls the function with its arguments (see
-            `observe.looker`).
+            `observe.harness_observer`).
     """
 
     number: int

@@ -84,7 +84,7 @@ def set_mode_flags(flags: dict[str, bool]) -> None:
 
 
 def decompositions() -> dict[Any, Any]:
-    """Return torch's table of decompositions by overload; loaded when first asked for."""
+    """Return torch's table of decompositions by overload; loaded at the first call."""
     from torch._decomp import decomposition_table
 
     return decomposition_table

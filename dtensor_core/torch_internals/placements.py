@@ -1,4 +1,4 @@
-"""torch's placements, which are classes of C++ and can be told without its DTensor."""
+"""torch's placements: C++ classes, which can be recognized without importing its DTensor."""
 
 from torch._C._distributed import (  # pyright: ignore[reportMissingModuleSource]
     Partial,

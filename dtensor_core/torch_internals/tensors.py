@@ -1,4 +1,4 @@
-"""Tensors of torch that are no plain ones: subclasses, fake tensors, aliases."""
+"""Tensors of torch other than plain ones: subclasses, fake tensors, aliases."""
 
 from __future__ import annotations
 

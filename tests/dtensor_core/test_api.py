@@ -126,7 +126,7 @@ def test_placements_are_one_per_axis(mesh) -> None:
 def test_without_a_mesh_the_one_in_force_is_meant(mesh) -> None:
     with mesh:
         assert distribute_tensor(torch.ones(4), placements=[Shard(0)]).device_mesh == mesh
-    with pytest.raises(MeshError, match="no `with mesh:` is in force"):
+    with pytest.raises(MeshError, match="no `with mesh:` is active"):
         distribute_tensor(torch.ones(4))
 
 

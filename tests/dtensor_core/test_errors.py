@@ -36,4 +36,4 @@ def test_an_error_without_a_text_would_be_noticed() -> None:
 
 
 def test_empty_parts_are_left_out() -> None:
-    assert four_parts(asked="a", found="b", hint="c") == "a\n  Found: b\n  Try: c"
+    assert four_parts(summary="a", found="b", hint="c") == "a\n  Found: b\n  Try: c"

@@ -39,7 +39,7 @@ def test_a_coordinate_outside_of_the_axis_is_refused() -> None:
 
 
 @given(SIZES, st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=3))
-def test_the_pieces_of_all_coordinates_are_the_whole_once(
+def test_the_pieces_of_all_coordinates_cover_the_dimension_once(
     size: int, axes: list[tuple[int, int]]
 ) -> None:
     seen: list[int] = []
@@ -55,17 +55,17 @@ def test_the_pieces_of_all_coordinates_are_the_whole_once(
     assert sorted(seen) == list(range(size))
 
 
-def test_axes_that_cut_one_dimension_nest_from_the_first_to_the_last() -> None:
+def test_axes_that_shard_one_dimension_nest_from_the_first_to_the_last() -> None:
     assert layout.held_extents(8, [AxisSharding(2, 1), AxisSharding(2, 0)]) == (Extent(4, 2),)
     assert layout.held_extents(8, [AxisSharding(2, 0), AxisSharding(2, 1)]) == (Extent(2, 2),)
 
 
-def test_a_strided_cut_takes_its_share_of_every_block() -> None:
+def test_a_strided_shard_takes_its_share_of_every_block() -> None:
     assert layout.held_extents(8, [AxisSharding(2, 0, 2)]) == (Extent(0, 2), Extent(4, 2))
     assert layout.held_extents(8, [AxisSharding(2, 1, 2)]) == (Extent(2, 2), Extent(6, 2))
 
 
-def test_a_strided_cut_and_the_cut_that_it_leaves_room_for_are_a_plain_nesting() -> None:
+def test_a_strided_shard_and_the_shard_that_it_leaves_room_for_are_a_plain_nesting() -> None:
     """Axis 1 is outermost: axis 0 holds parts of both blocks, which axis 1 separates."""
     assert layout.held_extents(8, [AxisSharding(2, 1, 2), AxisSharding(2, 0)]) == (Extent(2, 2),)
     assert layout.held_extents(8, [AxisSharding(2, 1, 2), AxisSharding(2, 1)]) == (Extent(6, 2),)

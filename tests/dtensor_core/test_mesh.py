@@ -60,7 +60,7 @@ def test_axes_of_one_rank_do_not_count_among_joined_ones() -> None:
 
 
 @on_threads(4)
-def test_a_channel_says_where_each_rank_of_its_group_stands() -> None:
+def test_a_channel_has_the_coordinates_of_each_rank_of_its_group() -> None:
     ranks = torch.tensor([[3, 1], [0, 2]])
     mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("a", "b"))
     mesh._flatten()
@@ -72,20 +72,20 @@ def test_a_channel_says_where_each_rank_of_its_group_stands() -> None:
         channel(init_device_mesh("cpu", (2, 2)), (0, 1))
 
 
-WHOLE = torch.arange(12.0).reshape(4, 3)
+FULL = torch.arange(12.0).reshape(4, 3)
 Make = Callable[[DeviceMesh], Any]
 
 
 def sharded(mesh: DeviceMesh) -> DTensor:
-    return distribute_tensor(WHOLE, mesh, [Shard(0)])
+    return distribute_tensor(FULL, mesh, [Shard(0)])
 
 
 MAKERS: dict[str, Make] = {
     "distribute_tensor S": sharded,
-    "distribute_tensor R": lambda mesh: distribute_tensor(WHOLE, mesh, [Replicate()]),
-    "distribute_tensor P": lambda mesh: distribute_tensor(WHOLE, mesh, [Partial()]),
+    "distribute_tensor R": lambda mesh: distribute_tensor(FULL, mesh, [Replicate()]),
+    "distribute_tensor P": lambda mesh: distribute_tensor(FULL, mesh, [Partial()]),
     "distribute_tensor alone": lambda mesh: distribute_tensor(
-        WHOLE, mesh, [Shard(0)], src_data_rank=None
+        FULL, mesh, [Shard(0)], src_data_rank=None
     ),
     "from_local": lambda mesh: DTensor.from_local(torch.ones(2, 3), mesh, [Shard(0)]),
     "from_local checked": lambda mesh: DTensor.from_local(
@@ -171,7 +171,7 @@ def test_training_on_a_sub_mesh_leaves_the_other_ranks_alone() -> None:
     parallelize_module(model, mesh, styles)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     for _ in range(2):
-        model(WHOLE).square().sum().backward()
+        model(FULL).square().sum().backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -184,10 +184,10 @@ def test_training_on_a_sub_mesh_leaves_the_other_ranks_alone() -> None:
 def test_a_sub_mesh_of_two_axes_may_be_flattened() -> None:
     mesh = DeviceMesh("cpu", [[0, 5], [2, 7]], mesh_dim_names=("a", "b"))
     mesh._flatten()
-    tensor = distribute_tensor(WHOLE, mesh, [Shard(0), Shard(0)])
-    whole = tensor.full_tensor()
+    tensor = distribute_tensor(FULL, mesh, [Shard(0), Shard(0)])
+    gathered = tensor.full_tensor()
     inside = mesh.get_coordinate() is not None
-    assert torch.equal(whole, WHOLE) if inside else tuple(whole.shape) == (0,)
+    assert torch.equal(gathered, FULL) if inside else tuple(gathered.shape) == (0,)
 
 
 def on_gloo() -> None:

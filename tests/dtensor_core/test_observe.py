@@ -76,12 +76,12 @@ def test_who_looks_on_is_around_a_run_of_threads_and_on_each_rank(monkeypatch) -
     seen = []
 
     @contextmanager
-    def looker(world_size):
+    def harness_observer(world_size):
         seen.append(world_size)
         yield lambda function, *args: [function(*args)]
         seen.append("over")
 
-    monkeypatch.setattr(observe, "looker", looker)
+    monkeypatch.setattr(observe, "harness_observer", harness_observer)
     assert run_threads(lambda x: x + dist.get_rank(), 2, 10) == [[10], [11]]
     assert seen == [2, "over"]
     monkeypatch.undo()

@@ -68,7 +68,7 @@ def test_texts_are_the_usual_ones() -> None:
     assert repr(_StridedShard(1, split_factor=2)) == "_StridedShard(dim=1, sf=2)"
 
 
-def test_what_a_placement_cuts() -> None:
+def test_the_dims_that_a_placement_shards() -> None:
     assert [each.sharded_dim for each in ALL] == [0, -1, None, None, None, 1]
     assert [each.num_blocks for each in ALL] == [1, 1, 1, 1, 1, 2]
 
@@ -96,7 +96,7 @@ def test_the_placements_of_torch_are_taken_for_the_equal_ones() -> None:
         as_placement("S")
 
 
-def test_a_shard_tells_size_and_offset_of_each_chunk() -> None:
+def test_a_shard_returns_size_and_offset_of_each_chunk() -> None:
     of = Shard.local_shard_size_and_offset
     assert [of(8, 4, rank) for rank in range(4)] == [(2, 0), (2, 2), (2, 4), (2, 6)]
     assert [of(5, 4, rank) for rank in range(4)] == [(2, 0), (2, 2), (1, 4), (0, 5)]

@@ -56,12 +56,12 @@ def test_axes_are_decided_apart(mesh) -> None:
     assert batch_and_columns == ((Shard(0), Shard(1)), [])
 
 
-def test_a_contracted_cut_leaves_addends(mesh) -> None:
+def test_a_sharded_contraction_leaves_partial_sums(mesh) -> None:
     x, w = ((64, 32), (Shard(0), Shard(1))), ((32, 64), (Replicate(), Shard(0)))
     assert decided(torch.mm, mesh, x, w) == ((Shard(0), Partial()), [])
 
 
-def test_a_bias_joins_addends_on_one_rank(mesh) -> None:
+def test_a_bias_joins_partial_sums_on_one_rank(mesh) -> None:
     result = decided(
         torch.addmm,
         mesh,
@@ -80,7 +80,7 @@ def test_the_cheaper_argument_moves(mesh) -> None:
     assert placements == (Shard(0), Replicate())
 
 
-def test_where_no_argument_is_cut_no_result_becomes_cut(mesh) -> None:
+def test_if_no_argument_is_sharded_no_result_is(mesh) -> None:
     pending = ((64, 64), (Replicate(), Partial()))
     assert decided(torch.relu, mesh, pending) == (
         (Replicate(), Replicate()),
@@ -116,7 +116,7 @@ def test_nothing_is_sent_where_a_slice_is_enough(mesh) -> None:
     assert placements == (Partial(), Replicate())
 
 
-def test_a_head_cut_passes_through_flattening_and_back(mesh) -> None:
+def test_sharding_by_heads_passes_through_flattening_and_back(mesh) -> None:
     """[b, h, l, d] sharded by heads: bmm sees (b h), where the sharding is a strided shard."""
     by_heads: Layout = (Replicate(), Shard(1))
     flat, steps = decided(lambda x: x.view(32, 4, 4), mesh, ((4, 8, 4, 4), by_heads))
@@ -126,7 +126,7 @@ def test_a_head_cut_passes_through_flattening_and_back(mesh) -> None:
     assert decided(torch.matmul, mesh, q, k) == (by_heads, [])
 
 
-def test_a_cut_by_batch_and_heads_is_two_cuts_of_one_dimension(mesh) -> None:
+def test_sharding_by_batch_and_heads_shards_one_dimension_twice(mesh) -> None:
     both: Layout = (Shard(0), Shard(1))
     flat, steps = decided(lambda x: x.view(128, 4), mesh, ((16, 8, 4), both))
     assert flat == (Shard(0), _StridedShard(0, split_factor=2))
@@ -135,13 +135,13 @@ def test_a_cut_by_batch_and_heads_is_two_cuts_of_one_dimension(mesh) -> None:
     assert (back, steps) == (both, [])
 
 
-def test_an_uneven_cut_does_not_pass_through_a_split(mesh) -> None:
+def test_uneven_sharding_does_not_pass_through_a_split(mesh) -> None:
     placements, steps = decided(lambda x: x.view(6, 4), mesh, ((24,), (Replicate(), Shard(0))))
     assert placements == (Replicate(), Replicate())
     assert steps == ["self all_gather tp"]
 
 
-def test_embedding_tables_cut_by_vocabulary_give_addends(mesh) -> None:
+def test_embedding_tables_sharded_by_vocabulary_give_partial_sums(mesh) -> None:
     weight = distribute_tensor(torch.ones(100, 16), mesh, [Replicate(), Shard(0)])
     tokens = DTensor.from_local(torch.zeros(2, 6, dtype=torch.long), mesh, [Shard(0), Replicate()])
     out = F.embedding(tokens, weight)

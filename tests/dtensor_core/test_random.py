@@ -257,7 +257,7 @@ def test_an_axis_that_a_mesh_does_not_have_is_refused():
     assert str(raised.value) == (
         "random numbers per rank along axes ['pp']\n"
         "  Found: a mesh with axes ['dp', 'tp']\n"
-        "  Try: give a list of names or numbers of its axes"
+        "  Try: pass a list of names or numbers of its axes"
     )
 
 

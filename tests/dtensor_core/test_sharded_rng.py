@@ -157,7 +157,7 @@ def test_a_block_is_drawn_alone_where_the_generator_counts(per_call: int, spec: 
     assert mine.offset == one.offset
 
 
-def test_of_a_tensor_cut_along_its_outermost_dim_only_the_part_is_drawn():
+def test_of_a_tensor_sharded_along_its_outermost_dim_only_the_shard_is_drawn():
     grid: Any = Grid((8,), [5])
     spec = Spec(grid, [Shard(0)], TensorMeta(torch.Size((800, 6)), (6, 1), torch.float32))
     model: Any = PhiloxModel(6, 4)

@@ -49,7 +49,7 @@ def test_different_specs_differ(
     )
 
 
-def test_specs_that_nobody_holds_are_forgotten(mesh: DeviceMesh) -> None:
+def test_specs_without_references_are_forgotten(mesh: DeviceMesh) -> None:
     gc.collect()
     before = len(Spec._interned)
     Spec(mesh, (Shard(0), Shard(1)), meta(123, 457))
@@ -108,7 +108,7 @@ def test_slices_of_one_mesh_are_one(mesh: DeviceMesh) -> None:
     assert Spec(mesh["tp"], (Shard(0),), meta(8)) is Spec(mesh["tp"], (Shard(0),), meta(8))
 
 
-def test_a_mesh_that_nobody_uses_is_forgotten(mesh: DeviceMesh) -> None:
+def test_an_unused_mesh_is_forgotten(mesh: DeviceMesh) -> None:
     gc.collect()
     before = len(mesh_module._identities), len(mesh_module._by_object)
     Spec(init_device_mesh("cpu", (8,)), (Shard(0),), meta(8))

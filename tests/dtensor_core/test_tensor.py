@@ -92,7 +92,7 @@ def test_the_gradient_of_to_local_and_from_local_has_the_forward_placement(
     assert local.grad.eq(1).all()
 
 
-def test_grad_placements_say_how_gradients_arrive(mesh) -> None:
+def test_grad_placements_are_the_layout_of_incoming_gradients(mesh) -> None:
     local = torch.ones(2, 3, requires_grad=True)
     x = DTensor.from_local(local, mesh, [Replicate()])
     y = x.to_local(grad_placements=[Partial()])
@@ -156,7 +156,7 @@ def test_redistribute_converts_around_the_communication(mesh) -> None:
     assert x.grad.dtype is torch.float32
 
 
-def test_a_user_may_not_make_addends(mesh) -> None:
+def test_a_user_may_not_make_partial_sums(mesh) -> None:
     x = DTensor.from_local(torch.ones(4), mesh, [Shard(0)])
     with pytest.raises(RuntimeError) as error:
         x.redistribute(mesh, [Partial()])
@@ -204,14 +204,14 @@ def test_gradients_of_gradients_cross_both_borders() -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-        whole = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
-        expected = _penalty(whole)
-        leaf = whole.detach().clone().requires_grad_()
+        original = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        expected = _penalty(original)
+        leaf = original.detach().clone().requires_grad_()
         x = DTensor.from_local(leaf, mesh, [Replicate()])
         y = x.redistribute(placements=[Shard(0)])
         got = _penalty(y).full_tensor()
         torch.testing.assert_close(got, expected)
-        (wanted,) = torch.autograd.grad(expected, whole)
+        (wanted,) = torch.autograd.grad(expected, original)
         (found,) = torch.autograd.grad(got, leaf)
         torch.testing.assert_close(found, wanted)
 
@@ -237,14 +237,14 @@ class Constant(torch.autograd.Function):
 
 def test_an_undefined_gradient_stays_undefined_at_both_borders(mesh) -> None:
     local = torch.ones(2, requires_grad=True)
-    whole = DTensor.from_local(local, mesh, [Shard(0)])
-    moved = whole.redistribute(mesh, [Replicate()])
-    total = Constant.apply(whole).sum() + Constant.apply(moved).sum() + moved.square().sum()
+    original = DTensor.from_local(local, mesh, [Shard(0)])
+    moved = original.redistribute(mesh, [Replicate()])
+    total = Constant.apply(original).sum() + Constant.apply(moved).sum() + moved.square().sum()
     total.backward()
     assert local.grad is not None
     assert local.grad.tolist() == [2.0, 2.0]
     local.grad = None
-    (Constant.apply(whole).sum() + Constant.apply(moved).sum()).backward()
+    (Constant.apply(original).sum() + Constant.apply(moved).sum()).backward()
     assert local.grad is None
 
 
@@ -290,7 +290,7 @@ def test_from_local_checked_gives_the_gradient_to_each_ranks_own_tensor() -> Non
 
 
 @pytest.mark.parametrize("what", ["dtype", "requires_grad", "shape", "stride"])
-def test_from_local_checked_says_on_every_rank_which_ranks_differ(what: str) -> None:
+def test_from_local_checked_reports_on_every_rank_which_ranks_differ(what: str) -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((2, 2))
@@ -309,17 +309,17 @@ def test_from_local_checked_says_on_every_rank_which_ranks_differ(what: str) -> 
     body()
 
 
-def test_full_tensor_is_the_whole_on_every_rank_and_differentiable() -> None:
+def test_full_tensor_is_complete_on_every_rank_and_differentiable() -> None:
     @on_threads(3)
     def body() -> None:
-        whole = torch.arange(10.0).reshape(5, 2)
-        x = distribute_tensor(whole, kept_mesh((3,)), [Shard(0)]).requires_grad_()
+        original = torch.arange(10.0).reshape(5, 2)
+        x = distribute_tensor(original, kept_mesh((3,)), [Shard(0)]).requires_grad_()
         full = x.full_tensor()
         assert type(full) is torch.Tensor
-        assert torch.equal(full, whole)
+        assert torch.equal(full, original)
         (full**2).sum().backward()
         assert isinstance(x.grad, DTensor)
-        assert torch.equal(x.grad.full_tensor(), 2 * whole)
+        assert torch.equal(x.grad.full_tensor(), 2 * original)
 
     body()
 
@@ -383,14 +383,14 @@ def test_ranks_that_are_given_other_shapes_are_refused() -> None:
     def body() -> str | None:
         return _refused_from_local(3, True, (12 - dist.get_rank() % 2, 4))
 
-    (said,) = set(run_threads(body, 4))
-    assert "Inconsistent tensor metadata" in str(said)
+    (error_text,) = set(run_threads(body, 4))
+    assert "Inconsistent tensor metadata" in str(error_text)
 
 
 @pytest.mark.parametrize(("shape", "stride"), [((12,), (1,)), ((12, 4), (1,))])
 def test_a_shape_of_other_dims_is_refused(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
     def body() -> None:
-        with pytest.raises(ValueError, match="as many dims as the whole"):
+        with pytest.raises(ValueError, match="one entry per dim of the local tensor"):
             DTensor.from_local(
                 torch.ones(3, 4), kept_mesh((4,)), [Shard(0)], shape=shape, stride=stride
             )

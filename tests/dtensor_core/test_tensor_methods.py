@@ -34,7 +34,7 @@ def _sharded() -> DTensor:
     return distribute_tensor(torch.arange(6.0), kept_mesh((2,)), [Shard(0)])
 
 
-def test_numbers_are_those_of_the_whole() -> None:
+def test_numbers_are_those_of_the_full_tensor() -> None:
     @on_threads(2)
     def body() -> None:
         x = _sharded()

@@ -123,19 +123,20 @@ def test_fsdp_afterwards_keeps_the_tie() -> None:
     body()
 
 
-def _cut_heads(name: str, module: nn.Module, mesh: Any) -> None:
+def _shard_heads(name: str, module: nn.Module, mesh: Any) -> None:
     if name == "head":
         weight: Any = module.weight
         module.weight = nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
 
 
-def _cut_all(name: str, module: nn.Module, mesh: Any) -> None:
+def _shard_all(name: str, module: nn.Module, mesh: Any) -> None:
     for key, parameter in list(module.named_parameters(recurse=False)):
         module.register_parameter(key, nn.Parameter(distribute_tensor(parameter, mesh, [Shard(0)])))
 
 
 @pytest.mark.parametrize(
-    ("partition", "placement"), [(None, Replicate()), (_cut_heads, Shard(0)), (_cut_all, Shard(0))]
+    ("partition", "placement"),
+    [(None, Replicate()), (_shard_heads, Shard(0)), (_shard_all, Shard(0))],
 )
 def test_a_distributed_module_keeps_its_ties(partition: Any, placement: Any) -> None:
     with fake_world(4):
@@ -199,13 +200,13 @@ class Scaled(nn.Module):
         self.block.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))
 
 
-def _cut_data(name: str, module: nn.Module, mesh: Any) -> None:
+def _shard_data(name: str, module: nn.Module, mesh: Any) -> None:
     for key, parameter in list(module.named_parameters(recurse=False)):
         placed = distribute_tensor(parameter.data, mesh, [Shard(0)])
         module.register_parameter(key, nn.Parameter(placed))
 
 
-@pytest.mark.parametrize("partition", [_cut_all, _cut_data])
+@pytest.mark.parametrize("partition", [_shard_all, _shard_data])
 def test_a_placement_that_a_parameter_can_not_have_is_refused_by_its_name(partition: Any) -> None:
     with fake_world(4), pytest.raises(ValueError, match="Shard") as caught:
         distribute_module(Scaled(), init_device_mesh("cpu", (4,)), partition)

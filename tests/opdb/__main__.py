@@ -9,8 +9,8 @@ ranks that are threads; the operators are spread over the machine's cores. A lin
 
 An operator is untried if none of its samples has a tensor, or if it lacks the variant of the run. A
 combination is one call in one layout. A refused one writes in place to partial values that the user
-passed, as in torch. A combination that passes within rounding only is outside of the OpInfo's
-tolerance, but no farther off than rounding moves torch's own result, see `judge`. Samples that are
+passed, as in torch. A combination that passes within rounding only exceeds the OpInfo's tolerance,
+but not the rounding error of torch's own result, see `judge`. Samples that are
 sparse, nested or quantised, have no tensor, or fail in torch itself are left out and counted. Exits
 with 1 if values are wrong, ranks desynchronised or a hang was found.
 """

@@ -63,7 +63,9 @@ def laid_out(
     local = made.to_local()
     for axis, placement in enumerate(placements):
         if isinstance(placement, Partial):
-            local = _addend(local, placement.reduce_op, mesh.get_local_rank(axis), mesh.size(axis))
+            local = _partial_value(
+                local, placement.reduce_op, mesh.get_local_rank(axis), mesh.size(axis)
+            )
     result = kit.DTensor.from_local(
         local.contiguous() if local.numel() == 0 else local,
         mesh,
@@ -82,7 +84,7 @@ def _placement_of(kit: Any, placement: Placement | None) -> Any:
     return kit.Replicate() if dim is None else kit.Shard(dim)
 
 
-def _addend(value: torch.Tensor, reduce_op: str, coord: int, ranks: int) -> torch.Tensor:
+def _partial_value(value: torch.Tensor, reduce_op: str, coord: int, ranks: int) -> torch.Tensor:
     """Return a rank's partial value of a pending reduction whose exact result is `value`.
 
     Multiples by powers of two keep it exact: v = 2v - v + 0v + ...; non-finite values are on one

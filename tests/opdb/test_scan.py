@@ -122,7 +122,7 @@ def test_the_tolerance_is_that_of_the_dtype_unless_the_opinfo_asks_for_more() ->
     assert tolerances(INFOS["cholesky_inverse"], torch.float32) == (1e-4, 5e-3)
 
 
-def test_a_line_says_what_passed_what_did_not_and_what_was_left_out() -> None:
+def test_a_line_reports_what_passed_what_did_not_and_what_was_left_out() -> None:
     tallies = {
         "add": Tally(Counter({PASS: 3}), rounded=1),
         "resize_": Tally(Counter({PASS: 1, ERROR: 2}), reasons=Counter({"it keeps its shape": 2})),

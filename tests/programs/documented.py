@@ -1,7 +1,7 @@
 """Errors and values of DTensors that differ from one device's, all of them documented.
 
 A statement that raises such an error on all ranks alike is removed from its program, and counted.
-A program whose values differ is compared again without what is documented to make them differ.
+A program whose values differ is compared again without the statements documented to differ.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tests.programs.program import Program
 
 # Patterns of a statement and its error, and the reason. All are in docs/moving-over.md.
 _KNOWN = (
-    ("in-place operations that require placement changes are not supported", "given addends"),
-    ("norms that are still to be reduced", "signs of norms that are written to"),
-    ("what is written keeps its shape", "resize_"),
+    ("in-place operations that require placement changes are not supported", "given partial sums"),
+    ("pending norms, which are not reduced yet", "signs of norms that are written to"),
+    ("the shape of a written argument cannot change", "resize_"),
     ("a copy, .* of an expanded tensor needed communication", "copies of expanded tensors"),
     ("a copy, .*aten.expand.default needed communication", "copies of expanded tensors"),
     ("a copy, .*aten.unfold.default needed communication", "copies of windows"),
@@ -23,7 +23,7 @@ _KNOWN = (
     ("the gradients.*cat.*aten.add.Tensor: got mixed", "gradients of tensors that cat skips"),
     ("the gradients.*cat.*a Tensor where a DTensor", "gradients of tensors that cat skips"),
     ("op_.'addbmm'.*output with shape .* doesn't match the broadcast shape", "addbmm_"),
-    ("it selects memory outside of the tensor's elements", "as_strided beyond a tensor"),
+    ("some positions are outside of the tensor's elements", "as_strided beyond a tensor"),
     # torch's Python code creates plain tensors there.
     ("the gradients.*aten.mm.out: got mixed", "linear_cross_entropy in chunks, backward"),
     ("unravel_index.*got mixed torch.Tensor and DTensor", "unravel_index"),

@@ -113,9 +113,9 @@ class Given:
 
 
 def _moved(full: torch.Tensor, nudge: float, seed: int, *, summed: bool) -> torch.Tensor:
-    """A tensor of the database, each number of it off in proportion; zeros stay.
+    """A tensor of the database, each number perturbed in proportion; zeros stay.
 
-    If it is `summed` small numbers are as far off as their addends.
+    If it is `summed`, small numbers are perturbed by the error of their terms.
     """
     if not nudge or not (full.is_floating_point() or full.is_complex()):
         return full

@@ -76,11 +76,11 @@ def _part(
         held = _numbers(full.shape[placement.dim], placement, ranks)[coord]
         return full.index_select(placement.dim, held)
     if isinstance(placement, Partial):
-        return _addend(full, placement.reduce_op, ranks, coord, seed)
+        return _partial_value(full, placement.reduce_op, ranks, coord, seed)
     return full
 
 
-def _addend(full: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
+def _partial_value(full: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
     """Partial value of one coordinate: small numbers, and on the first coordinate the rest."""
     dice = torch.Generator().manual_seed(seed)
     noise = [torch.randint(1, 4, full.shape, generator=dice).to(full.dtype) for _ in range(ranks)]

@@ -329,7 +329,7 @@ def is_rounding(error: Exception) -> bool:
 
 
 def _compare(program: Program, held: list[Any], full: Any, *, summed: bool) -> None:
-    """Raises Mismatch if a result is not the expected one; it may be `summed` of addends."""
+    """Raises Mismatch if a result is not the expected one; it may be `summed`, a sum of terms."""
     if isinstance(full, Refusal):
         if any(not isinstance(each, Refusal) for each in held):
             raise Mismatch(f"one device raises {full}")
@@ -386,9 +386,9 @@ def _alike(found: Any, expected: Any, tolerance: float) -> bool:
 
 
 def is_unstable(program: Program) -> bool:
-    """Return whether nudged values move a result of one device by more than rounding may.
+    """Return whether perturbed values change a result of one device by more than rounding may.
 
-    Both what is given and what statements make is nudged.
+    Inputs and intermediate results are perturbed.
     """
     exact, nudge = _quietly(program), program.precision.nudge
     for turn in range(1, 9):
@@ -413,9 +413,8 @@ def rounded(
 ) -> Any:
     """A result as another order of additions may round it; multiples of 1/64 are exact if they fit.
 
-    Means are not: they are sums of quotients, or quotients of sums. A zero that is made of what is
-    none is a difference, of which the sign is drawn; a nan may be any. What shares memory with
-    another value, or with itself, stays as it is.
+    Means are inexact, since the order of division and summation may differ. A zero from nonzero
+    operands gets a random sign, and a nan any bits. Values that share memory are not perturbed.
     """
     value = values[name]
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():

@@ -22,18 +22,18 @@ from tests.programs.program import NAME, names_in
 _UNINITIALISED = {
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted",
 }  # fmt: skip
-# Their results are views, of which torch promises nothing where one is written.
+# Their results are views, whose values torch leaves undefined after a write to one.
 _SHARING = {"unsafe_split", "unsafe_chunk"}
-# They read an element after others were written: none may be in two arguments.
+# They read an element after writing others: no element may be in two arguments.
 _READING_LATE = re.compile("addmm|addmv|addbmm|baddbmm|addr|index|scatter|put|batch_norm")
-# They count places in memory from the beginning of what a tensor is a view of, and of DTensors from
-# the tensor's own first element, as documented: their tensors are given anew, and no views.
+# They count positions in memory from the beginning of the base of a view, and of DTensors from the
+# tensor's own first element, as documented: their tensors are new tensors, not views.
 _PLACED = {"as_strided partial_views", "as_strided", "as_strided_copy", "as_strided_scatter"}
 _LITERAL = (int, float, bool, str, type(None), complex, torch.dtype, torch.memory_format, slice)
 _OTHERS = (torch.int64, torch.bool, torch.complex128, torch.int32, torch.uint8, torch.float32)
 
 
-# Whose results are defined for sorted sequences only: the first or second tensor is one.
+# Their results are defined for sorted sequences only: the first or second tensor is one.
 _SORTED = {"bucketize": 1, "searchsorted": 0}
 
 

@@ -66,7 +66,7 @@ def test_an_operator_that_returns_a_list_returns_one_on_an_empty_rank():
 
 
 @on_threads(4)
-def test_a_gradient_that_is_not_wanted_is_none_on_an_empty_rank():
+def test_a_gradient_that_is_not_requested_is_none_on_an_empty_rank():
     mesh = kept_mesh((4,))
     torch.manual_seed(0)
     x = distribute_tensor(torch.randn(1, 4), mesh, [Shard(0)]).requires_grad_()
@@ -96,7 +96,7 @@ def test_a_norm_joined_with_a_negative_number_leaves_its_sign():
 
 
 @on_threads(4)
-def test_one_hot_keeps_the_cut_of_its_indices():
+def test_one_hot_keeps_the_sharding_of_its_indices():
     mesh = kept_mesh((4,))
     torch.manual_seed(0)
     indices = torch.tensor([2, 0, 1, 2])
@@ -117,7 +117,7 @@ def test_reductions_of_two_kinds_do_not_wait_in_one_tensor():
 
 @pytest.mark.parametrize("function", [torch.linalg.svd, torch.linalg.eig])
 @on_threads(2)
-def test_matrices_that_a_decomposition_makes_lie_as_on_one_device(function):
+def test_matrices_made_by_a_decomposition_have_the_strides_of_one_device(function):
     x = torch.arange(24.0).reshape(2, 3, 4)[..., :3].square()
     made = function(distribute_tensor(x, kept_mesh((2,)), [Replicate()]))
     assert [each.stride() for each in made] == [each.stride() for each in function(x)]
@@ -133,7 +133,7 @@ def test_an_empty_product_of_two_types_has_the_type_that_one_device_gives_it():
 
 
 @on_threads(2)
-def test_an_rms_norm_of_cut_rows_is_contiguous():
+def test_an_rms_norm_of_sharded_rows_is_contiguous():
     x = torch.arange(20.0).reshape(4, 5).t()
     normed = F.rms_norm(distribute_tensor(x, kept_mesh((2,)), [Shard(1)]), (4,))
     assert normed.stride() == (4, 1)
@@ -172,7 +172,7 @@ def test_a_copy_of_a_view_has_shapes_that_no_view_has():
 @on_threads(2)
 def test_all_ranks_refuse_to_write_to_a_copied_view_of_an_expanded_tensor():
     x = distribute_tensor(torch.ones(1, 2), kept_mesh((2,)), [Shard(1)]).expand(2, 2)
-    with pytest.raises(RuleError, match="share a place"):
+    with pytest.raises(RuleError, match="share memory"):
         x.diagonal().fill_(1.5)
 
 
@@ -207,7 +207,7 @@ def test_gradients_pass_into_what_is_given_for_a_norm():
 
 
 @on_threads(2)
-def test_addends_are_left_as_they_are_by_what_fills_a_copy():
+def test_partial_sums_are_unchanged_by_an_operator_that_fills_a_copy():
     for fill in (torch.ops.aten.zero.default, lambda x: torch.fill(x, 1.5)):
         x = DTensor.from_local(torch.ones(4), kept_mesh((2,)), [Partial()])
         filled = fill(x).full_tensor()
@@ -334,12 +334,12 @@ def test_a_pending_norm_is_not_written_with_what_may_be_negative():
 
 def test_an_extreme_of_pending_sums_is_one_of_them_in_the_backward_pass_too():
     torch.manual_seed(0)
-    wholes = [torch.randn(5, 5, dtype=torch.float64) for _ in range(10)]
+    full_tensors = [torch.randn(5, 5, dtype=torch.float64) for _ in range(10)]
 
     def body():
         mesh = kept_mesh((2, 2))
-        for whole in wholes:
-            x = distribute_tensor(whole, mesh, [Shard(1), Shard(1)]).requires_grad_()
+        for full in full_tensors:
+            x = distribute_tensor(full, mesh, [Shard(1), Shard(1)]).requires_grad_()
             torch.linalg.norm(x, float("inf")).sum().backward()
             assert x.grad is not None
             assert int((x.grad.full_tensor() != 0).sum()) == 5
@@ -356,24 +356,24 @@ def test_a_result_is_written_to_the_real_numbers_that_a_complex_copy_views():
     torch.add(ones, 1, out=torch.view_as_complex(base))
     assert torch.equal(base.full_tensor(), torch.tensor([[2.0, 0.0]] * 3))
     rows = distribute_tensor(torch.zeros(4), mesh, [Shard(0)]).unfold(0, 2, 1)
-    with pytest.raises(RuleError, match=r"would not reach|share a place"):
+    with pytest.raises(RuleError, match=r"could not be propagated|share memory"):
         torch.add(ones[:1], 1, out=rows[0][:1])
 
 
 @on_threads(2)
 def test_distances_of_a_shard_that_is_not_contiguous():
     mesh = kept_mesh((2,))
-    whole = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
-    part = whole.chunk(2, 1)[mesh.get_rank()]
-    x = DTensor.from_local(part, mesh, [Shard(1)], shape=whole.shape, stride=whole.stride())
-    torch.testing.assert_close(F.pdist(x).full_tensor(), F.pdist(whole))
+    full = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
+    part = full.chunk(2, 1)[mesh.get_rank()]
+    x = DTensor.from_local(part, mesh, [Shard(1)], shape=full.shape, stride=full.stride())
+    torch.testing.assert_close(F.pdist(x).full_tensor(), F.pdist(full))
 
 
 @on_threads(2)
 def test_a_pool_without_a_meta_kernel_has_a_gradient_whatever_the_memory_layout():
-    whole = torch.rand(1, 1, 4, 5, 4, generator=torch.Generator().manual_seed(0))
-    x = distribute_tensor(whole, kept_mesh((2,)), [Replicate()]).requires_grad_()
+    full = torch.rand(1, 1, 4, 5, 4, generator=torch.Generator().manual_seed(0))
+    x = distribute_tensor(full, kept_mesh((2,)), [Replicate()]).requires_grad_()
     F.fractional_max_pool3d(x, (2, 2, 1), output_size=2).sum().backward()
     assert x.grad is not None
     gradient = x.grad.full_tensor()
-    assert (gradient.shape, float(gradient.sum())) == (whole.shape, 8.0)
+    assert (gradient.shape, float(gradient.sum())) == (full.shape, 8.0)

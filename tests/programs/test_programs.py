@@ -84,7 +84,7 @@ def test_the_programs_have_all_families_meshes_layouts_and_kinds_of_memory(tally
     assert tally.raising
 
 
-def test_every_operator_of_the_database_has_its_turn():
+def test_every_operator_of_the_database_is_drawn():
     size = len(operators())
     turns = Counter((seed * OWN + n) % size for seed in range(size) for n in range(OWN))
     assert set(turns.values()) == {OWN}
@@ -104,7 +104,7 @@ def faulty_softmax(op, inputs, outputs):
     return lambda *args: op(*args) + (inputs[0].coords[0] == 1)
 
 
-def test_a_wrong_value_on_one_rank_is_seen_and_shrunk_to_the_operator_at_fault(monkeypatch):
+def test_a_wrong_value_on_one_rank_is_detected_and_shrunk_to_the_operator_at_fault(monkeypatch):
     program = a_program("a0 + a1", "v0.exp()", "v1 * 2", "torch.softmax(v1, 1)", "v3 + v2")
     check(program)
     row = table.TABLE["_softmax"]
@@ -155,7 +155,7 @@ def test_what_is_laid_out_is_put_together_again(layout):
     torch.testing.assert_close(put_together(held, (2, 3)), given.full())
 
 
-def test_replicas_that_differ_and_pieces_of_a_wrong_size_are_seen():
+def test_replicas_that_differ_and_pieces_of_a_wrong_size_are_detected():
     def held(local: torch.Tensor, layout: str) -> Held:
         return Held(local, (3,), (1,), local.dtype, placements_of(layout), False)
 
@@ -167,7 +167,7 @@ def test_replicas_that_differ_and_pieces_of_a_wrong_size_are_seen():
         put_together([held(torch.zeros(2), "S0"), held(torch.zeros(3), "R")], (2,))
 
 
-def test_a_result_that_lies_otherwise_in_memory_is_seen(monkeypatch):
+def test_a_result_with_another_memory_layout_is_detected(monkeypatch):
     program = a_program("a0.t()", "v0.clone()")
     check(program)
     clone = DTensor.clone
@@ -188,7 +188,7 @@ def test_what_follows_from_a_stride_of_torchs_meta_kernels_is_left_out(monkeypat
     assert left_out == ["torch's meta kernel has other strides"]
 
 
-def test_a_view_that_a_write_has_cut_off_is_not_looked_at():
+def test_a_view_that_a_write_has_detached_is_not_compared():
     assert generate(15332)
 
 
@@ -265,7 +265,7 @@ def test_what_one_device_refuses_every_rank_is_to_refuse_alike(monkeypatch):
         check(replace(program, given=tuple(replace(g, shape=(5, 3)) for g in program.given)))
 
 
-def test_a_rank_that_raises_alone_is_seen_and_waits_for_nobody(monkeypatch):
+def test_a_rank_that_raises_alone_is_detected_and_waits_for_no_rank(monkeypatch):
     def alone(x):
         if x.device_mesh.get_coordinate()[0] == 1:
             raise ValueError("not here")
@@ -275,7 +275,7 @@ def test_a_rank_that_raises_alone_is_seen_and_waits_for_nobody(monkeypatch):
     assert failure(a_program("a0 + a1", "v0.sin()")) is not None
 
 
-def test_the_summary_says_what_was_run_and_what_was_not():
+def test_the_summary_lists_what_was_run_and_what_was_not():
     tally = Tally(programs=2, statements=9, operators=Counter({"add": 7}), unstable=1)
     tally.families["view"] = 4
     lines = list(command.summary(tally))

@@ -13,7 +13,7 @@ import torch
 from dtensor_core.operators.local_operator import Local, LocalMaker, by_name, called_with, zeros
 from dtensor_core.placement import Partial
 from dtensor_core.redistribute.execute import Origin, execute
-from dtensor_core.redistribute.partial_combine import Line
+from dtensor_core.redistribute.partial_combine import RankOrder
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.sharded_rng import apart
 from dtensor_core.spec import Spec
@@ -49,11 +49,11 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
         queries, keys = inputs[number : number + 2]
-        line = Line.along(op, keys, (2,), outputs[0], 4) if forward else None
+        order = RankOrder.along(op, keys, (2,), outputs[0], 4) if forward else None
         is_sharded = any(p.sharded_dim == 2 for each in (queries, keys) for p in each.placements)
         empty = 0 in queries.local_shape or 0 in keys.local_shape
         run = zeros(op, outputs) if is_sharded and empty else op  # pyright: ignore[reportArgumentType]
-        if not is_sharded or (line is None and not causal):
+        if not is_sharded or (order is None and not causal):
             return run
         full, of_keys = outputs[0], [each.sharded_dim == 2 for each in keys.placements]
         merged = zip(of_keys, full.placements, strict=True)
@@ -67,13 +67,13 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
                 found = called_with(op, args, kwargs, is_causal=False, attn_mask=mask)
             else:
                 found = run(*args, **kwargs)
-            if line is None:
+            if order is None:
                 return found
             out, lse, *rest = found
             if mask is not None:  # a query without keys has no exponentials
                 seen = mask if mask.dtype is torch.bool else mask > -torch.inf
                 lse = lse.masked_fill(~seen.any(-1), -torch.inf)
-            (every,) = line.gather(lse)
+            (every,) = order.gather(lse)
             total = every.logsumexp(0)
             none = total == -torch.inf  # any other nan comes from the scores
             # Some kernels pad the logarithms, and some give them a last dim of 1.

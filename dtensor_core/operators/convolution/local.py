@@ -13,7 +13,7 @@ import torch
 
 from dtensor_core.layout import AxisSharding, local_extent
 from dtensor_core.operators.local_operator import Local, argument_names
-from dtensor_core.operators.windows import Part, Windows, fitted, per_dim
+from dtensor_core.operators.windows import WindowPart, Windows, fitted, per_dim
 from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
@@ -75,13 +75,15 @@ class Spatial:
     first: int
     transposed: bool
 
-    def part(self, dim: int, shard: AxisSharding, *, of_x: bool) -> Part:
+    def part(self, dim: int, shard: AxisSharding, *, of_x: bool) -> WindowPart:
         """Return a rank's work for its part of the result, or for its part of the gradient of x."""
         windows = self.windows[dim]
         of_windows = of_x is self.transposed
         size = windows.count if of_windows else windows.size
         own = local_extent(size, shard.num_shards, shard.coord)
-        return Part.of_windows(windows, own) if of_windows else Part.of_rows(windows, own)
+        return (
+            WindowPart.of_windows(windows, own) if of_windows else WindowPart.of_rows(windows, own)
+        )
 
     def unpadded(self, args: Sequence[Any], at: int, dims: Iterable[int]) -> list[Any]:
         """Return the arguments (strides at `at`) without padding in `dims`, whose blocks

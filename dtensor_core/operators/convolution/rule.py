@@ -21,7 +21,7 @@ from dtensor_core.operators.convolution.local import (
 from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, ShardingRule
-from dtensor_core.operators.windows import Part, Windows, per_dim
+from dtensor_core.operators.windows import WindowPart, Windows, per_dim
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.spec import Spec
 
@@ -88,7 +88,7 @@ def _input_channels(call: Call, mask: Sequence[bool]) -> tuple[Candidate, ...]:
         return ()
     x, weight = call.specs[1:3]
     sharded = Shard(x.ndim - weight.ndim + 1), Shard(0 if call.argument("transposed") else 1)
-    wanted = [each for each, asked in zip(sharded, mask, strict=False) if asked]
+    wanted = [each for each, is_requested in zip(sharded, mask, strict=False) if is_requested]
     return (Candidate((Replicate(), *sharded), (*wanted, Replicate())),)
 
 
@@ -140,7 +140,7 @@ def _backward_with_neighbours(rule: ShardingRule, call: Call) -> ShardingRule:
     return rule
 
 
-def _needed(part: Part, wanted: bool) -> Extent:
+def _needed(part: WindowPart, wanted: bool) -> Extent:
     return part.needs if wanted else Extent(0, 0)
 
 

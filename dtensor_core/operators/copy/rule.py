@@ -9,7 +9,7 @@ import torch
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.copy.local import fill_partial, filled_partial, masked_fill_partial
 from dtensor_core.operators.elementwise import pointwise
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import elementwise_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
@@ -70,9 +70,9 @@ def _masked_fill(call: Call) -> ShardingRule:
 ROWS = {
     "_to_copy": Row(_to_copy, "elementwise; between floating types", "linear increasing"),
     "copy": Row(_copy, "source takes the layout of the destination"),
-    **alike("fill zero", Row(_fill, "elementwise")),
+    **same_row("fill zero", Row(_fill, "elementwise")),
     "masked_fill": Row(
         _masked_fill, "elementwise; of partial sums one is filled", "affine increasing"
     ),
-    **alike("clone detach alias lift_fresh", pointwise("0", "structural")),
+    **same_row("clone detach alias lift_fresh", pointwise("0", "structural")),
 }

@@ -11,11 +11,11 @@ from dtensor_core.operators.local_operator import Local, LocalMaker
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
-Dims = tuple[int, int]
+DimPair = tuple[int, int]
 
 
 def _pieces(
-    x: torch.Tensor, spec: Spec, offset: int, dims: Dims
+    x: torch.Tensor, spec: Spec, offset: int, dims: DimPair
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the local pieces of the diagonal, as views, each with its start in the diagonal."""
     row = 0
@@ -31,11 +31,11 @@ def _pieces(
         row += rows.size
 
 
-def _is_unsharded(spec: Spec, dims: Dims) -> bool:
+def _is_unsharded(spec: Spec, dims: DimPair) -> bool:
     return all(spec.local_shape[dim] == spec.shape[dim] for dim in dims)
 
 
-def reading_diagonal(dims: Dims, offset: int) -> LocalMaker:
+def reading_diagonal(dims: DimPair, offset: int) -> LocalMaker:
     """Read the diagonal, with zeros for the parts of other ranks."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -54,7 +54,7 @@ def reading_diagonal(dims: Dims, offset: int) -> LocalMaker:
     return maker
 
 
-def writing_diagonal(dims: Dims, offset: int) -> LocalMaker:
+def writing_diagonal(dims: DimPair, offset: int) -> LocalMaker:
     """Write the diagonal; each rank writes its local pieces."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:

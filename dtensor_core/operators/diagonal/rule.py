@@ -13,7 +13,7 @@ from dtensor_core.operators.diagonal.local import (
 )
 from dtensor_core.operators.local_operator import LocalMaker
 from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import reduction_with_zeros, structural_rule
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 
@@ -55,7 +55,7 @@ def _triangle(call: Call) -> ShardingRule:
 
 
 ROWS = {
-    **alike(
+    **same_row(
         "diagonal diagonal_copy",
         Row(_diagonal, "each rank has its part of the diagonal", "structural"),
     ),
@@ -63,5 +63,5 @@ ROWS = {
         _scatter, "each rank has its part of the diagonal", "structural", ((0,), (1,))
     ),
     "trace": Row(_trace, "each rank has its part of the diagonal", "linear"),
-    **alike("tril triu", Row(_triangle, "by global rows and columns", "structural")),
+    **same_row("tril triu", Row(_triangle, "by global rows and columns", "structural")),
 }

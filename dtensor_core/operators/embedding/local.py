@@ -32,7 +32,7 @@ def looking_up(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 
 
 def renormalizing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Shorten the indexed local rows."""
+    """Renormalize the indexed local rows."""
     positions = LocalPositions(op, inputs[0], 0)
     if positions.all:
         return op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.sharding_rule import ShardingRule
 
 
@@ -23,4 +23,4 @@ def _transformed(call: Call) -> ShardingRule:
     )
 
 
-ROWS = alike("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim replicated", "linear"))
+ROWS = same_row("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim replicated", "linear"))

@@ -2,8 +2,8 @@
 
 Along a sharded indexed dimension every rank holds some of the positions. A read returns zeros for
 positions of other ranks, so that results are partial sums; a write goes to a tensor that is longer
-by one row, where positions of other ranks land and are dropped. With a sharded index, what is read
-is sharded, and what is accumulated is a partial sum. None of this communicates.
+by one row, where positions of other ranks land and are dropped. With a sharded index,
+results of reads are sharded, and accumulated results are partial sums. None of this communicates.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Along a sharded indexed dimension every rank holds some of the positions. A read returns zeros for
 positions of other ranks, so that results are partial sums; a write goes to a tensor that is longer
-by one row, where positions of other ranks land and are dropped. With sharded indices, what is read
-is sharded, and what is accumulated is a partial sum. None of this communicates.
+by one row, where positions of other ranks land and are dropped. With sharded indices,
+results of reads are sharded, and accumulated results are partial sums. None of this communicates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.indexing.local import putting_at, putting_flat, reading_at, taking
 from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import reduction_with_zeros, replicated_rule
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule, Terms
 from dtensor_core.spec import Spec
@@ -145,12 +145,12 @@ _BOTH: Terms = ((0,), (2,))
 
 
 ROWS = {
-    **alike(
+    **same_row(
         "nonzero masked_select _unique _unique2 unique_dim unique_consecutive bincount",
         Row(replicated_rule, "replicated: data decides the shape"),
     ),
-    **alike("index _unsafe_index", Row(_index, _READ, "structural")),
-    **alike(
+    **same_row("index _unsafe_index", Row(_index, _READ, "structural")),
+    **same_row(
         "index_put _unsafe_index_put _index_put_impl",
         Row(_index_put, _WRITTEN, "structural", _BOTH),
     ),

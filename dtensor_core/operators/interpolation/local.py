@@ -37,26 +37,26 @@ class Taps:
     last: list[int]
     weights: list[list[float]]
 
-    def seen(self, made: Extent) -> Extent:
+    def rows_read(self, made: Extent) -> Extent:
         """Return the extent of source rows of some rows of the result."""
         first, last = (_part(each, made) for each in (self.first, self.last))
         return extent(min(first), max(last)) if made.size else Extent(0, 0)
 
-    def seeing(self, rows: Extent) -> Extent:
+    def windows_reading(self, rows: Extent) -> Extent:
         """Return the extent of rows of the result that depend on any of these source rows."""
         end = rows.offset + rows.size
         both = enumerate(zip(self.first, self.last, strict=True))
         found = [i for i, (first, last) in both if max(first, rows.offset) < min(last, end)]
         return extent(found[0], found[-1] + 1) if found else Extent(0, 0)
 
-    def made(self, x: torch.Tensor, dim: int, own: Extent) -> torch.Tensor:
+    def result_rows(self, x: torch.Tensor, dim: int, own: Extent) -> torch.Tensor:
         """Compute rows of the result from their source rows."""
         if not own.size:
             return x.narrow(dim, 0, 0)
-        seen, made = self.seen(own), None
+        rows_read, made = self.rows_read(own), None
         first, last = (_part(each, own) for each in (self.first, self.last))
         for k, weights in enumerate(self.weights):
-            rows = [min(n + k - seen.offset, seen.size - 1) for n in first]
+            rows = [min(n + k - rows_read.offset, rows_read.size - 1) for n in first]
             part = x.index_select(dim, torch.tensor(rows, device=x.device))
             if len(self.weights) > 1 or set(weights) != {1.0}:
                 part = part * _along(_part(weights, own), x, dim)
@@ -67,16 +67,14 @@ class Taps:
         assert made is not None
         return made
 
-    def given(self, grad: torch.Tensor, dim: int, own: Extent) -> torch.Tensor:
-        """Compute the gradient of source rows from that of the rows of the result made
-        from them.
-        """
-        seeing = self.seeing(own)
+    def source_gradient(self, grad: torch.Tensor, dim: int, own: Extent) -> torch.Tensor:
+        """Compute the gradient of source rows from the gradient of the result."""
+        windows_reading = self.windows_reading(own)
         made = grad.new_zeros([*grad.shape[:dim], own.size, *grad.shape[dim + 1 :]])
         for k, weights in enumerate(self.weights):
-            first, last = (_part(each, seeing) for each in (self.first, self.last))
+            first, last = (_part(each, windows_reading) for each in (self.first, self.last))
             rows = [n + k - own.offset for n in first]
-            given = _part(weights, seeing)
+            given = _part(weights, windows_reading)
             taken = [i for i, n in enumerate(rows) if 0 <= n < own.size and first[i] + k < last[i]]
             if taken:
                 to, of = ([rows[i] for i in taken], [given[i] for i in taken])
@@ -169,9 +167,9 @@ def resampled(
         made = made.float() if x.is_floating_point() and x.dtype.itemsize < 4 else made
         for dim, each in found.items():
             if dim not in shards:
-                seen = each.seeing(owns[dim]) if backward else each.seen(owns[dim])
-                made = made.narrow(dim, seen.offset, seen.size)
-            made = (each.given if backward else each.made)(made, dim, owns[dim])
+                needed = (each.windows_reading if backward else each.rows_read)(owns[dim])
+                made = made.narrow(dim, needed.offset, needed.size)
+            made = (each.source_gradient if backward else each.result_rows)(made, dim, owns[dim])
         return made.to(x.dtype)
 
     return local

@@ -52,7 +52,7 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
             """Return the extent that a rank needs for its rows of the result."""
             found, size = taps_of(dim=dim), call.outputs[0].shape[dim]
             rows = local_extent(size, shard.num_shards, shard.coord)
-            return found.seeing(rows) if backward else found.seen(rows)
+            return found.windows_reading(rows) if backward else found.rows_read(rows)
 
         dims = range(first, first + own)
         run = partial(resampled, lambda dim: taps_of(dim=dim), dims, backward)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dtensor_core.operators.batched import batched, operand_in
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import elementwise_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Replicate, Shard
@@ -55,15 +55,15 @@ def _cross(call: Call) -> ShardingRule:
 
 
 ROWS = {
-    **alike(
+    **same_row(
         "_linalg_svd linalg_inv_ex _linalg_det _linalg_slogdet _linalg_eigh linalg_eig linalg_qr "
         "linalg_lu_factor_ex linalg_lu linalg_cholesky_ex cholesky cholesky_inverse "
         "linalg_matrix_exp geqrf linalg_ldl_factor_ex",
         batched(2),
     ),
-    **alike("linalg_solve_triangular _linalg_solve_ex", _solving(1, batched(2))),
-    **alike("cholesky_solve triangular_solve", _solving(0, batched(2))),
-    **alike("linalg_lu_solve linalg_ldl_solve", _solving(2, batched(2, pivots=1))),
+    **same_row("linalg_solve_triangular _linalg_solve_ex", _solving(1, batched(2))),
+    **same_row("cholesky_solve triangular_solve", _solving(0, batched(2))),
+    **same_row("linalg_lu_solve linalg_ldl_solve", _solving(2, batched(2, pivots=1))),
     "lu_unpack": batched(2, LU_pivots=1),
     "linalg_householder_product": batched(2, tau=1),
     "ormqr": batched(2, input2=1),

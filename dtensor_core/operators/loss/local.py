@@ -114,14 +114,14 @@ def on_local_classes(
     if positions.all:
         return called_with(op, args, kwargs, reduction=reduction)
     given = by_name(op, args, kwargs)
-    nobody = positions.count  # no local class is that
+    no_class = positions.count  # no local class has this number
     ignored = given["target"] == given["ignore_index"]
-    here = positions.local(given["target"].masked_fill(ignored, 0), nobody)[0]
-    here.masked_fill_(ignored, nobody)
+    here = positions.local(given["target"].masked_fill(ignored, 0), no_class)[0]
+    here.masked_fill_(ignored, no_class)
     weight = given["weight"]
     if weight is not None:
         pieces = [weight.narrow(0, at.offset, at.size) for at in positions.pieces if at.size]
         weight = torch.cat(pieces or [weight[:1]])
     changed = {"self": positions.not_empty(given["self"]), "target": here, "weight": weight}
-    changed |= {"reduction": reduction, "ignore_index": nobody}
+    changed |= {"reduction": reduction, "ignore_index": no_class}
     return called_with(op, args, kwargs, **changed)

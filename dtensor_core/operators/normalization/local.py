@@ -1,4 +1,4 @@
-"""Normalisations of local shards, where the normalised elements are sharded.
+"""Normalizations of local shards, where the normalized elements are sharded.
 
 Ranks share the moments of their shards, and in the backward pass two sums: two numbers per row,
 group or channel, in one all-gather. The global mean and deviation are combined from those of each
@@ -15,27 +15,27 @@ from typing import Any
 import torch
 
 from dtensor_core.operators.local_operator import Local, LocalMaker, by_name, called_with, zeros
-from dtensor_core.redistribute.partial_combine import Line
+from dtensor_core.redistribute.partial_combine import RankOrder
 from dtensor_core.spec import Spec
 
-# Makes the local operator of ranks that share moments, from their line and the results' specs.
-Shared = Callable[[Local, Line, Sequence[Spec]], Local]
+# Makes the local operator of ranks that share moments, from their order and the results' specs.
+Shared = Callable[[Local, RankOrder, Sequence[Spec]], Local]
 
 
 Dims = tuple[int, ...]
 
 
 def sharing(number: int, dims: Dims, shared: Shared | None) -> LocalMaker:
-    """Use `shared` if argument `number` is sharded along dims that are normalised together.
+    """Use `shared` if argument `number` is sharded along dims that are normalized together.
 
     Otherwise a rank with an empty shard returns zeros.
     """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
         spec = inputs[number]
-        line = Line.along(op, spec, dims, outputs[0], 2 * max(spec.dtype.itemsize, 4))
-        if line is not None and shared is not None:
-            return shared(op, line, outputs)
+        order = RankOrder.along(op, spec, dims, outputs[0], 2 * max(spec.dtype.itemsize, 4))
+        if order is not None and shared is not None:
+            return shared(op, order, outputs)
         if 0 in spec.local_shape and spec.is_sharded():
             return zeros(op, outputs)  # pyright: ignore[reportArgumentType]
         return op
@@ -48,17 +48,17 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
-def _moments(line: Line, x: torch.Tensor, dims: Dims) -> tuple[torch.Tensor, torch.Tensor]:
+def _moments(order: RankOrder, x: torch.Tensor, dims: Dims) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and variance over `dims`, which are kept."""
-    variances, means = line.gather(*torch.var_mean(x, dims, correction=0, keepdim=True))
-    parts = means.new_tensor(line.parts).view(-1, *[1] * x.ndim)
+    variances, means = order.gather(*torch.var_mean(x, dims, correction=0, keepdim=True))
+    parts = means.new_tensor(order.parts).view(-1, *[1] * x.ndim)
     mean = (means * parts).sum(0)
     return mean, ((variances + (means - mean).square()) * parts).sum(0)
 
 
-def _mean_square(line: Line, x: torch.Tensor, dims: Dims) -> torch.Tensor:
-    (means,) = line.gather(x.square().mean(dims, keepdim=True))
-    return (means * means.new_tensor(line.parts).view(-1, *[1] * x.ndim)).sum(0)
+def _mean_square(order: RankOrder, x: torch.Tensor, dims: Dims) -> torch.Tensor:
+    (means,) = order.gather(x.square().mean(dims, keepdim=True))
+    return (means * means.new_tensor(order.parts).view(-1, *[1] * x.ndim)).sum(0)
 
 
 def _scaled(
@@ -76,7 +76,7 @@ def _as(results: Sequence[torch.Tensor], outputs: Sequence[Spec]) -> tuple[torch
     )
 
 
-def _asked(
+def _requested(
     results: Sequence[torch.Tensor], wanted: Sequence[bool], outputs: Sequence[Spec]
 ) -> tuple[torch.Tensor | None, ...]:
     """Return the requested results, and None for the others."""
@@ -89,16 +89,16 @@ def _asked(
 def layer_norm_shared(dims: Dims) -> Shared:
     """Layer norm over `dims`, or rms norm, which has no mean."""
 
-    def shared(op: Local, line: Line, outputs: Sequence[Spec]) -> Local:
+    def shared(op: Local, order: RankOrder, outputs: Sequence[Spec]) -> Local:
         def norm(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
             given = by_name(op, args, kwargs)
-            x, filled, eps = given["input"], _wide(line.filled(given["input"])), given["eps"]
+            x, filled, eps = given["input"], _wide(order.filled(given["input"])), given["eps"]
             moments: tuple[torch.Tensor, ...] = ()
             if len(outputs) == 2:
-                variance = _mean_square(line, filled, dims)
+                variance = _mean_square(order, filled, dims)
                 eps = torch.finfo(filled.dtype).eps if eps is None else eps
             else:
-                mean, variance = _moments(line, filled, dims)
+                mean, variance = _moments(order, filled, dims)
                 x, moments = _wide(x) - mean, (mean,)
             rstd = (variance + eps).rsqrt()
             made = _scaled(_wide(x) * rstd, given["weight"], given.get("bias"))
@@ -112,8 +112,8 @@ def layer_norm_shared(dims: Dims) -> Shared:
 def layer_norm_gradients(dims: Dims) -> Shared:
     """The gradients of layer and rms norm over `dims`."""
 
-    def shared(op: Local, line: Line, outputs: Sequence[Spec]) -> Local:
-        count = math.prod(line.shape[dim] for dim in dims)
+    def shared(op: Local, order: RankOrder, outputs: Sequence[Spec]) -> Local:
+        count = math.prod(order.shape[dim] for dim in dims)
         leading = tuple(range(dims[0]))
 
         def gradients(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
@@ -123,16 +123,16 @@ def layer_norm_gradients(dims: Dims) -> Shared:
             scaled = _scaled(grad, given["weight"], None)
             along = (scaled * normed).sum(dims, keepdim=True)
             if given.get("mean") is None:
-                (along,) = line.sum(along)
+                (along,) = order.sum(along)
             else:
-                ones, along = line.sum(scaled.sum(dims, keepdim=True), along)
+                ones, along = order.sum(scaled.sum(dims, keepdim=True), along)
                 scaled = scaled - ones / count
             of_x = rstd * (scaled - normed * (along / count))
             of_weight, of_bias = grad * normed, grad
             if leading:
                 of_weight, of_bias = of_weight.sum(leading), of_bias.sum(leading)
             mask = given["output_mask"]
-            return _asked((of_x, of_weight, of_bias)[: len(mask)], mask, outputs)
+            return _requested((of_x, of_weight, of_bias)[: len(mask)], mask, outputs)
 
         return gradients
 
@@ -163,20 +163,20 @@ class _Groups:
         ids: The group of every rank's slots, among those of `moments`.
     """
 
-    def __init__(self, line: Line, x: torch.Tensor, number: int, moments: Spec) -> None:
-        shape, self._line = line.shape, line
+    def __init__(self, order: RankOrder, x: torch.Tensor, number: int, moments: Spec) -> None:
+        shape, self._order = order.shape, order
         self.each, self.number = shape[1] // number, moments.local_shape[1]
         base = moments.extents(1)[0].offset
-        starts = [line.offset(1, coords) for coords in line.coords]
+        starts = [order.offset(1, coords) for coords in order.coords]
         channels_of_ranks = [
-            range(at, at + each[1]) for at, each in zip(starts, line.shapes, strict=True)
+            range(at, at + each[1]) for at, each in zip(starts, order.shapes, strict=True)
         ]
         firsts = [channels[0] // self.each for channels in channels_of_ranks]
         lasts = [channels[-1] // self.each for channels in channels_of_ranks]
         self.slots = max(map(operator.sub, lasts, firsts)) + 1
-        channel = torch.arange(x.shape[1], device=x.device) + line.offset(1)
+        channel = torch.arange(x.shape[1], device=x.device) + order.offset(1)
         group = channel // self.each
-        self.mine = (group - line.offset(1) // self.each).clamp(0, self.slots - 1)
+        self.mine = (group - order.offset(1) // self.each).clamp(0, self.slots - 1)
         self.groups = (group - base).clamp(0, self.number - 1)
         ids = [[first + slot - base for slot in range(self.slots)] for first in firsts]
         # A slot beyond the last group is empty; it adds 0, to whichever group it is clamped to.
@@ -185,7 +185,7 @@ class _Groups:
             [sum(c // self.each == first + slot for c in channels) for slot in range(self.slots)]
             for channels, first in zip(channels_of_ranks, firsts, strict=True)
         ]
-        places = [[math.prod(each[2:])] for each in line.shapes]
+        places = [[math.prod(each[2:])] for each in order.shapes]
         self.count = self.each * math.prod(shape[2:])
         numbers = _wide(x.new_tensor(counts)) * x.new_tensor(places)
         self.parts = numbers / self.count
@@ -207,7 +207,7 @@ class _Groups:
         counts = self.added(torch.ones_like(mean[:1])).clamp(min=1)
         means = self.added(mean) / counts
         spread = variance + (mean - means[:, self.mine]).square()
-        means, variances = self._line.gather(means, self.added(spread) / counts)
+        means, variances = self._order.gather(means, self.added(spread) / counts)
         parts = self.parts.unsqueeze(1)
         mean = self.joined(means * parts)
         apart = means - mean[:, self.ids].transpose(0, 1)
@@ -215,11 +215,11 @@ class _Groups:
 
     def sums(self, *of_channels: torch.Tensor) -> list[torch.Tensor]:
         """Return sums of [n, c] over each group, one per channel."""
-        found = self._line.gather(*(self.added(each) for each in of_channels))
+        found = self._order.gather(*(self.added(each) for each in of_channels))
         return [self.joined(each)[:, self.groups] for each in found]
 
 
-def sharing_groups(way: Callable[[Local, Line, Sequence[Spec], Spec], Local]) -> LocalMaker:
+def sharing_groups(way: Callable[[Local, RankOrder, Sequence[Spec], Spec], Local]) -> LocalMaker:
     """Use group norm or its gradients in the form `way` if any ranks share a group."""
     backward = way is group_norm_gradients
 
@@ -227,9 +227,9 @@ def sharing_groups(way: Callable[[Local, Line, Sequence[Spec], Spec], Local]) ->
         spec, moments = (inputs[1], inputs[2]) if backward else (inputs[0], outputs[1])
         apart = [axis for axis, each in enumerate(moments.placements) if each.sharded_dim == 1]
         summary_bytes = 2 * max(spec.dtype.itemsize, 4)
-        line = Line.along(op, spec, range(1, spec.ndim), outputs[0], summary_bytes, apart)
-        if line is not None:
-            return way(op, line, outputs, moments)
+        order = RankOrder.along(op, spec, range(1, spec.ndim), outputs[0], summary_bytes, apart)
+        if order is not None:
+            return way(op, order, outputs, moments)
         if 0 in spec.local_shape and spec.is_sharded():
             return zeros(op, outputs)  # pyright: ignore[reportArgumentType]
         return _of_local_sizes(op, spec)
@@ -237,13 +237,13 @@ def sharing_groups(way: Callable[[Local, Line, Sequence[Spec], Spec], Local]) ->
     return maker  # pyright: ignore[reportReturnType]
 
 
-def group_norm_shared(op: Local, line: Line, outputs: Sequence[Spec], moments: Spec) -> Local:
+def group_norm_shared(op: Local, order: RankOrder, outputs: Sequence[Spec], moments: Spec) -> Local:
     """Group norm with sharded positions, or with sharded channels of a group."""
 
     def norm(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         given = by_name(op, args, kwargs)
-        x, filled = _wide(given["input"]), _wide(line.filled(given["input"]))
-        groups = _Groups(line, filled, given["group"], moments)
+        x, filled = _wide(given["input"]), _wide(order.filled(given["input"]))
+        groups = _Groups(order, filled, given["group"], moments)
         places = [1] * (x.ndim - 2)
         mean, variance = groups.moments(filled)
         rstd = (variance + given["eps"]).rsqrt()
@@ -264,13 +264,15 @@ def _per_channel(tensor: torch.Tensor | None, places: Sequence[int]) -> torch.Te
     return None if tensor is None else _wide(tensor).view(-1, *places)
 
 
-def group_norm_gradients(op: Local, line: Line, outputs: Sequence[Spec], moments: Spec) -> Local:
+def group_norm_gradients(
+    op: Local, order: RankOrder, outputs: Sequence[Spec], moments: Spec
+) -> Local:
     """The gradients of group norm with sharded positions or channels of a group."""
 
     def gradients(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         given = by_name(op, args, kwargs)
         grad, x = _wide(given["grad_out"]), _wide(given["input"])
-        groups = _Groups(line, x, given["group"], moments)
+        groups = _Groups(order, x, given["group"], moments)
         places = [1] * (x.ndim - 2)
         mean, rstd = (
             _wide(given[n])[:, groups.groups].view(*x.shape[:2], *places) for n in ("mean", "rstd")
@@ -282,7 +284,7 @@ def group_norm_gradients(op: Local, line: Line, outputs: Sequence[Spec], moments
         of_x = rstd * (scaled - ones - normed * along)
         others = (0, *range(2, x.ndim))
         results = (of_x, (grad * normed).sum(others), grad.sum(others))
-        return _asked(results, given["output_mask"], outputs)
+        return _requested(results, given["output_mask"], outputs)
 
     return gradients
 
@@ -302,13 +304,13 @@ def known_moments(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | No
 def batch_norm_shared(dims: Dims) -> Shared:
     """Batch norm over `dims` (samples and positions); may update running stats."""
 
-    def shared(op: Local, line: Line, outputs: Sequence[Spec]) -> Local:
-        count = math.prod(line.shape[dim] for dim in dims)
-        places = [1] * (len(line.shape) - 2)
+    def shared(op: Local, order: RankOrder, outputs: Sequence[Spec]) -> Local:
+        count = math.prod(order.shape[dim] for dim in dims)
+        places = [1] * (len(order.shape) - 2)
 
         def norm(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
             given = by_name(op, args, kwargs)
-            mean, variance = _moments(line, _wide(line.filled(given["input"])), dims)
+            mean, variance = _moments(order, _wide(order.filled(given["input"])), dims)
             rstd = (variance + given["eps"]).rsqrt()
             weight, bias = (
                 each if each is None else each.view(-1, *places)
@@ -316,7 +318,7 @@ def batch_norm_shared(dims: Dims) -> Shared:
             )
             made = _scaled((_wide(given["input"]) - mean) * rstd, weight, bias)
             running: list[torch.Tensor] = []
-            # Running variances are unbiased, whereas the normalisation uses the biased one.
+            # Running variances are unbiased, whereas the normalization uses the biased one.
             spread = variance * count / max(count - 1, 1)
             for name, now in (("running_mean", mean), ("running_var", spread)):
                 if given.get(name) is not None:
@@ -338,9 +340,9 @@ def batch_norm_shared(dims: Dims) -> Shared:
 def batch_norm_gradients(dims: Dims) -> Shared:
     """The gradients of batch norm over `dims`."""
 
-    def shared(op: Local, line: Line, outputs: Sequence[Spec]) -> Local:
-        count = math.prod(line.shape[dim] for dim in dims)
-        places = [1] * (len(line.shape) - 2)
+    def shared(op: Local, order: RankOrder, outputs: Sequence[Spec]) -> Local:
+        count = math.prod(order.shape[dim] for dim in dims)
+        places = [1] * (len(order.shape) - 2)
 
         def gradients(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
             given = by_name(op, args, kwargs)
@@ -348,11 +350,11 @@ def batch_norm_gradients(dims: Dims) -> Shared:
             mean, rstd = (_wide(each).view(-1, *places) for each in (given["save_mean"], rstd))
             grad, x = _wide(given["grad_out"]), _wide(given["input"])
             normed = (x - mean) * rstd
-            ones, along = line.sum(grad.sum(dims, True), (grad * normed).sum(dims, True))
+            ones, along = order.sum(grad.sum(dims, True), (grad * normed).sum(dims, True))
             of_x = rstd * (grad - ones / count - normed * (along / count))
             if given["weight"] is not None:
                 of_x = of_x * given["weight"].view(-1, *places)
-            return _asked((of_x, along, ones), given["output_mask"], outputs)
+            return _requested((of_x, along, ones), given["output_mask"], outputs)
 
         return gradients
 

@@ -1,6 +1,6 @@
-"""Normalisations: every dimension may be sharded.
+"""Normalizations: every dimension may be sharded.
 
-Elements that are normalised together share one mean and one deviation. Where they are sharded, one
+Elements that are normalized together share one mean and one deviation. Where they are sharded, one
 all-gather shares each rank's two statistics of every row, group or channel, and in the backward
 pass two sums. Means and deviations are combined as by Chan, Golub and LeVeque (1979). Gradients of
 weight and bias are partial sums along sharded dimensions that they are broadcast over, except for
@@ -42,11 +42,11 @@ def _kept(results: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
     return tuple(each for each, is_wanted in zip(results, wanted, strict=True) if is_wanted)
 
 
-# Layer and rms norm: normalisation over the last dims.
+# Layer and rms norm: normalization over the last dims.
 
 
 def _layer(call: Call) -> tuple[Operand, Operand, Dims]:
-    """Return operands of the input and of moments, and the normalised dims."""
+    """Return operands of the input and of moments, and the normalized dims."""
     ndim = call.argument("input").ndim
     dims = tuple(range(ndim - len(call.argument("normalized_shape")), ndim))
     full = full_operand(call.argument("input").shape)
@@ -78,7 +78,7 @@ def _layer_norm_backward(call: Call) -> ShardingRule:
     )
 
 
-# Group norm: normalisation over the channels of a group and all positions.
+# Group norm: normalization over the channels of a group and all positions.
 
 
 def _channels(call: Call) -> tuple[Operand, dict[str, int]]:
@@ -144,11 +144,11 @@ def _group_norm_backward(call: Call) -> ShardingRule:
     return _sharing_groups(rule, call)
 
 
-# Batch norm: normalisation over all samples and positions, which are counted.
+# Batch norm: normalization over all samples and positions, which are counted.
 
 
 def _batch(call: Call) -> tuple[dict[str, Operand], Dims]:
-    """Return operands by name (`weight` for one number per channel), and the normalised dims."""
+    """Return operands by name (`weight` for one number per channel), and the normalized dims."""
     full = full_operand(call.argument("input").shape)
     dims = tuple(dim for dim in range(len(full)) if dim != 1)
     every = dict.fromkeys(("input", "grad_out"), full)

@@ -15,12 +15,12 @@ import torch
 
 from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.windows import Part, fitted
+from dtensor_core.operators.windows import WindowPart, fitted
 from dtensor_core.redistribute.halo_exchange import Rows
 
 
 @dataclass(frozen=True)
-class Pool:
+class PooledWindows:
     """The windows of each pooled spatial dim; dim `first` is the first spatial one.
 
     `sizes` are the sizes of the spatial dims.
@@ -41,10 +41,10 @@ class Pool:
         return count - 1 if self.ceil and (count - 1) * windows.step >= behind else count
 
 
-def pooled(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
+def pooled(pool: PooledWindows, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
     """Make the pool, on the rows that its windows read."""
     parts = {
-        dim: Part.within(pool.windows[dim], own)
+        dim: WindowPart.within(pool.windows[dim], own)
         for dim, own in _owns(pool, shards, "count").items()
     }
 
@@ -68,15 +68,15 @@ def pooled(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]
 
 
 # From the position of a row in one tensor to that in another.
-_Move = Callable[[torch.Tensor], torch.Tensor]
+_PositionMap = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _moved(
     indices: torch.Tensor,
-    pool: Pool,
+    pool: PooledWindows,
     before: Sequence[int],
     after: Sequence[int],
-    moves: Mapping[int, _Move],
+    moves: Mapping[int, _PositionMap],
 ) -> torch.Tensor:
     """Convert flat indices between tensors of other spatial sizes and row positions."""
     if list(before) == list(after) and not moves:
@@ -91,18 +91,20 @@ def _moved(
     return made
 
 
-def _behind(starts: Mapping[int, int]) -> dict[int, _Move]:
+def _behind(starts: Mapping[int, int]) -> dict[int, _PositionMap]:
     return {dim: partial(torch.add, other=start) for dim, start in starts.items() if start}
 
 
-def adapted(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
+def adapted(
+    pool: PooledWindows, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]
+) -> Local:
     """Make the adaptive pool: one call per window size, on windows laid out one after the other."""
     owns = _owns(pool, shards, "count")
-    groups = {dim: pool.windows[dim].alike(own) for dim, own in owns.items()}
-    starts = {dim: pool.windows[dim].seen(own).offset for dim, own in owns.items()}
+    groups = {dim: pool.windows[dim].by_size(own) for dim, own in owns.items()}
+    starts = {dim: pool.windows[dim].rows_read(own).offset for dim, own in owns.items()}
 
     def over(
-        x: torch.Tensor, left: Sequence[int], size: Sequence[int], moves: dict[int, _Move]
+        x: torch.Tensor, left: Sequence[int], size: Sequence[int], moves: dict[int, _PositionMap]
     ) -> list[torch.Tensor]:
         if not left:
             made = op(x, size)
@@ -131,12 +133,14 @@ def adapted(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding
     return local
 
 
-def shared_out(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
+def shared_out(
+    pool: PooledWindows, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]
+) -> Local:
     """Make the gradient of an adaptive average pool, with one call per window size."""
     owns = _owns(pool, shards)
-    seeing = {dim: pool.windows[dim].seeing(own) for dim, own in owns.items()}
-    groups = {dim: pool.windows[dim].alike(each) for dim, each in seeing.items()}
-    blocks = {dim: pool.windows[dim].seen(each) for dim, each in seeing.items()}
+    windows_reading = {dim: pool.windows[dim].windows_reading(own) for dim, own in owns.items()}
+    groups = {dim: pool.windows[dim].by_size(each) for dim, each in windows_reading.items()}
+    blocks = {dim: pool.windows[dim].rows_read(each) for dim, each in windows_reading.items()}
 
     def over(grad: torch.Tensor, left: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
         if not left:
@@ -160,11 +164,13 @@ def shared_out(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisShard
     return local
 
 
-def spread(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
+def spread(pool: PooledWindows, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
     """Make the gradient of an average pool."""
     owns = _owns(pool, shards)
-    seeing = {dim: pool.windows[dim].seeing(own) for dim, own in owns.items()}
-    parts = {dim: Part.within(pool.windows[dim], each) for dim, each in seeing.items()}
+    windows_reading = {dim: pool.windows[dim].windows_reading(own) for dim, own in owns.items()}
+    parts = {
+        dim: WindowPart.within(pool.windows[dim], each) for dim, each in windows_reading.items()
+    }
 
     def local(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> torch.Tensor:
         grad, _ = rows([grad, x])
@@ -174,7 +180,7 @@ def spread(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]
         for dim, part in parts.items():
             shape[dim] = part.block.size
             count = pool.count(dim, part.block.size)
-            grad = fitted(grad, dim, seeing[dim], Extent(part.made.offset, count))
+            grad = fitted(grad, dim, windows_reading[dim], Extent(part.made.offset, count))
         made = op(grad, x.new_empty(shape), *args)
         for dim, part in parts.items():
             made = fitted(made, dim, part.block, owns[dim])
@@ -183,11 +189,14 @@ def spread(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]
     return local
 
 
-def scattered(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
+def scattered(
+    pool: PooledWindows, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]
+) -> Local:
     """Make the gradient of a max pool: each element is added at its index."""
     owns = _owns(pool, shards)
     blocks = {
-        dim: pool.windows[dim].seen(pool.windows[dim].seeing(own)) for dim, own in owns.items()
+        dim: pool.windows[dim].rows_read(pool.windows[dim].windows_reading(own))
+        for dim, own in owns.items()
     }
 
     def local(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -210,7 +219,9 @@ def scattered(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, AxisShardi
     return local
 
 
-def _owns(pool: Pool, shards: Mapping[int, AxisSharding], what: str = "size") -> dict[int, Extent]:
+def _owns(
+    pool: PooledWindows, shards: Mapping[int, AxisSharding], what: str = "size"
+) -> dict[int, Extent]:
     """Return this rank's rows, or its windows, of each sharded dim."""
     return {
         dim: local_extent(getattr(pool.windows[dim], what), shard.num_shards, shard.coord)

@@ -16,7 +16,7 @@ from dtensor_core.operators.batched import batched
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.pooling.local import (
-    Pool,
+    PooledWindows,
     adapted,
     pooled,
     scattered,
@@ -29,7 +29,7 @@ from dtensor_core.operators.windows import Shares, Windows, per_dim
 from dtensor_core.placement import Shard
 
 
-def _fixed(call: Call, own: int) -> Pool:
+def _fixed(call: Call, own: int) -> PooledWindows:
     """Return windows of given kernel, stride, padding and dilation."""
     x, out = (call.argument("self"), call.outputs[0])
     if call.op._schema.name.endswith("_backward"):
@@ -48,20 +48,20 @@ def _fixed(call: Call, own: int) -> Pool:
         )
         for n in range(own)
     }
-    return Pool(windows, first, x.shape[first:], bool(call.argument("ceil_mode")))
+    return PooledWindows(windows, first, x.shape[first:], bool(call.argument("ceil_mode")))
 
 
-def _adaptive(call: Call, own: int) -> Pool:
+def _adaptive(call: Call, own: int) -> PooledWindows:
     """Return adaptive windows, which divide the input."""
     x, out = (call.argument("self"), call.outputs[0])
     if call.op._schema.name.endswith("_backward"):
         out = call.argument("grad_output")
     dims = [dim for dim in range(x.ndim - own, x.ndim) if x.shape[dim] and out.shape[dim]]
     windows = {dim: Shares(x.shape[dim], out.shape[dim]) for dim in dims}
-    return Pool(windows, x.ndim - own, x.shape[x.ndim - own :])
+    return PooledWindows(windows, x.ndim - own, x.shape[x.ndim - own :])
 
 
-def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) -> Row:
+def _pooling(own: int, windows_of: Callable[[Call, int], PooledWindows], **options: Any) -> Row:
     """Make a row of a pool over `own` dims; further results are indices."""
     base = batched(own, **options)
 
@@ -73,7 +73,7 @@ def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) 
 
         def wanted(dim: int, shard: AxisSharding) -> Extent:
             windows = pool.windows[dim]
-            return windows.seen(local_extent(windows.count, shard.num_shards, shard.coord))
+            return windows.rows_read(local_extent(windows.count, shard.num_shards, shard.coord))
 
         for dim in pool.windows:
             wants = {0: partial(wanted, dim)}
@@ -84,7 +84,7 @@ def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) 
     return replace(base, build=build, text=base.text.replace("!", ""))
 
 
-def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
+def _unpooling(own: int, windows_of: Callable[[Call, int], PooledWindows]) -> Row:
     """Make a row of a pool's gradient: an average has an operator, a maximum has indices."""
     base = batched(own, linear=True)
 
@@ -97,7 +97,9 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
 
         def wanted(dim: int, shard: AxisSharding) -> Extent:
             windows = pool.windows[dim]
-            return windows.seeing(local_extent(windows.size, shard.num_shards, shard.coord))
+            return windows.windows_reading(
+                local_extent(windows.size, shard.num_shards, shard.coord)
+            )
 
         for dim in pool.windows:
             wants: dict[int, Callable[[AxisSharding], Extent]] = dict.fromkeys(

@@ -24,7 +24,7 @@ _OPTIONS = frozenset(("dtype", "layout", "device", "pin_memory", "memory_format"
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """The in-place operator that fills a tensor, and its `grain` (see `draws`).
+    """The in-place operator that fills a tensor, and its `grain` (see `sharded_rng`).
 
     `first` are arguments that precede those of the call.
     """

@@ -21,7 +21,7 @@ from dtensor_core.operators.random.local import (
     sampling,
     writes_first,
 )
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import elementwise_rule, replicated_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
@@ -73,7 +73,9 @@ def _rrelu(call: Call) -> ShardingRule:
 
 
 ROWS = {name: _elementwise(sampling(sampler)) for name, sampler in SAMPLERS.items()}
-ROWS |= alike("normal.Tensor_Tensor normal.Tensor_float normal.float_Tensor", _elementwise(normal))
+ROWS |= same_row(
+    "normal.Tensor_Tensor normal.Tensor_float normal.float_Tensor", _elementwise(normal)
+)
 ROWS |= {
     "bernoulli": _elementwise(comparing(aten.bernoulli.default)),
     "bernoulli.Tensor": _elementwise(comparing(aten.bernoulli.Tensor)),
@@ -81,8 +83,8 @@ ROWS |= {
     "native_dropout": _elementwise(dropout, "elementwise, mask drawn for the full tensor"),
     "rrelu_with_noise": Row(_rrelu, "replicated, the noise with its layout"),
 }
-ROWS |= alike("rrelu_with_noise_backward _standard_gamma_grad", OPAQUE)
-ROWS |= alike(
+ROWS |= same_row("rrelu_with_noise_backward _standard_gamma_grad", OPAQUE)
+ROWS |= same_row(
     "poisson binomial _standard_gamma _sample_dirichlet",
     Row(replicated_rule, "replicated: values decide how many numbers are drawn"),
 )

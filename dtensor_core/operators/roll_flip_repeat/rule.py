@@ -70,13 +70,13 @@ def _repeat(call: Call) -> RowChange:
 def _rot90(call: Call) -> ShardingRule:
     """Half a turn flips two dims; a quarter turn flips one of them and then swaps them."""
     shape = call.specs[0].shape
-    turns = int(call.argument("k")) % 4
+    quarters = int(call.argument("k")) % 4
     one, other = (dim % len(shape) for dim in call.argument("dims"))
     full = full_operand(shape)
     out = list(full)
-    if turns % 2:
+    if quarters % 2:
         out[one], out[other] = out[other], out[one]
-    flipped = ((), (f"d{other}",), (f"d{one}", f"d{other}"), (f"d{one}",))[turns]
+    flipped = ((), (f"d{other}",), (f"d{one}", f"d{other}"), (f"d{one}",))[quarters]
     return structural_rule((full,), (tuple(out),), factor_sizes(shape), flipped)
 
 

@@ -11,29 +11,29 @@ from typing import Any
 import torch
 
 from dtensor_core.operators.local_operator import Local, accumulation_dtype
-from dtensor_core.redistribute.partial_combine import Line
+from dtensor_core.redistribute.partial_combine import RankOrder
 
 aten = torch.ops.aten
 
 
-def logs(op: Local, line: Line) -> Local:
+def logs(op: Local, order: RankOrder) -> Local:
     """Make logsumexp."""
 
     def log_of_sum(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
-        (ranks,) = line.gather(op(line.filled(x), dim, keepdim))
+        (ranks,) = order.gather(op(order.filled(x), dim, keepdim))
         return op(ranks, [0])
 
     return log_of_sum
 
 
-def normed(op: Local, line: Line) -> Local:
+def normed(op: Local, order: RankOrder) -> Local:
     """Make softmax or its logarithm; rows with an infinity become nan, as on one device."""
     name = op._schema.name.removeprefix("aten::")  # pyright: ignore
 
     def softmax(x: torch.Tensor, dim: int, to: Any = None, **kwargs: Any) -> torch.Tensor:
         result = to if isinstance(to, torch.dtype) else torch.float32 if to else x.dtype
         values = x.to(accumulation_dtype(result))
-        (ranks,) = line.gather(line.filled(values).logsumexp(dim, keepdim=True))
+        (ranks,) = order.gather(order.filled(values).logsumexp(dim, keepdim=True))
         total = ranks.logsumexp(0)
         # Otherwise a finite value minus infinity would give 0, where one device gives nan.
         total = total.masked_fill(total == math.inf, math.nan)
@@ -45,7 +45,7 @@ def normed(op: Local, line: Line) -> Local:
     return softmax
 
 
-def normed_backward(op: Local, line: Line) -> Local:
+def normed_backward(op: Local, order: RankOrder) -> Local:
     """Make the gradient of a softmax, or of its logarithm."""
     is_log = "log" in op._schema.name  # pyright: ignore[reportFunctionMemberAccess]
 
@@ -53,7 +53,7 @@ def normed_backward(op: Local, line: Line) -> Local:
         grad: torch.Tensor, output: torch.Tensor, dim: int, dtype: torch.dtype
     ) -> torch.Tensor:
         slope, out = (each.to(accumulation_dtype(output.dtype)) for each in (grad, output))
-        (ranks,) = line.gather((slope if is_log else slope * out).sum(dim, keepdim=True))
+        (ranks,) = order.gather((slope if is_log else slope * out).sum(dim, keepdim=True))
         total = ranks.sum(0)
         return (slope - out.exp() * total if is_log else (slope - total) * out).to(dtype)
 

@@ -10,7 +10,7 @@ import torch
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import accumulation_dtype
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import (
     reduced_dims,
     replicated_dim,
@@ -40,7 +40,7 @@ def _softmax(call: Call) -> ShardingRule:
 
 ROWS = {
     "logsumexp": Row(_log_of_sum, "sharded dim: one of each rank"),
-    **alike(
+    **same_row(
         "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data",
         Row(_softmax, "sharded dim: a sum of each rank"),
     ),

@@ -10,7 +10,7 @@ import torch
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import (
     reduced_dims,
     replicated_dim,
@@ -55,10 +55,10 @@ def _sorted_and_sought(call: Call) -> ShardingRule:
     """Each shard of the sorted dim counts the elements before a value; the counts are summed."""
     buckets = call.op._schema.name == "aten::bucketize"
     given = [call.argument("self"), call.argument("boundaries" if buckets else "sorted_sequence")]
-    values, line = given if isinstance(given[0], Spec) else (None, given[1])
+    values, order = given if isinstance(given[0], Spec) else (None, given[1])
     sought = full_operand(values.shape if values else ())
-    own = tuple(sought[: line.ndim - 1]) if line.ndim > 1 else ()
-    sizes = {**factor_sizes(values.shape if values else ()), "s": line.shape[-1]}
+    own = tuple(sought[: order.ndim - 1]) if order.ndim > 1 else ()
+    sizes = {**factor_sizes(values.shape if values else ()), "s": order.shape[-1]}
     operands = ((*own, ("s",)), *([sought] if values else []))
     rest = [(*own, ("s",))] * (len(call.specs) - len(operands))
     return ShardingRule(
@@ -83,13 +83,15 @@ def _is_in(call: Call) -> ShardingRule:
 
 
 ROWS = {
-    **alike("searchsorted bucketize", Row(_sorted_and_sought, "sorted dim: sum of shards")),
+    **same_row("searchsorted bucketize", Row(_sorted_and_sought, "sorted dim: sum of shards")),
     "isin": Row(_is_in, "test elements: max or min of shards"),
-    **alike("max.dim min.dim argmax argmin", Row(_extreme, "sharded dim: the best of each rank")),
+    **same_row(
+        "max.dim min.dim argmax argmin", Row(_extreme, "sharded dim: the best of each rank")
+    ),
     "aminmax": Row(_both_extremes, "sharded dim: both of each rank"),
     "topk": Row(_top, "sharded dim: the best k of each rank"),
-    **alike("sort", Row(replicated_dim, "dim replicated")),
-    **alike(
+    **same_row("sort", Row(replicated_dim, "dim replicated")),
+    **same_row(
         "median nanmedian kthvalue mode", Row(replicated_reduced_dims, "dim replicated, reduced")
     ),
 }

@@ -13,7 +13,7 @@ import torch
 
 from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.windows import Part, Windows, extent, fitted
+from dtensor_core.operators.windows import WindowPart, Windows, extent, fitted
 from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
@@ -36,20 +36,20 @@ class Columns:
         end = -(-(own.offset + own.size) // self.width)
         return own, extent(own.offset // self.width, end) if own.size else Extent(0, 0)
 
-    def seen(self, shard: AxisSharding) -> Extent:
+    def rows_read(self, shard: AxisSharding) -> Extent:
         """Return the rows that the columns of a rank are made from."""
-        return self.windows.seen(self.patches(shard)[1])
+        return self.windows.rows_read(self.patches(shard)[1])
 
-    def seeing(self, shard: AxisSharding) -> Extent:
+    def windows_reading(self, shard: AxisSharding) -> Extent:
         """Return the columns that the rows of a rank contribute to."""
         own = local_extent(self.windows.size, shard.num_shards, shard.coord)
-        found = self.windows.seeing(own)
+        found = self.windows.windows_reading(own)
         return Extent(found.offset * self.width, found.size * self.width)
 
     def to_columns(self, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
         """Make the operator from rows to columns."""
         own, patches = self.patches(shards[self.dim])
-        part = Part.of_windows(self.windows, patches)
+        part = WindowPart.of_windows(self.windows, patches)
 
         def local(
             x: torch.Tensor, kernel: _Ints, gap: _Ints, pad: _Ints, step: _Ints
@@ -69,7 +69,7 @@ class Columns:
         """Make the operator that sums columns into rows."""
         dim, shard = self.dim, shards[self.dim]
         own = local_extent(self.windows.size, shard.num_shards, shard.coord)
-        part = Part.of_rows(self.windows, own)
+        part = WindowPart.of_rows(self.windows, own)
 
         def local(
             x: torch.Tensor, size: _Ints, kernel: _Ints, gap: _Ints, pad: _Ints, step: _Ints

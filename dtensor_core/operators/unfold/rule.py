@@ -67,10 +67,11 @@ def _placed(call: Call) -> ShardingRule:
     if 0 not in size and (0 in spec.shape or not _are_elements(spec, reach, size, stride, offset)):
         raise RuleError(
             four_parts(
-                asked=f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, offset {offset}",
+                summary=f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, "
+                f"offset {offset}",
                 found=f"{spec.text}, whose elements have strides {spec.stride}",
-                why="it selects memory outside of the tensor's elements, which a DTensor does "
-                "not store",
+                why="some positions are outside of the tensor's elements, which are all that a "
+                "DTensor stores",
                 hint="call it on the tensor that this one is a view of; offsets count from a "
                 "tensor's own first element",
             )
@@ -109,7 +110,7 @@ def _windowed(call: Call, dim: int, windows: Windows) -> ShardingRule:
         return local
 
     def wanted(shard: AxisSharding) -> Extent:
-        return windows.seen(local_extent(windows.count, shard.num_shards, shard.coord))
+        return windows.rows_read(local_extent(windows.count, shard.num_shards, shard.coord))
 
     def run(op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
         take = unfolded(local_extent(windows.count, shards[dim].num_shards, shards[dim].coord).size)
@@ -137,7 +138,7 @@ def _unfold_backward(call: Call) -> ShardingRule:
 
     def run(op: Local, rows: Rows, shards: Mapping[int, AxisSharding]) -> Local:
         own = owned(shards[dim])
-        block = windows.seen(windows.seeing(own))
+        block = windows.rows_read(windows.windows_reading(own))
 
         def local(grad: torch.Tensor, input_sizes: Sequence[int], *args: Any) -> torch.Tensor:
             (grad,) = rows([grad])
@@ -150,20 +151,20 @@ def _unfold_backward(call: Call) -> ShardingRule:
 
         return local
 
-    wants = {0: lambda shard: windows.seeing(owned(shard))}
+    wants = {0: lambda shard: windows.windows_reading(owned(shard))}
     rule = exchanging_rows(replace(rule, algebra="linear"), call, dim, wants, [Shard(dim)], run)
     return rule
 
 
 def _columns(call: Call) -> ShardingRule:
     """Patches of an image as columns, and back; a channel has one row per position in a patch."""
-    forth = call.op._schema.name.endswith("im2col")
-    image, columns = (call.specs[0].shape, call.outputs[0].shape)[:: 1 if forth else -1]
+    is_im2col = call.op._schema.name.endswith("im2col")
+    image, columns = (call.specs[0].shape, call.outputs[0].shape)[:: 1 if is_im2col else -1]
     samples: Operand = (("n",),) * (len(image) - 3)
     operands = (*samples, ("c",), (), ()), (*samples, ("c", "k"), ())
     sizes = {"n": image[0]} if samples else {}
     sizes |= {"c": image[-3], "k": columns[-2] // image[-3]}
-    inputs, outputs = operands if forth else operands[::-1]
+    inputs, outputs = operands if is_im2col else operands[::-1]
     rule = ShardingRule(
         (inputs,), (outputs,), sizes, frozenset("k"), terms=((0,),), algebra="linear"
     )
@@ -179,7 +180,8 @@ def _columns(call: Call) -> ShardingRule:
     windows = Windows(image[-2], rows, step[0], gap[0] * (kernel[0] - 1) + 1, pad[0])
     dim = len(image) - 2
     found = Columns(windows, width, dim)
-    wanted, run = (found.seen, found.to_columns) if forth else (found.seeing, found.to_image)
+    forward, backward = (found.rows_read, found.to_columns), (found.windows_reading, found.to_image)
+    wanted, run = forward if is_im2col else backward
     return exchanging_rows(rule, call, dim, {0: wanted}, [Shard(dim)], run)
 
 

@@ -13,24 +13,24 @@ from typing import Any
 import torch
 
 from dtensor_core.operators.local_operator import Local, accumulation_dtype
-from dtensor_core.redistribute.partial_combine import Line
+from dtensor_core.redistribute.partial_combine import RankOrder
 
 aten = torch.ops.aten
 
 
-def moments(dims: tuple[int, ...]) -> Callable[[Local, Line], Local]:
+def moments(dims: tuple[int, ...]) -> Callable[[Local, RankOrder], Local]:
     """Return a maker of variances and standard deviations over these dims."""
 
-    def run(op: Local, line: Line) -> Local:
+    def run(op: Local, order: RankOrder) -> Local:
         name = op._schema.name.removeprefix("aten::")  # pyright: ignore
-        counts = [math.prod(shape[dim] for dim in dims) for shape in line.shapes]
+        counts = [math.prod(shape[dim] for dim in dims) for shape in order.shapes]
 
         def moments(
             x: torch.Tensor, *unused: Any, correction: Any = None, keepdim: bool = False
         ) -> Any:
-            filled = line.filled(x).to(accumulation_dtype(x.dtype))
+            filled = order.filled(x).to(accumulation_dtype(x.dtype))
             variance, mean = aten.var_mean.correction(filled, dims, correction=0, keepdim=keepdim)
-            variances, means = line.gather(variance, mean)
+            variances, means = order.gather(variance, mean)
             weights = means.new_tensor(counts, dtype=variance.dtype)
             weights = weights.view(-1, *[1] * mean.ndim)
             mean = (means * weights).sum(0) / sum(counts)

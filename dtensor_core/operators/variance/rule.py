@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import accumulation_dtype
-from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import reduced_dims, replicated_reduced_dims
 from dtensor_core.operators.sharding_rule import ShardingRule
 from dtensor_core.operators.summary_merge import merged
@@ -22,4 +22,6 @@ def _variance(call: Call) -> ShardingRule:
     return merged(replicated_reduced_dims(call), call, dims, summary_bytes, moments(dims))
 
 
-ROWS = alike("var std var_mean std_mean", Row(_variance, "sharded dim: the moments of each rank"))
+ROWS = same_row(
+    "var std var_mean std_mean", Row(_variance, "sharded dim: the moments of each rank")
+)

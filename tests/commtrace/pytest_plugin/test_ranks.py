@@ -306,4 +306,4 @@ def test_it():
     pass
 """)
     assert before == (BaseProcess.start, subprocess.Popen.__init__, DeviceMesh.__init__)
-    assert observe.looker is None
+    assert observe.harness_observer is None

@@ -15,9 +15,9 @@ def test_the_mode_is_that_of_commtrace() -> None:
     assert set(debug.__all__) <= set(dir(debug))
 
 
-def test_without_commtrace_the_mode_says_what_is_missing(monkeypatch) -> None:
+def test_without_commtrace_the_error_names_the_missing_package(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "commtrace", None)
-    with pytest.raises(ImportError, match="it is commtrace that sees communication"):
+    with pytest.raises(ImportError, match="CommDebugMode is implemented by commtrace"):
         debug.CommDebugMode  # noqa: B018
 
 

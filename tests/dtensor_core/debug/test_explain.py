@@ -62,7 +62,7 @@ def test_the_text_is_for_the_terminal(mesh) -> None:
     assert str(explain(lambda: a + a)).splitlines()[0] == "operators: 1, communicating: 0"
 
 
-def test_it_tells_what_really_happens_and_leaves_no_trace(mesh) -> None:
+def test_it_reports_what_really_happens_and_leaves_no_trace(mesh) -> None:
     model = Transformer.parallelize(Transformer(ModelArgs()), mesh, False)
     tokens = torch.randint(0, 8, (2, 8))
     before = [each.clone() for each in locals_of(model)]
@@ -106,14 +106,14 @@ def test_nothing_is_written(mesh) -> None:
 
 
 def test_collectives_of_the_function_itself_are_reported_and_not_issued(mesh) -> None:
-    def talk() -> torch.Tensor:
+    def communicate() -> torch.Tensor:
         t = torch.ones(4)
         dist.all_reduce(t)
         dist.all_reduce(t, async_op=True).wait()
         dist.barrier()
         return distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)]).to_local()
 
-    explanation = explain(talk)
+    explanation = explain(communicate)
     assert [row.operator for row in explanation] == [
         "c10d.allreduce_.default",
         "c10d.allreduce_.default",

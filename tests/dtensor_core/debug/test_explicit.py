@@ -50,8 +50,7 @@ def test_what_an_operator_needs_raises_before_anything_is_sent(mesh) -> None:
         "  Found: mat2 is f32[16,16] tp:S(0) and is needed as tp:R (all_gather on tp, 1024 bytes)"
     )
     assert why.startswith(
-        "  Why: of the ways to lay out arguments -> results, the cheapest was taken: "
-        "S(0), R -> S(0) in "
+        "  Why: cheapest candidate (arguments -> results) of: S(0), R -> S(0) in "
     )
     assert attempt == (
         "  Try: mat2.redistribute(placements=[Replicate()]) before, or "
@@ -70,7 +69,7 @@ def test_strictly_also_what_sends_nothing_raises(mesh) -> None:
         x + full
 
 
-def test_bringing_back_what_was_written_is_not_asked_for_either(mesh, caplog) -> None:
+def test_copying_a_written_result_back_is_implicit_too(mesh, caplog) -> None:
     x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
     with ExplicitRedistributionContext(mode="warn"), caplog.at_level(logging.WARNING):
         x.renorm_(2, 1, 1.0)
@@ -104,7 +103,7 @@ def test_a_warning_is_logged_and_the_program_goes_on(mesh, caplog) -> None:
         ExplicitRedistributionContext(mode="whisper")
 
 
-def test_parallel_styles_are_asked_for(mesh) -> None:
+def test_parallel_styles_are_explicit(mesh) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     with ExplicitRedistributionContext():

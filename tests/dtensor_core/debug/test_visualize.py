@@ -72,7 +72,7 @@ def test_a_strided_shard_shows_the_pieces_where_they_are(capsys) -> None:
     assert [line.split()[-1] for line in lines[3:]] == ["cpu:0", "cpu:2", "cpu:1", "cpu:3"]
 
 
-def test_of_many_dims_the_cut_ones_are_shown(capsys) -> None:
+def test_of_many_dims_the_sharded_ones_are_shown(capsys) -> None:
     assert drawn(capsys, (8, 6, 4), [Shard(2), Shard(0)]) == (
         "f32[8,6,4] dp:S(2) tp:S(0) on cpu\n"
         "            dim 2: 0-1  dim 2: 2-3\n"
@@ -82,7 +82,7 @@ def test_of_many_dims_the_cut_ones_are_shown(capsys) -> None:
     )
 
 
-def test_three_cut_dims_have_a_table_for_each_piece_of_the_first(capsys) -> None:
+def test_three_sharded_dims_have_a_table_for_each_piece_of_the_first(capsys) -> None:
     text = drawn(capsys, (4, 4, 4, 2), [Shard(0), Shard(1), Shard(2)], (2, 2, 2))
     first, second = text.split("\n\n")[1:]
     assert first.startswith("dim 0: 0-1\n")

@@ -81,7 +81,7 @@ def test_the_gradient_of_one_result_of_several_is_a_dtensor():
     ],
 )
 @on_threads(2)
-def test_what_a_composite_tells_of_no_elements_is_a_dtensor(function):
+def test_the_result_of_a_composite_for_an_empty_tensor_is_a_dtensor(function):
     x = leaf(3, 0, 0).detach()
     made = function(x)
     assert isinstance(made, DTensor)

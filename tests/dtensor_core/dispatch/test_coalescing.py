@@ -22,21 +22,21 @@ def _norm(tensors: list[Any], p: float = 2.0) -> Any:
 
 
 @on_threads(RANKS)
-def test_the_norm_of_norms_takes_one_reduction_however_tensors_lie() -> None:
-    mesh, wholes = kept_mesh((RANKS,)), [numbers(7, 4, seed=seed) for seed in range(6)]
+def test_the_norm_of_norms_takes_one_reduction_in_every_layout() -> None:
+    mesh, full_tensors = kept_mesh((RANKS,)), [numbers(7, 4, seed=seed) for seed in range(6)]
     placed = [
         distribute_tensor(each, mesh, [Replicate() if n % 3 else Shard(n % 2)])
-        for n, each in enumerate(wholes)
+        for n, each in enumerate(full_tensors)
     ]
     for p in (1.0, 2.0, 3.0):
         with CommDebugMode() as counter:
             found = _norm(placed, p)
         assert counter.get_comm_counts() == {functional.all_reduce: 1}
-        assert_close(found, _norm(wholes, p))
+        assert_close(found, _norm(full_tensors, p))
 
 
 @on_threads(4)
-def test_each_kind_of_addends_goes_by_itself() -> None:
+def test_each_kind_of_partial_values_is_coalesced_by_itself() -> None:
     mesh = kept_mesh((2, 2))
     kinds = [(Partial(), Replicate()), (Partial("max"), Partial("max"))]
     lists = [
@@ -63,7 +63,7 @@ def test_lists_with_tensors_on_several_meshes_are_reduced_on_each() -> None:
 
 
 @on_threads(RANKS)
-def test_large_addends_are_not_copied_together() -> None:
+def test_large_partial_sums_are_not_coalesced() -> None:
     mesh = kept_mesh((RANKS,))
     large: list[Any] = [
         DTensor.from_local(torch.ones(SMALL + 1), mesh, [Partial()]) for _ in range(2)

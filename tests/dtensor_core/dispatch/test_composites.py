@@ -38,8 +38,8 @@ WITH_OUT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 def _sharded(value: Any, placement: Placement) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    whole = isinstance(placement, Shard) and placement.dim >= value.ndim
-    placements = [Replicate() if whole else placement]
+    replicated = isinstance(placement, Shard) and placement.dim >= value.ndim
+    placements = [Replicate() if replicated else placement]
     return distribute_tensor(value.clone(), kept_mesh((4,)), placements, src_data_rank=None)
 
 
@@ -82,12 +82,12 @@ def test_an_out_that_autograd_would_have_to_follow_is_refused_as_torch_does() ->
 @pytest.mark.parametrize("with_replacement", [False, True])
 @pytest.mark.parametrize("r", [0, 1, 2, 3])
 @on_threads(4)
-def test_combinations_are_those_of_the_whole_and_have_a_gradient(
+def test_combinations_are_those_of_the_full_tensor_and_have_a_gradient(
     r: int, with_replacement: bool
 ) -> None:
-    whole = torch.arange(5.0).requires_grad_()
-    sharded = _sharded(whole.detach(), Shard(0)).requires_grad_()
-    expected = torch.combinations(whole, r, with_replacement)
+    full = torch.arange(5.0).requires_grad_()
+    sharded = _sharded(full.detach(), Shard(0)).requires_grad_()
+    expected = torch.combinations(full, r, with_replacement)
     result = torch.combinations(sharded, r, with_replacement)
     assert isinstance(result, DTensor)
     torch.testing.assert_close(result.full_tensor(), expected)
@@ -95,12 +95,12 @@ def test_combinations_are_those_of_the_whole_and_have_a_gradient(
         torch.autograd.backward(
             [expected, result], [expected.detach().cos(), result.detach().cos()]
         )
-        torch.testing.assert_close(sharded.grad.full_tensor(), whole.grad)
+        torch.testing.assert_close(sharded.grad.full_tensor(), full.grad)
 
 
 @pytest.mark.parametrize("where", [torch.tensor(3), torch.tensor([1, 4, 4])], ids=["one", "many"])
 @on_threads(4)
-def test_a_tensor_says_where_to_split(where: torch.Tensor) -> None:
+def test_a_tensor_of_indices_gives_the_split_positions(where: torch.Tensor) -> None:
     for given in (where, _sharded(where, Replicate())):
         parts = torch.tensor_split(_sharded(A, Shard(1)), given, dim=1)
         for part, expected in zip(parts, torch.tensor_split(A, where, dim=1), strict=True):

@@ -36,8 +36,8 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _sharded(dim: int) -> DTensor:
-    whole = torch.arange(64.0).reshape(8, 8)
-    return distribute_tensor(whole, kept_mesh((4,)), [Shard(dim)], src_data_rank=None)
+    full = torch.arange(64.0).reshape(8, 8)
+    return distribute_tensor(full, kept_mesh((4,)), [Shard(dim)], src_data_rank=None)
 
 
 def _heard(run: Callable[[], Any]) -> tuple[Any, list[observe.Reason]]:
@@ -81,8 +81,8 @@ def _reasons(dims: tuple[int, int] = (0, 0), by: float = 1.0) -> list[tuple[str,
         return shift(_sharded(dims[0]), _sharded(dims[1]), by).full_tensor()
 
     value, reasons = _heard(run)
-    whole = torch.arange(64.0).reshape(8, 8)
-    assert torch.equal(value, whole + whole * by)
+    full = torch.arange(64.0).reshape(8, 8)
+    assert torch.equal(value, full + full * by)
     return sorted(
         {(reason.operator, reason.note) for reason in reasons if reason.operator != "redistribute"}
     )
@@ -110,7 +110,7 @@ def test_one_that_sends_no_less_is_not_taken(monkeypatch: pytest.MonkeyPatch) ->
     assert _reasons() == GATHERED
 
 
-def test_what_it_makes_of_sizes_alone_counts_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_made_from_sizes_alone_count_as_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(self: torch.Tensor, other: torch.Tensor, by: float = 1.0) -> torch.Tensor:
         factors = torch.full(self.shape, by, dtype=self.dtype, device=self.device)
         return self + other * factors

@@ -202,7 +202,7 @@ def test_an_in_place_operator_that_needs_another_layout_brings_its_result_back(n
     body()
 
 
-def test_addends_that_the_user_gave_are_not_reduced_by_writing_in_place(mesh) -> None:
+def test_partial_sums_passed_by_the_user_are_not_reduced_by_writing_in_place(mesh) -> None:
     local = torch.ones(2, 4)
     x = DTensor.from_local(local, mesh, [Partial()])
     with pytest.raises(RuleError) as error:
@@ -276,7 +276,7 @@ def test_a_view_without_inverse_is_not_written_to() -> None:
     def body() -> None:
         x = distribute_tensor(torch.zeros(8, 4), kept_mesh((4,)), [Shard(0)])
         view = x.unfold(0, 2, 1)
-        with pytest.raises(RuleError, match="what is written would not reach the tensor"):
+        with pytest.raises(RuleError, match="the write could not be propagated"):
             view.add_(1)
 
     body()
@@ -309,7 +309,7 @@ def test_mixed_tensors_are_refused_with_the_plain_one_named(mesh) -> None:
         "DTensor before calling distributed operators!\n"
         "  Found: other, a torch.Tensor of shape (4, 4) and dtype torch.float32; self, a DTensor "
         "f32[4,4] tp:S(0)\n"
-        "  Why: how a plain tensor lies on the mesh is not known\n"
+        "  Why: the layout of a plain tensor on the mesh is unknown\n"
         "  Try: if other is the same on every rank, DTensor.from_local(tensor, mesh, [Replicate()] "
         "* mesh.ndim), or run under dtensor_core.experimental.implicit_replication(); "
         "distribute_tensor(tensor, mesh, placements) to split it"
@@ -436,7 +436,7 @@ def test_the_cache_is_bounded(mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(dispatcher.entries) == 8
 
 
-def test_numbers_of_addends_are_reduced_first() -> None:
+def test_numbers_of_partial_sums_are_reduced_first() -> None:
     @on_threads(4)
     def body() -> None:
         x = distribute_tensor(torch.ones(8), kept_mesh((4,)), [Shard(0)], src_data_rank=None)
@@ -476,7 +476,7 @@ def test_what_was_considered_is_reported_with_its_cost(mesh) -> None:
     assert 0 < costs[0] < costs[1]
 
 
-def test_inference_mode_meets_composites_whole() -> None:
+def test_inference_mode_dispatches_composites_undecomposed() -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))

@@ -54,7 +54,7 @@ def _sharded(mesh: Any) -> DTensor:
     return distribute_tensor(torch.arange(8.0), mesh, [Shard(0)], src_data_rank=None)
 
 
-def test_the_warning_says_what_was_gathered_and_what_to_do_at_the_callers_line(mesh) -> None:
+def test_the_warning_names_the_gathered_bytes_and_a_remedy_at_the_callers_line(mesh) -> None:
     x = _sharded(mesh)
     with pytest.warns(MissingRuleWarning) as caught:
         mix(x, x * 2)
@@ -98,12 +98,12 @@ def test_a_warning_made_an_error_is_one_on_every_rank() -> None:
         assert all(run_threads(body, 4))
 
 
-def test_replicate_says_nothing(mesh) -> None:
+def test_replicate_does_not_warn(mesh) -> None:
     with missing_rule("replicate"):
         assert mix(_sharded(mesh), _sharded(mesh)).placements == (Replicate(),)
 
 
-def test_what_is_whole_needs_no_rule(mesh) -> None:
+def test_replicated_arguments_need_no_rule(mesh) -> None:
     x = _sharded(mesh).redistribute(placements=[Replicate()])
     with missing_rule("error"):
         assert mix(x, x).placements == (Replicate(),)
@@ -149,7 +149,7 @@ def test_the_choice_holds_for_calls_that_were_decided_before_it(mesh) -> None:
         mix(x, x)
 
 
-def test_the_reason_of_what_is_gathered_says_that_there_is_no_rule(mesh) -> None:
+def test_the_reason_of_a_gather_is_the_missing_rule(mesh) -> None:
     x, heard = _sharded(mesh), []
     with missing_rule("replicate"), observe.listening(heard.append):
         mix(x, x + 1)
@@ -162,7 +162,7 @@ def test_the_reason_of_what_is_gathered_says_that_there_is_no_rule(mesh) -> None
     )
 
 
-def test_an_explanation_says_so_too(mesh) -> None:
+def test_an_explanation_has_the_missing_rule_too(mesh) -> None:
     x = _sharded(mesh)
     with missing_rule("replicate"):
         lines = str(explain(lambda: mix(x, x))).splitlines()

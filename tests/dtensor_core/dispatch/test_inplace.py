@@ -203,7 +203,7 @@ def test_a_tensor_of_inference_mode_is_written_there_only(mesh: DeviceMesh) -> N
         x.add_(y)
 
 
-def test_addends_are_scaled_and_added_one_by_one(mesh: DeviceMesh) -> None:
+def test_partial_sums_are_scaled_and_added_one_by_one(mesh: DeviceMesh) -> None:
     pending = DTensor.from_local(torch.ones(2), mesh, [Partial("avg")])
     for _ in range(2):
         pending.mul_(3)

@@ -34,7 +34,7 @@ def _sharded(dim: int) -> Any:
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("name", SUBSCRIPTS)
 @on_threads(4)
-def test_a_subscript_reads_what_it_reads_of_the_whole(name: str, dim: int) -> None:
+def test_a_subscript_reads_what_it_reads_of_the_full_tensor(name: str, dim: int) -> None:
     result = _sharded(dim)[SUBSCRIPTS[name]]
     assert isinstance(result, DTensor)
     torch.testing.assert_close(result.full_tensor(), X[SUBSCRIPTS[name]])
@@ -43,7 +43,7 @@ def test_a_subscript_reads_what_it_reads_of_the_whole(name: str, dim: int) -> No
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("name", SUBSCRIPTS)
 @on_threads(4)
-def test_a_subscript_writes_what_it_writes_of_the_whole(name: str, dim: int) -> None:
+def test_a_subscript_writes_what_it_writes_of_the_full_tensor(name: str, dim: int) -> None:
     sharded, full = _sharded(dim), X.clone()
     sharded[SUBSCRIPTS[name]] = -1.0
     full[SUBSCRIPTS[name]] = -1.0

@@ -87,7 +87,7 @@ def mesh():
         yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
 
 
-def test_elements_may_lie_on_different_meshes(mesh) -> None:
+def test_elements_may_be_on_different_meshes(mesh) -> None:
     other = init_device_mesh("cpu", (2, 2))
     x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
     y = distribute_tensor(torch.ones(4), other, [Replicate(), Shard(0)])

@@ -57,7 +57,7 @@ def _same(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("view", [*VIEWS, *READ_ONLY])
-def test_what_is_written_to_the_tensor_is_seen_by_its_views(view: str) -> None:
+def test_views_have_the_values_written_to_their_base(view: str) -> None:
     take = (VIEWS | READ_ONLY)[view]
 
     @on_threads(RANKS)
@@ -76,7 +76,7 @@ def test_what_is_written_to_the_tensor_is_seen_by_its_views(view: str) -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_writing_by_turns_keeps_tensor_and_view_alike(view: str) -> None:
+def test_alternating_writes_keep_tensor_and_view_equal(view: str) -> None:
     @on_threads(RANKS)
     def body() -> None:
         x, y = _sharded(), _full()

@@ -137,7 +137,7 @@ def _specs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("calls", [_pointwise, _others])
-def test_a_shortcut_says_what_the_kernel_says(calls) -> None:
+def test_a_shortcut_agrees_with_the_kernel(calls) -> None:
     num_short = 0
     with fake_world(2):
         for op, args, kwargs in calls():

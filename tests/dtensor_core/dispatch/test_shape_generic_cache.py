@@ -85,7 +85,7 @@ SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 def layout(
     dice: random.Random, mesh: DeviceMesh, letters: str, sharded: Sequence[str]
 ) -> Callable[[Any], DTensor]:
-    """Return a tensor constructor for sizes given later, mostly sharded along the letters of `cut`.
+    """Return a constructor of tensors by size, mostly sharded along the letters of `sharded`.
 
     Some tensors are laid out differently, or are not contiguous.
     """
@@ -210,9 +210,9 @@ def test_a_new_size_is_not_decided_again(mesh, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_written_to_out_is_written_at_every_size(mesh) -> None:
-    whole = [Replicate()] * mesh.ndim
+    replicated = [Replicate()] * mesh.ndim
     for size in (4, 8, 6):
-        x, out = (DTensor.from_local(torch.full((size,), n), mesh, whole) for n in (2.0, 0.0))
+        x, out = (DTensor.from_local(torch.full((size,), n), mesh, replicated) for n in (2.0, 0.0))
         torch.mul(x, x, out=out)
         assert out.to_local().tolist() == [4.0] * size
 
@@ -233,9 +233,9 @@ def test_a_rule_of_the_users_is_not_taken_from_what_was_decided_before(
 ) -> None:
     monkeypatch.setattr(table, "TABLE", dict(table.TABLE))
     op = aten.tanh.default
-    whole = [Replicate(), Replicate()]
+    replicated = [Replicate(), Replicate()]
     for size in (6, 4):
-        x = _like_this(mesh, 8, size).redistribute(placements=whole)
+        x = _like_this(mesh, 8, size).redistribute(placements=replicated)
         assert x.tanh().placements == (Replicate(), Replicate())
 
     @register_sharding(op)
@@ -245,7 +245,7 @@ def test_a_rule_of_the_users_is_not_taken_from_what_was_decided_before(
 
     try:
         for size, kind in ((6, Replicate()), (4, Shard(1)), (10, Replicate()), (16, Shard(1))):
-            x = _like_this(mesh, 8, size).redistribute(placements=whole)
+            x = _like_this(mesh, 8, size).redistribute(placements=replicated)
             assert x.tanh().placements == (kind, kind)
     finally:
         dispatcher.forget(op)

@@ -28,13 +28,13 @@ RANKS = 4
 
 @on_threads(RANKS)
 def test_shape_and_stride_go_together() -> None:
-    mesh, whole = kept_mesh((RANKS,)), torch.arange(27.0).view(9, 3)
-    pieces = [*whole.chunk(RANKS), whole[:0]]
+    mesh, full = kept_mesh((RANKS,)), torch.arange(27.0).view(9, 3)
+    pieces = [*full.chunk(RANKS), full[:0]]
     uneven = DTensor.from_local(
-        pieces[dist.get_rank()], mesh, [Shard(0)], shape=whole.shape, stride=whole.stride()
+        pieces[dist.get_rank()], mesh, [Shard(0)], shape=full.shape, stride=full.stride()
     )
-    assert torch.equal(uneven.full_tensor(), whole)
-    for half in ({"shape": whole.shape}, {"stride": whole.stride()}):
+    assert torch.equal(uneven.full_tensor(), full)
+    for half in ({"shape": full.shape}, {"stride": full.stride()}):
         with pytest.raises(
             RuntimeError, match=r"Please pass both shape and stride at the same time\."
         ):
@@ -122,18 +122,18 @@ def test_the_local_part_of_a_parameter_is_a_parameter() -> None:
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (5, 3), (1, 2), (0, 3)])
-def test_shape_and_offset_say_where_the_part_lies(shape: tuple[int, int]) -> None:
-    whole = torch.arange(float(torch.Size(shape).numel())).view(shape)
+def test_shape_and_offset_locate_the_shard(shape: tuple[int, int]) -> None:
+    full = torch.arange(float(torch.Size(shape).numel())).view(shape)
 
     @on_threads(RANKS)
     def body() -> None:
         mesh = kept_mesh((2, 2))
         for placements in ([Shard(0), Shard(1)], [Shard(0), Shard(0)], [Replicate(), Shard(-1)]):
-            x = distribute_tensor(whole, mesh, placements)
+            x = distribute_tensor(full, mesh, placements)
             size, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
             there = tuple(slice(o, o + s) for o, s in zip(offset, size, strict=True))
             assert x.to_local().shape == size
-            assert torch.equal(whole[there], x.to_local())
+            assert torch.equal(full[there], x.to_local())
             assert compute_local_shape_and_global_offset(shape, mesh, placements, True) == (
                 size,
                 (),
@@ -146,7 +146,7 @@ def test_shape_and_offset_say_where_the_part_lies(shape: tuple[int, int]) -> Non
 @pytest.mark.parametrize("dim", [0, 1])
 def test_each_redistribution_is_one_collective_with_its_gradient(size: int, dim: int) -> None:
     shape = (size, 3) if dim == 0 else (3, size)
-    whole = torch.arange(float(3 * size)).view(shape)
+    full = torch.arange(float(3 * size)).view(shape)
 
     @on_threads(RANKS)
     def body() -> None:
@@ -156,19 +156,19 @@ def test_each_redistribution_is_one_collective_with_its_gradient(size: int, dim:
             functional.all_reduce,
             functional.reduce_scatter_tensor,
         )
-        chunk = whole.chunk(RANKS, dim)[rank]
+        chunk = full.chunk(RANKS, dim)[rank]
 
-        sharded = distribute_tensor(whole.clone().requires_grad_(), mesh, [Shard(dim)])
+        sharded = distribute_tensor(full.clone().requires_grad_(), mesh, [Shard(dim)])
         with CommDebugMode() as counter:
             gathered = sharded.redistribute(mesh, [Replicate()])
             assert counter.comm_counts == {gather: 1}
             gathered.backward(torch.ones_like(gathered))
         assert counter.comm_counts == {gather: 1}
-        assert torch.equal(gathered.to_local(), whole)
+        assert torch.equal(gathered.to_local(), full)
         assert isinstance(sharded.grad, DTensor)
         assert sharded.grad.placements == (Shard(dim),)
 
-        replica = distribute_tensor(whole.clone().requires_grad_(), mesh, [Replicate()])
+        replica = distribute_tensor(full.clone().requires_grad_(), mesh, [Replicate()])
         with CommDebugMode() as counter:
             sliced = replica.redistribute(mesh, [Shard(dim)])
             assert counter.comm_counts == {}
@@ -178,9 +178,9 @@ def test_each_redistribution_is_one_collective_with_its_gradient(size: int, dim:
         assert isinstance(replica.grad, DTensor)
         assert replica.grad.placements == (Replicate(),)
 
-        pending = DTensor.from_local(whole, mesh, [Partial()])
+        pending = DTensor.from_local(full, mesh, [Partial()])
         with CommDebugMode() as counter:
-            assert torch.equal(pending.redistribute(mesh, [Replicate()]).to_local(), whole * RANKS)
+            assert torch.equal(pending.redistribute(mesh, [Replicate()]).to_local(), full * RANKS)
         assert counter.comm_counts == {reduce: 1}
         with CommDebugMode() as counter:
             assert torch.equal(pending.redistribute(mesh, [Shard(dim)]).to_local(), chunk * RANKS)
@@ -192,10 +192,10 @@ def test_each_redistribution_is_one_collective_with_its_gradient(size: int, dim:
 @on_threads(RANKS)
 def test_what_arrives_is_dense_also_where_pieces_have_one_element() -> None:
     mesh = kept_mesh((RANKS,))
-    whole = torch.arange(2.0 * 4 * 8 * 4).view(2, 4, 8, 4)
+    full = torch.arange(2.0 * 4 * 8 * 4).view(2, 4, 8, 4)
     for source, target in ((3, 1), (1, 3), (1, 2), (3, 2)):
-        sharded = distribute_tensor(whole, mesh, [Shard(source)])
+        sharded = distribute_tensor(full, mesh, [Shard(source)])
         for placement in (Shard(target), Replicate()):
             moved = sharded.redistribute(placements=[placement])
             assert moved.to_local().is_contiguous()
-            assert torch.equal(moved.full_tensor(), whole)
+            assert torch.equal(moved.full_tensor(), full)

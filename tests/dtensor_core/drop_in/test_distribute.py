@@ -90,7 +90,7 @@ def test_uneven_pieces_are_those_of_chunk(extra: int, dim: int) -> None:
 
 
 @on_threads(RANKS)
-def test_a_module_is_cut_by_a_function_and_the_rest_replicated() -> None:
+def test_a_module_is_sharded_by_a_function_and_the_rest_replicated() -> None:
     mesh = line()
     shards = [Shard(0)]
 

@@ -14,7 +14,7 @@ from dtensor_core.experimental import local_map
 from tests.dtensor_core.drop_in.counted import functional, with_each_counter
 
 RANKS = 2
-ROWS, COLUMNS, WHOLE = [Shard(0)], [Shard(1)], [Replicate()]
+ROWS, COLUMNS, REPLICATED = [Shard(0)], [Shard(1)], [Replicate()]
 
 
 def is_ours(mode: Any) -> bool:
@@ -60,7 +60,7 @@ def test_local_results_become_dtensors_and_only_func_communicates(run) -> None:
         left, right = distribute_tensor(w, mesh, COLUMNS), distribute_tensor(x, mesh, ROWS)
         mapped = local_map(
             reduced_product,
-            out_placements=WHOLE,
+            out_placements=REPLICATED,
             in_placements=(None, COLUMNS, ROWS),
             device_mesh=mesh,
         )
@@ -86,7 +86,9 @@ def test_results_that_are_no_tensors_and_calls_without_dtensors(run) -> None:
             same = local_map(all_equal, out_placements=None)(mesh, *rows)
         assert counter.get_total_counts() == 1
         assert not same
-        mapped = local_map(gathered_product, out_placements=ROWS, in_placements=(None, ROWS, WHOLE))
+        mapped = local_map(
+            gathered_product, out_placements=ROWS, in_placements=(None, ROWS, REPLICATED)
+        )
         with mode() as counter:
             plain = mapped(mesh, half, w)
         assert counter.get_total_counts() == 1
@@ -104,8 +106,8 @@ def test_placements_of_arguments_may_be_left_out(run) -> None:
 
     def body(mode: Any) -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
-        left, right = distribute_tensor(w, mesh, ROWS), distribute_tensor(x, mesh, WHOLE)
-        for layouts in ((ROWS, WHOLE), None):
+        left, right = distribute_tensor(w, mesh, ROWS), distribute_tensor(x, mesh, REPLICATED)
+        for layouts in ((ROWS, REPLICATED), None):
             with mode() as counter:
                 y = local_map(product, out_placements=ROWS, in_placements=layouts)(left, right)
             assert counter.get_total_counts() == 0
@@ -117,7 +119,7 @@ def test_placements_of_arguments_may_be_left_out(run) -> None:
         assert counter.get_total_counts() == 0
         assert y.placements == (Shard(0),)
 
-        @partial(local_map, out_placements=ROWS, in_placements=(ROWS, WHOLE))
+        @partial(local_map, out_placements=ROWS, in_placements=(ROWS, REPLICATED))
         def decorated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return torch.mm(a, b)
 
@@ -136,7 +138,7 @@ def test_inputs_are_redistributed_only_where_that_is_allowed(run) -> None:
         mapping = partial(
             local_map,
             reduced_product,
-            out_placements=WHOLE,
+            out_placements=REPLICATED,
             in_placements=(None, COLUMNS, ROWS),
             device_mesh=mesh,
         )
@@ -153,17 +155,17 @@ def test_inputs_are_redistributed_only_where_that_is_allowed(run) -> None:
 
 
 @with_each_counter
-def test_gradients_lie_as_said(run) -> None:
+def test_gradients_have_the_declared_placements(run) -> None:
     w, x = seeded(12, 8), seeded(8, 16, seed=1)
 
     def body(mode: Any) -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
         left = distribute_tensor(w, mesh, ROWS).requires_grad_()
-        right = distribute_tensor(x, mesh, WHOLE).requires_grad_()
+        right = distribute_tensor(x, mesh, REPLICATED).requires_grad_()
         mapped = local_map(
             product,
             out_placements=ROWS,
-            in_placements=(ROWS, WHOLE),
+            in_placements=(ROWS, REPLICATED),
             in_grad_placements=(ROWS, [Shard(1)]),
             device_mesh=mesh,
         )

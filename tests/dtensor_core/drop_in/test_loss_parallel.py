@@ -62,7 +62,7 @@ def test_counts_and_values_are_those_that_programs_pin(ndim, reduction, weighted
 
 
 @on_threads(RANKS)
-def test_a_sum_over_a_batch_that_is_cut_too_takes_no_further_reduction() -> None:
+def test_a_sum_over_a_batch_that_is_sharded_too_takes_no_further_reduction() -> None:
     mesh, (logits, target) = kept_mesh((2, 2)), data(2)
     x = distribute_tensor(logits, mesh, [Shard(0), Shard(1)])
     y = distribute_tensor(target, mesh, [Shard(0), Replicate()])
@@ -72,7 +72,7 @@ def test_a_sum_over_a_batch_that_is_cut_too_takes_no_further_reduction() -> None
     torch.testing.assert_close(loss.full_tensor(), F.cross_entropy(logits, target, reduction="sum"))
 
 
-def _count_where_groups_are_asked_directly() -> None:
+def _count_where_groups_are_called_directly() -> None:
     mesh = init_device_mesh("cpu", (2,))
     logits, target = data(2)
     x = distribute_tensor(logits, mesh, [Shard(1)])
@@ -86,7 +86,7 @@ def _count_where_groups_are_asked_directly() -> None:
 
 
 def test_counts_are_those_of_functional_collectives_on_processes_too() -> None:
-    run_processes(_count_where_groups_are_asked_directly, 2)
+    run_processes(_count_where_groups_are_called_directly, 2)
 
 
 def smoothed(x: Any, y: Any) -> Any:

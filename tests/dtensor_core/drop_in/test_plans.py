@@ -22,7 +22,7 @@ from tests.dtensor_core.drop_in.counted import RANKS, functional
 from tests.dtensor_core.models.small_models import MLPModule, MLPStacked, ModelArgs, Transformer
 
 PAIR = {"net1": ColwiseParallel(), "net2": RowwiseParallel()}
-WHOLE = ColwiseParallel(output_layouts=Replicate())
+GATHERED = ColwiseParallel(output_layouts=Replicate())
 FROM_ROOT = {
     "": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(0)),
     "net1": ColwiseParallel(input_layouts=Shard(0)),
@@ -30,10 +30,10 @@ FROM_ROOT = {
 }
 PLANS: list[tuple[Any, Any]] = [
     (MLPModule, PAIR),
-    (MLPModule, {"net1": WHOLE, "net2": RowwiseParallel(input_layouts=Replicate())}),
-    (MLPModule, {"net*": WHOLE}),
-    (MLPModule, {"net?": WHOLE}),
-    (MLPModule, {"net[1-2]": WHOLE}),
+    (MLPModule, {"net1": GATHERED, "net2": RowwiseParallel(input_layouts=Replicate())}),
+    (MLPModule, {"net*": GATHERED}),
+    (MLPModule, {"net?": GATHERED}),
+    (MLPModule, {"net[1-2]": GATHERED}),
     (MLPModule, FROM_ROOT),
     (MLPStacked, {"layers.*.net[1]": ColwiseParallel(), "layers.*.net[2]": RowwiseParallel()}),
     (MLPStacked, {"layers.*": PAIR}),
@@ -130,7 +130,7 @@ def test_a_transformer_equals_one_device_and_books_its_collectives(sequence: boo
             assert counts == {gather: 6, scatter: 6}
         else:
             assert counts == {functional.all_reduce: 6, functional.all_gather_into_tensor: 1}
-            booked = counter.comm_module_counts
+            counted = counter.comm_module_counts
             for name, number in {
                 "Global": 6,
                 "Transformer": 6,
@@ -141,8 +141,8 @@ def test_a_transformer_equals_one_device_and_books_its_collectives(sequence: boo
                 "Transformer.layers.0.attention.wo": 1,
                 "Transformer.layers.1.feed_forward.w2": 1,
             }.items():
-                assert booked[name]["forward"][functional.all_reduce] == number
-            output = booked["Transformer.output"]["forward"]
+                assert counted[name]["forward"][functional.all_reduce] == number
+            output = counted["Transformer.output"]["forward"]
             assert output == {functional.all_gather_into_tensor: 1}
         out.sum().backward()
         for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):

@@ -74,7 +74,7 @@ def test_nothing_is_sent(name: str) -> None:
 
 @pytest.mark.parametrize("sharded", [0, 1, 2])
 @on_threads(RANKS)
-def test_reading_by_a_cut_index_sends_nothing(sharded: int) -> None:
+def test_reading_by_a_sharded_index_sends_nothing(sharded: int) -> None:
     mesh, full = kept_mesh((RANKS,)), torch.arange(12.0 * 8 * 4).view(12, 8, 4)
     for dim in range(3):
         index = torch.arange(12 * 8 * 4).view(12, 8, 4) % full.shape[dim]

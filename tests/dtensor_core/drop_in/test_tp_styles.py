@@ -63,7 +63,7 @@ def test_a_colwise_linear_reduces_the_gradient_of_its_input(run) -> None:
 
 
 @on_threads(RANKS)
-def test_a_colwise_linear_cuts_the_gradient_of_the_output_that_it_hands_on() -> None:
+def test_a_colwise_linear_shards_the_gradient_of_the_output_that_it_hands_on() -> None:
     style = ColwiseParallel(use_local_output=False)
     linear = parallelize_module(nn.Linear(4, 8), kept_mesh((RANKS,)), style)
     with CommDebugMode() as counter:
@@ -161,10 +161,10 @@ class AddingAllNamed(Adding):
 
 
 @on_threads(RANKS)
-def test_inputs_are_gathered_and_outputs_cut() -> None:
+def test_inputs_are_gathered_and_outputs_sharded() -> None:
     gather = PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate())
-    whole = sharded(nn.Identity(), gather)(torch.ones(2, 16)).full_tensor()
-    assert torch.equal(whole, torch.ones(2 * RANKS, 16))
+    full = sharded(nn.Identity(), gather)(torch.ones(2, 16)).full_tensor()
+    assert torch.equal(full, torch.ones(2 * RANKS, 16))
     chop = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0))
     assert torch.equal(sharded(nn.Identity(), chop)(torch.ones(8, 16)), torch.ones(8 // RANKS, 16))
     both = PrepareModuleInputOutput(
@@ -177,7 +177,7 @@ def test_inputs_are_gathered_and_outputs_cut() -> None:
     assert torch.equal(out, torch.ones(2 * RANKS, 16 // RANKS))
 
 
-def test_layouts_must_be_as_many_as_wanted_ones() -> None:
+def test_input_layouts_and_desired_layouts_have_equal_lengths() -> None:
     with pytest.raises(
         AssertionError, match="input_layouts and desired_input_layouts should have same length!"
     ):
@@ -247,15 +247,15 @@ NORMS = [
 
 @with_each_counter
 @pytest.mark.parametrize(("module", "parameters"), NORMS, ids=lambda value: "")
-def test_sequence_parallel_sends_nothing_and_leaves_addends_of_gradients(
+def test_sequence_parallel_sends_nothing_and_leaves_partial_sums_of_gradients(
     run, module, parameters
 ) -> None:
-    whole = torch.rand(20, 8 * RANKS, 12, generator=torch.Generator().manual_seed(0))
-    expected = module(whole)
+    full = torch.rand(20, 8 * RANKS, 12, generator=torch.Generator().manual_seed(0))
+    expected = module(full)
 
     def body(mode: Any) -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
-        x = distribute_tensor(whole.clone().requires_grad_(), mesh, [Shard(1)])
+        x = distribute_tensor(full.clone().requires_grad_(), mesh, [Shard(1)])
         norm = sharded(module, SequenceParallel())
         counter = mode()
         with counter:
@@ -273,7 +273,7 @@ def test_sequence_parallel_sends_nothing_and_leaves_addends_of_gradients(
 
 
 @with_each_counter
-def test_sequence_parallel_moves_an_input_that_is_cut_elsewhere(run) -> None:
+def test_sequence_parallel_moves_an_input_that_is_sharded_along_another_dim(run) -> None:
     def body(mode: Any) -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
         x = distribute_tensor(torch.rand(20, 8, 12, requires_grad=True), mesh, [Shard(0)])

@@ -36,9 +36,9 @@ def attend(q: Any, k: Any, v: Any, *, is_causal: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("length", [12, 9])
-def test_parts_attend_as_the_whole_does(length: int, is_causal: bool) -> None:
-    wholes = [each.requires_grad_() for each in data(length)]
-    wanted = attend(*wholes, is_causal=is_causal)
+def test_shards_attend_as_the_full_sequence_does(length: int, is_causal: bool) -> None:
+    full_tensors = [each.requires_grad_() for each in data(length)]
+    wanted = attend(*full_tensors, is_causal=is_causal)
     wanted.square().sum().backward()
 
     @on_threads(RANKS)
@@ -56,7 +56,7 @@ def test_parts_attend_as_the_whole_does(length: int, is_causal: bool) -> None:
             functional.reduce_scatter_tensor: 2,
         }
         joined = context_parallel_unshard(mesh, found, [2] * 4)  # pyright: ignore
-        for got, want in zip(joined, [wanted, *(each.grad for each in wholes)], strict=True):
+        for got, want in zip(joined, [wanted, *(each.grad for each in full_tensors)], strict=True):
             torch.testing.assert_close(got, want)
         for buffer, before in zip(parts, data(length), strict=True):
             assert torch.equal(buffer, before)
@@ -77,8 +77,8 @@ def rotating() -> Iterator[None]:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("length", [24, 12])
 def test_keys_and_values_rotate_by_all_to_all(length: int, ranks: int, is_causal: bool) -> None:
-    wholes = [each.requires_grad_() for each in data(length)]
-    wanted = attend(*wholes, is_causal=is_causal)
+    full_tensors = [each.requires_grad_() for each in data(length)]
+    wanted = attend(*full_tensors, is_causal=is_causal)
     wanted.square().sum().backward()
 
     @on_threads(ranks)
@@ -95,7 +95,7 @@ def test_keys_and_values_rotate_by_all_to_all(length: int, ranks: int, is_causal
             counted = {functional.all_to_all_single: ranks - 1} if ranks > 1 else {}
             assert counter.get_comm_counts() == counted
         joined = context_parallel_unshard(mesh, found, [2] * 4)  # pyright: ignore
-        for got, want in zip(joined, [wanted, *(each.grad for each in wholes)], strict=True):
+        for got, want in zip(joined, [wanted, *(each.grad for each in full_tensors)], strict=True):
             torch.testing.assert_close(got, want)
 
     body()
@@ -103,9 +103,9 @@ def test_keys_and_values_rotate_by_all_to_all(length: int, ranks: int, is_causal
 
 @pytest.mark.usefixtures("rotating")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_a_rotation_gives_the_scale_and_the_type_that_are_asked_for(dtype: torch.dtype) -> None:
-    wholes = [each.to(dtype) for each in data(12)]
-    wanted = F.scaled_dot_product_attention(*wholes, scale=0.7, enable_gqa=True)
+def test_context_parallel_keeps_the_requested_scale_and_dtype(dtype: torch.dtype) -> None:
+    full_tensors = [each.to(dtype) for each in data(12)]
+    wanted = F.scaled_dot_product_attention(*full_tensors, scale=0.7, enable_gqa=True)
 
     @on_threads(RANKS)
     def body() -> None:
@@ -122,7 +122,7 @@ def test_a_rotation_gives_the_scale_and_the_type_that_are_asked_for(dtype: torch
 
 @pytest.mark.usefixtures("rotating")
 def test_a_rotation_has_second_derivatives() -> None:
-    wholes = [each.double().requires_grad_() for each in data(6)]
+    full_tensors = [each.double().requires_grad_() for each in data(6)]
 
     def twice(*tensors: Any) -> list[torch.Tensor]:
         out = attend(*tensors, is_causal=True)
@@ -130,7 +130,7 @@ def test_a_rotation_has_second_derivatives() -> None:
         return list(torch.autograd.grad(sum(each.sin().sum() for each in first), tensors))
 
     with sdpa_kernel(SDPBackend.MATH):
-        wanted = twice(*wholes)
+        wanted = twice(*full_tensors)
 
     @on_threads(RANKS)
     def body() -> None:
@@ -160,10 +160,10 @@ def test_a_mask_of_any_rank_is_refused_on_all(way: str, masked: tuple[int, ...])
         return str(caught.value)
 
     try:
-        (said,) = set(run_threads(body, RANKS))
+        (error_text,) = set(run_threads(body, RANKS))
     finally:
         set_rotate_method("allgather")
-    assert f"one on rank {', '.join(map(str, masked))} of the mesh's 3" in said
+    assert f"one on rank {', '.join(map(str, masked))} of the mesh's 3" in error_text
 
 
 @on_threads(RANKS)
@@ -183,7 +183,7 @@ def test_ranks_hold_a_piece_of_the_head_and_one_of_the_tail() -> None:
     assert tokens.shape == (2, 4)
 
 
-def test_pieces_lie_in_their_order_where_balance_is_not_wanted(monkeypatch) -> None:
+def test_pieces_are_in_sequence_order_without_load_balance(monkeypatch) -> None:
     monkeypatch.setattr(_cp_options, "enable_load_balance", False)
 
     @on_threads(RANKS)
@@ -226,12 +226,12 @@ def test_what_cannot_be_is_refused_and_leaves_the_buffers() -> None:
 
 
 @on_threads(4)
-def test_a_sequence_is_cut_along_one_axis() -> None:
+def test_a_sequence_is_sharded_along_one_axis() -> None:
     with pytest.raises(ValueError, match="a sequence is sharded along one axis"):
         context_parallel(kept_mesh((2, 2))).__enter__()
 
 
-def test_ways_that_nobody_knows_are_refused() -> None:
+def test_unknown_rotate_methods_are_refused() -> None:
     set_rotate_method("alltoall")
     set_rotate_method("allgather")
     with pytest.raises(NotImplementedError, match="'pigeon'"):

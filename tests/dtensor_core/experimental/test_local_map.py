@@ -21,7 +21,7 @@ from dtensor_core.experimental import local_map
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
 
-ROWS, COLUMNS, WHOLE = [Shard(0)], [Shard(1)], [Replicate()]
+ROWS, COLUMNS, REPLICATED = [Shard(0)], [Shard(1)], [Replicate()]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_local_parts_go_in_and_dtensors_come_out() -> None:
         left = distribute_tensor(a, mesh, COLUMNS, src_data_rank=None)
         right = distribute_tensor(b, mesh, ROWS, src_data_rank=None)
         run = local_map(
-            multiply_and_reduce, WHOLE, in_placements=(None, COLUMNS, ROWS), device_mesh=mesh
+            multiply_and_reduce, REPLICATED, in_placements=(None, COLUMNS, ROWS), device_mesh=mesh
         )
         result = run(mesh, left, right)
         assert result.placements == (Replicate(),)
@@ -52,7 +52,7 @@ def test_local_parts_go_in_and_dtensors_come_out() -> None:
     body()
 
 
-def test_an_argument_that_lies_otherwise_is_moved_only_if_asked() -> None:
+def test_an_argument_in_another_layout_is_moved_only_on_request() -> None:
     a, b = torch.randn(12, 8), torch.randn(8, 16)
 
     @on_threads(2)
@@ -62,10 +62,10 @@ def test_an_argument_that_lies_otherwise_is_moved_only_if_asked() -> None:
         right = distribute_tensor(b, mesh, COLUMNS, src_data_rank=None)
         layouts = (None, COLUMNS, ROWS)
         moving = local_map(
-            multiply_and_reduce, WHOLE, in_placements=layouts, redistribute_inputs=True
+            multiply_and_reduce, REPLICATED, in_placements=layouts, redistribute_inputs=True
         )
         torch.testing.assert_close(moving(mesh, left, right).to_local(), a @ b)
-        refusing = local_map(multiply_and_reduce, WHOLE, in_placements=layouts)
+        refusing = local_map(multiply_and_reduce, REPLICATED, in_placements=layouts)
         with pytest.raises(ValueError, match="set redistribute_inputs=True"):
             refusing(mesh, left, right)
 
@@ -73,7 +73,7 @@ def test_an_argument_that_lies_otherwise_is_moved_only_if_asked() -> None:
 
 
 def test_plain_tensors_stay_plain(mesh) -> None:
-    run = local_map(torch.mul, WHOLE, in_placements=(ROWS, None))
+    run = local_map(torch.mul, REPLICATED, in_placements=(ROWS, None))
     result = run(torch.ones(2), 3)
     assert type(result) is torch.Tensor
     assert result.tolist() == [3.0, 3.0]
@@ -111,10 +111,10 @@ def test_results_have_a_layout_each(mesh) -> None:
         local_map(torch.mul, out_placements=ROWS, in_placements=(ROWS, ROWS))(x, 2)
 
 
-def test_gradients_lie_as_said(mesh) -> None:
-    x = distribute_tensor(torch.ones(4, 2), mesh, WHOLE).requires_grad_()
+def test_gradients_have_the_declared_placements(mesh) -> None:
+    x = distribute_tensor(torch.ones(4, 2), mesh, REPLICATED).requires_grad_()
 
-    run = local_map(torch.square, out_placements=WHOLE, in_grad_placements=([Partial()],))
+    run = local_map(torch.square, out_placements=REPLICATED, in_grad_placements=([Partial()],))
     reasons: list[observe.Reason] = []
     with observe.listening(reasons.append):
         run(x).to_local().sum().backward()

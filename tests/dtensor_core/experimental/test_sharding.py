@@ -32,7 +32,7 @@ def test_a_registered_sharding_is_the_only_one(mesh) -> None:
     assert x.exp().placements == (Shard(0),)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_static_arguments_are_seen_by_value(mesh) -> None:
+def test_static_arguments_are_passed_to_rules_by_value(mesh) -> None:
     @register_sharding([aten._softmax.default])
     def softmax(x, dim, half_to_float):
         free = [d for d in range(x.ndim) if d != dim % x.ndim]
@@ -45,7 +45,7 @@ def test_static_arguments_are_seen_by_value(mesh) -> None:
     assert x.softmax(0).placements == (Shard(1),)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_numbers_are_seen_by_value(mesh) -> None:
+def test_numbers_are_passed_to_rules_by_value(mesh) -> None:
     @register_sharding(aten.leaky_relu.default)
     def rows_if_steep(x, slope=0.01):
         placement = Shard(0) if slope > 0.5 else Replicate()

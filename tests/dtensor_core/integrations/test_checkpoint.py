@@ -37,16 +37,16 @@ from dtensor_core.testing.pool import run_processes
 from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 
 LINE, SQUARE = (4,), (2, 2)
-WHOLE = torch.arange(42.0).view(6, 7)
+FULL = torch.arange(42.0).view(6, 7)
 Layout = tuple[tuple[int, ...], tuple[Placement, ...]]
 # Four ranks share six rows unevenly; of three elements one rank has none.
 LAYOUTS: dict[str, Layout] = {
     "rows": (LINE, (Shard(0),)),
     "columns": (LINE, (Shard(1),)),
-    "whole": (LINE, (Replicate(),)),
+    "replicated": (LINE, (Replicate(),)),
     "rows and columns": (SQUARE, (Shard(0), Shard(1))),
     "rows by rows": (SQUARE, (Shard(0), Shard(0))),
-    "columns, whole": (SQUARE, (Replicate(), Shard(1))),
+    "columns, replicated": (SQUARE, (Replicate(), Shard(1))),
     "strided rows": (SQUARE, (_StridedShard(0, split_factor=2), Shard(0))),
     "strided columns": (SQUARE, (Shard(0), _StridedShard(1, split_factor=3))),
 }
@@ -60,8 +60,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _laid_out(layout: Layout, whole: torch.Tensor = WHOLE) -> DTensor:
-    return distribute_tensor(whole.clone(), kept_mesh(layout[0]), layout[1])
+def _laid_out(layout: Layout, full: torch.Tensor = FULL) -> DTensor:
+    return distribute_tensor(full.clone(), kept_mesh(layout[0]), layout[1])
 
 
 def _empty(layout: Layout, shape: tuple[int, ...] = (6, 7)) -> DTensor:
@@ -77,7 +77,7 @@ def test_any_layout_is_read_back_in_any_other(tmp_path: Path) -> None:
                 state: dict[str, Any] = {name: _empty(at) for name in LAYOUTS}
                 dcp.load(state, checkpoint_id=tmp_path)
                 for name, each in state.items():
-                    assert each.full_tensor().equal(WHOLE), (name, at)
+                    assert each.full_tensor().equal(FULL), (name, at)
 
     body()
 
@@ -93,8 +93,8 @@ def test_one_process_reads_what_four_wrote(tmp_path: Path) -> None:
         state["rows"] = distribute_tensor(state["rows"], mesh, [Shard(0)])
         with _quiet():
             dcp.load(state, checkpoint_id=tmp_path)
-        assert state.pop("rows").full_tensor().equal(WHOLE)
-        assert all(each.equal(WHOLE) for each in state.values())
+        assert state.pop("rows").full_tensor().equal(FULL)
+        assert all(each.equal(FULL) for each in state.values())
 
     run_threads(write, 4)
     run_threads(read, 1)
@@ -102,16 +102,16 @@ def test_one_process_reads_what_four_wrote(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (0, 3), (), (1, 5)])
 def test_empty_shards_are_written_and_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    whole = torch.randn(shape)
+    full = torch.randn(shape)
     sharded: Placement = Shard(len(shape) - 1) if shape else Replicate()
 
     @on_threads(4)
     def body() -> None:
         with _quiet():
-            dcp.save({"x": _laid_out((LINE, (sharded,)), whole)}, checkpoint_id=tmp_path)
+            dcp.save({"x": _laid_out((LINE, (sharded,)), full)}, checkpoint_id=tmp_path)
             state = {"x": _empty((SQUARE, (Replicate(), sharded)), shape)}
             dcp.load(state, checkpoint_id=tmp_path)
-        assert state["x"].full_tensor().equal(whole)
+        assert state["x"].full_tensor().equal(full)
 
     body()
 
@@ -125,27 +125,27 @@ def test_checkpoints_go_to_and_from_torchs_dtensor(tmp_path: Path) -> None:
             placements = [theirs.Shard(0), theirs.Shard(1)]
             read = {"x": theirs.distribute_tensor(torch.zeros(6, 7), square, placements)}
             dcp.load(read, checkpoint_id=tmp_path / "ours")
-            assert read["x"].full_tensor().equal(WHOLE)
+            assert read["x"].full_tensor().equal(FULL)
 
-            written = {"x": theirs.distribute_tensor(WHOLE, line, [theirs.Shard(0)])}
+            written = {"x": theirs.distribute_tensor(FULL, line, [theirs.Shard(0)])}
             dcp.save(written, checkpoint_id=tmp_path / "theirs")
             state = {"x": _empty(LAYOUTS["strided columns"])}
             dcp.load(state, checkpoint_id=tmp_path / "theirs")
-            assert state["x"].full_tensor().equal(WHOLE)
+            assert state["x"].full_tensor().equal(FULL)
 
     body()
 
 
 def _save_aside_and_load(path: Path) -> None:
     mesh = init_device_mesh("cpu", (2,))
-    state: dict[str, Any] = {"x": distribute_tensor(WHOLE, mesh, [Shard(0)])}
+    state: dict[str, Any] = {"x": distribute_tensor(FULL, mesh, [Shard(0)])}
     read: dict[str, Any] = {"x": distribute_tensor(torch.zeros(6, 7), mesh, [Shard(1)])}
     with _quiet():
         saving: Any = dcp.async_save(state, checkpoint_id=path)
         state["x"].zero_()  # the save uses the staged copy
         saving.result()
         dcp.load(read, checkpoint_id=path)
-    assert read["x"].full_tensor().equal(WHOLE)
+    assert read["x"].full_tensor().equal(FULL)
 
 
 def test_a_checkpoint_is_saved_aside(tmp_path: Path) -> None:
@@ -155,13 +155,13 @@ def test_a_checkpoint_is_saved_aside(tmp_path: Path) -> None:
 def test_ranks_outside_of_the_mesh_hold_nothing() -> None:
     with fake_world(4, rank=3):
         mesh = DeviceMesh("cpu", torch.arange(2))
-        x = distribute_tensor(WHOLE, mesh, [Shard(0)], src_data_rank=None)
+        x = distribute_tensor(FULL, mesh, [Shard(0)], src_data_rank=None)
         assert checkpoint.boxes(x._spec) == []
 
 
-def test_addends_are_refused() -> None:
+def test_partial_sums_are_refused() -> None:
     with fake_world(4):
-        x = DTensor.from_local(WHOLE, init_device_mesh("cpu", (4,)), [Partial()])
+        x = DTensor.from_local(FULL, init_device_mesh("cpu", (4,)), [Partial()])
         with pytest.raises(
             PlacementError, match="not supported for DTensor with partial placements"
         ):
@@ -188,7 +188,7 @@ def _trained(mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def _whole(value: Any) -> Any:
+def _full(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
@@ -197,9 +197,9 @@ def _assert_same(
 ) -> None:
     assert second[1].param_groups[0]["lr"] == first[1].param_groups[0]["lr"]
     for one, other in zip(first[0].parameters(), second[0].parameters(), strict=True):
-        assert _whole(one).equal(_whole(other))
+        assert _full(one).equal(_full(other))
         for name, value in first[1].state[one].items():
-            assert _whole(value).equal(_whole(second[1].state[other][name])), name
+            assert _full(value).equal(_full(second[1].state[other][name])), name
 
 
 def test_a_trained_model_moves_from_four_ranks_to_two_by_two(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_state_dicts_of_model_and_optimizer_are_got_and_set(
 
 @pytest.mark.parametrize("broadcast_from_rank0", [False, True])
 def test_a_model_without_storage_takes_a_full_state_dict(broadcast_from_rank0: bool) -> None:
-    whole = _model(0).state_dict()
+    full = _model(0).state_dict()
 
     @on_threads(4)
     def body() -> None:
@@ -269,11 +269,11 @@ def test_a_model_without_storage_takes_a_full_state_dict(broadcast_from_rank0: b
         has_it = not broadcast_from_rank0 or dist.get_rank() == 0
         how = StateDictOptions(full_state_dict=True, broadcast_from_rank0=broadcast_from_rank0)
         with _quiet():
-            helpers.set_model_state_dict(model, dict(whole) if has_it else {}, options=how)
+            helpers.set_model_state_dict(model, dict(full) if has_it else {}, options=how)
         for name, parameter in model.named_parameters():
             assert isinstance(parameter, DTensor)
             assert isinstance(parameter, nn.Parameter)
-            assert parameter.full_tensor().equal(whole[name]), name
+            assert parameter.full_tensor().equal(full[name]), name
 
     body()
 
@@ -284,7 +284,7 @@ def test_a_checkpoint_is_loaded_into_tensors_without_storage(tmp_path: Path) -> 
         mesh = kept_mesh(LINE)
         layouts: tuple[Placement, ...] = (Shard(0), Shard(1), Replicate())
         with _quiet():
-            saved = {str(p): distribute_tensor(WHOLE[:3], mesh, [p]) for p in layouts}
+            saved = {str(p): distribute_tensor(FULL[:3], mesh, [p]) for p in layouts}
             dcp.save(saved, checkpoint_id=tmp_path)
             nothing = torch.empty(3, 7, device="meta")
             state: dict[str, Any] = {str(p): distribute_tensor(nothing, mesh, [p]) for p in layouts}
@@ -297,7 +297,7 @@ def test_a_checkpoint_is_loaded_into_tensors_without_storage(tmp_path: Path) -> 
 
 
 def test_the_helpers_still_serve_torchs_dtensors() -> None:
-    whole = _model(0).state_dict()
+    full = _model(0).state_dict()
 
     @on_threads(2)
     def body() -> None:
@@ -310,7 +310,7 @@ def test_the_helpers_still_serve_torchs_dtensors() -> None:
                 layer.register_parameter(name, nn.Parameter(sharded))
         how = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         with _quiet():
-            given = dict(whole) if dist.get_rank() == 0 else {}
+            given = dict(full) if dist.get_rank() == 0 else {}
             helpers.set_model_state_dict(model, given, options=how)
             assert all(isinstance(each, theirs.DTensor) for each in model.parameters())
             read = helpers.get_model_state_dict(
@@ -318,6 +318,6 @@ def test_the_helpers_still_serve_torchs_dtensors() -> None:
             )
         for name, value in read.items():
             assert type(value) is torch.Tensor
-            assert value.equal(whole[name])
+            assert value.equal(full[name])
 
     body()

@@ -37,7 +37,7 @@ FUNCTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @on_threads(4)
-def test_result_and_gradient_are_those_of_the_whole(name: str, dim: int) -> None:
+def test_result_and_gradient_are_those_of_the_full_tensor(name: str, dim: int) -> None:
     full = X.clone().requires_grad_()
     sharded: Any = distribute_tensor(X.clone(), kept_mesh((4,)), [Shard(dim)], src_data_rank=None)
     sharded.requires_grad_()

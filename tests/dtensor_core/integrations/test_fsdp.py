@@ -47,20 +47,20 @@ def _train() -> None:
     batch = numbers(8, 6)
     mine = batch.chunk(2)[mesh.get_local_rank("dp")]
 
-    whole, both = model(), parallel(mesh["tp"])
+    reference, both = model(), parallel(mesh["tp"])
     for layer in (both[0], both[2]):
         fully_shard(layer, mesh=mesh["dp"])
     fully_shard(both, mesh=mesh["dp"])
-    wanted = _steps(whole, batch)
+    wanted = _steps(reference, batch)
     assert_close(_steps(both, mine), wanted)
-    assert_close(list(both.parameters()), list(whole.parameters()))
+    assert_close(list(both.parameters()), list(reference.parameters()))
     weight = both[0].weight
     assert isinstance(weight, DTensor)
     assert isinstance(weight, nn.Parameter)
     assert weight.placements == (_StridedShard(0, split_factor=2), Shard(0))
     state = both.state_dict()
     both.load_state_dict({name: value * 2 for name, value in state.items()})
-    assert_close(both[0].weight, whole.get_submodule("0").weight * 2)  # pyright: ignore
+    assert_close(both[0].weight, reference.get_submodule("0").weight * 2)  # pyright: ignore
 
     mixed = parallel(mesh["tp"])
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
@@ -125,17 +125,17 @@ def _trained(
 
 def _compare(mixture: nn.Module, dp: Any, **how: Any) -> None:
     """Compare three clipped steps, and the state dict after them, with those of one process."""
-    whole, tokens = _mixture(), torch.arange(12) % 7
-    wanted = _trained(whole, tokens, torch.optim.AdamW(whole.parameters(), lr=0.1))
+    reference, tokens = _mixture(), torch.arange(12) % 7
+    wanted = _trained(reference, tokens, torch.optim.AdamW(reference.parameters(), lr=0.1))
     mine = tokens.chunk(dp.size())[dp.get_local_rank()]
     optimizer = torch.optim.AdamW(mixture.parameters(), lr=0.1, **how)
     assert_close(_trained(mixture, mine, optimizer), wanted)
-    assert_close(list(mixture.parameters()), list(whole.parameters()))
+    assert_close(list(mixture.parameters()), list(reference.parameters()))
     options = helpers.StateDictOptions(full_state_dict=True)
     full = helpers.get_model_state_dict(mixture, options=options)
-    assert_close(list(full.values()), list(whole.state_dict().values()))
+    assert_close(list(full.values()), list(reference.state_dict().values()))
     helpers.set_model_state_dict(mixture, {n: v * 2 for n, v in full.items()}, options=options)
-    assert_close(list(mixture.parameters()), [2 * each for each in whole.parameters()])
+    assert_close(list(mixture.parameters()), [2 * each for each in reference.parameters()])
     state = helpers.get_optimizer_state_dict(mixture, optimizer)
     helpers.set_optimizer_state_dict(mixture, optimizer, state)
 
@@ -182,7 +182,7 @@ def _beside_torchs_own(path: str) -> None:
         assert_close(list(mixture.parameters()), list(_mixture().parameters()))
 
 
-def test_a_module_that_torchs_styles_cut_stays_torchs_and_trains_beside_ours(
+def test_a_module_sharded_by_torchs_styles_stays_torchs_and_trains_beside_ours(
     tmp_path: Path,
 ) -> None:
     run_processes(_beside_torchs_own, 4, str(tmp_path))
@@ -200,7 +200,7 @@ def _placed() -> None:
         assert layer.weight.placements == (Shard(1),)
 
 
-def test_placements_of_either_class_may_be_asked_for() -> None:
+def test_placements_of_either_class_may_be_requested() -> None:
     run_processes(_placed, 2)
 
 
@@ -227,8 +227,10 @@ def _expert_parallel() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "ep"))
     data = mesh["copies", "ep"]._flatten("data")
     tokens = torch.arange(16) % 7
-    whole = _routed()
-    wanted = _trained(whole, tokens, torch.optim.AdamW(whole.parameters(), lr=0.1, eps=1e-4))
+    reference = _routed()
+    wanted = _trained(
+        reference, tokens, torch.optim.AdamW(reference.parameters(), lr=0.1, eps=1e-4)
+    )
     for order, how in zip(itertools.permutations(range(3)), FORMS * 2, strict=True):
         model: Any = _routed()
         parallelize_module(model, mesh["ep"], {"1.experts": ExpertParallel()})
@@ -241,7 +243,7 @@ def _expert_parallel() -> None:
         mine = tokens.chunk(4)[data.get_local_rank()]
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, eps=1e-4, **how)
         assert_close(_trained(model, mine, optimizer), wanted)
-        assert_close(list(model.parameters()), list(whole.parameters()))
+        assert_close(list(model.parameters()), list(reference.parameters()))
 
 
 def test_expert_parallel_experts_among_plain_modules_train_in_every_order() -> None:

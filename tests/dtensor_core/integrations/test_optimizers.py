@@ -119,7 +119,7 @@ def _equal(found: list[nn.Parameter], wanted: list[nn.Parameter], **tolerance: A
 
 
 @pytest.mark.parametrize(("name", "how"), list(_cases()))
-def test_an_optimizer_trains_shards_as_it_trains_the_whole(name: str, how: str) -> None:
+def test_an_optimizer_trains_shards_as_it_trains_full_tensors(name: str, how: str) -> None:
     plain = _plain()
     optimizer = _make(name, how, plain)
     for step in range(3):
@@ -145,7 +145,7 @@ def test_an_optimizer_trains_shards_as_it_trains_the_whole(name: str, how: str) 
 
 
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
-def test_lbfgs_searches_shards_as_it_searches_the_whole(search: str | None) -> None:
+def test_lbfgs_searches_shards_as_it_searches_full_tensors(search: str | None) -> None:
     def train(parameters: list[nn.Parameter]) -> None:
         optimizer = optim.LBFGS(parameters, lr=0.1, line_search_fn=search)
 
@@ -194,7 +194,7 @@ def test_a_step_reduces_each_pending_gradient_once(mesh: DeviceMesh, how: str) -
     assert _reported("AdamW", how, mesh) == [("optimizer.step", "all_reduce")]
 
 
-def test_state_that_is_made_like_the_gradient_lies_like_the_parameter(mesh: DeviceMesh) -> None:
+def test_state_made_like_the_gradient_is_laid_out_like_the_parameter(mesh: DeviceMesh) -> None:
     parameter = nn.Parameter(distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)]))
     parameter.grad = distribute_tensor(torch.ones(8, 4), mesh, [Replicate()])
     optimizer = optim.SGD([parameter], lr=0.1, momentum=0.9, fused=True)
@@ -202,7 +202,7 @@ def test_state_that_is_made_like_the_gradient_lies_like_the_parameter(mesh: Devi
     assert optimizer.state[parameter]["momentum_buffer"].placements == (Shard(0),)
 
 
-def test_a_gradient_that_lies_like_its_parameter_is_left_alone(mesh: DeviceMesh) -> None:
+def test_a_gradient_laid_out_like_its_parameter_is_left_alone(mesh: DeviceMesh) -> None:
     parameter = nn.Parameter(distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)]))
     gradient = distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)])
     parameter.grad = gradient

@@ -10,7 +10,7 @@ from dtensor_core import Replicate, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.testing.fake import fake_world
 
 
-def test_a_plain_parameter_refuses_a_dtensor_as_data_and_says_what_to_write() -> None:
+def test_a_plain_parameter_refuses_a_dtensor_as_data_and_the_error_has_a_hint() -> None:
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
         parameter = nn.Parameter(torch.ones(4, 4))

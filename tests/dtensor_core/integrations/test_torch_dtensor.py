@@ -72,7 +72,7 @@ def test_clipping_takes_both_in_either_order(foreach: bool, first: int) -> None:
 @on_threads(2)
 def test_where_torchs_comes_first_nothing_wrong_is_made() -> None:
     x, y = _both()
-    with pytest.raises(MixedTensorError, match="torch's DTensor comes first"):
+    with pytest.raises(MixedTensorError, match="torch's DTensor is the first argument"):
         torch.stack([y.norm(), x.norm()])
     with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):
         y + x

@@ -109,18 +109,18 @@ def test_clipped_and_accumulated_gradients_are_those_of_one_device(recipe):
 
 # Meshes, shardings by axis, and the layout of tokens and targets.
 ROWS = {"rotary": Replicate(), "*": Shard(0)}
-WHOLE = {"*": Replicate()}
+REPLICATED = {"*": Replicate()}
 LAYOUTS = {
     "tensor": ((2,), [TENSOR_PARALLEL], (Replicate(),)),
-    "data": ((2,), [WHOLE], (Shard(0),)),
+    "data": ((2,), [REPLICATED], (Shard(0),)),
     "data, rows of weights sharded": ((3,), [ROWS], (Shard(0),)),
-    "data × tensor": ((2, 2), [WHOLE, TENSOR_PARALLEL], (Shard(0), Replicate())),
+    "data × tensor": ((2, 2), [REPLICATED, TENSOR_PARALLEL], (Shard(0), Replicate())),
     "data × tensor, weights sharded on both": (
         (2, 2),
         [ROWS, TENSOR_PARALLEL],
         (Shard(0), Replicate()),
     ),
-    "sequence × tensor": ((2, 2), [WHOLE, TENSOR_PARALLEL], (Shard(1), Replicate())),
+    "sequence × tensor": ((2, 2), [REPLICATED, TENSOR_PARALLEL], (Shard(1), Replicate())),
 }
 
 
@@ -155,7 +155,7 @@ BACKWARD = FORWARD
 
 @pytest.mark.parametrize("use_local_output", [False, True])
 @pytest.mark.parametrize("with_loss_parallel", [False, True])
-def test_a_step_communicates_what_theory_says(with_loss_parallel, use_local_output):
+def test_a_step_communicates_what_theory_predicts(with_loss_parallel, use_local_output):
     def body() -> tuple[dict[str, int], dict[str, int]]:
         model = parallelize(
             llama(replace(EVEN, **HALVES)),

@@ -26,7 +26,7 @@ def _states(module: Any) -> Any:
     [nn.LSTM(4, 6, 2, batch_first=True), nn.GRU(4, 6, bidirectional=True, batch_first=True)],
     ids=["LSTM", "GRU"],
 )
-def test_a_recurrent_module_leaves_samples_where_they_lie(module: Any) -> None:
+def test_a_recurrent_module_does_not_move_samples(module: Any) -> None:
     module = module.double()
     x, states = torch.randn(8, 5, 4).double(), _states(module)
     wanted = module(x, states)[0]
@@ -54,7 +54,7 @@ def test_a_recurrent_module_leaves_samples_where_they_lie(module: Any) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_transformer_layer_leaves_samples_where_they_lie(training: bool) -> None:
+def test_a_transformer_layer_does_not_move_samples(training: bool) -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double()
     layer.train(training)
     x = torch.randn(8, 5, 8).double()

@@ -26,7 +26,7 @@ from tests.dtensor_core.models.networks import (
     VisionTransformer,
     encoder_layer,
 )
-from tests.dtensor_core.models.training import same, whole
+from tests.dtensor_core.models.training import full_copy, same
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -133,19 +133,21 @@ def steps(
         optimizer.zero_grad()
         loss = case.loss(model, *inputs)
         loss.backward()
-        taken.append((whole(loss), {name: whole(p.grad) for name, p in model.named_parameters()}))
+        taken.append(
+            (full_copy(loss), {name: full_copy(p.grad) for name, p in model.named_parameters()})
+        )
         optimizer.step()
     return taken
 
 
 def expect_same_steps(taken: Any, expected: Any) -> None:
-    for (loss, gradients), (whole_loss, whole_gradients) in zip(taken, expected, strict=True):
-        same(loss, whole_loss, 1e-8, "loss")
+    for (loss, gradients), (expected_loss, expected_gradients) in zip(taken, expected, strict=True):
+        same(loss, expected_loss, 1e-8, "loss")
         for name, gradient in gradients.items():
-            same(gradient, whole_gradients[name], 1e-8, name)
+            same(gradient, expected_gradients[name], 1e-8, name)
 
 
-def batch_cut(case: Case, mesh: Any) -> tuple[nn.Module, list[torch.Tensor]]:
+def batch_sharded(case: Case, mesh: Any) -> tuple[nn.Module, list[torch.Tensor]]:
     """Replicate the network, and shard its inputs by batch along the first axis."""
     model, inputs = in_double(case)
     rest: list[Placement] = [Replicate()] * (mesh.ndim - 1)
@@ -157,20 +159,20 @@ def batch_cut(case: Case, mesh: Any) -> tuple[nn.Module, list[torch.Tensor]]:
 
 @pytest.mark.parametrize("shape", [(2,), (3,), (2, 2)], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_a_network_whose_batch_is_cut_trains_as_on_one_device(name, shape):
+def test_a_network_whose_batch_is_sharded_trains_as_on_one_device(name, shape):
     case = CASES[name]
     expected = steps(*in_double(case), case)
     ranks = torch.Size(shape).numel()
-    for taken in run_threads(lambda: steps(*batch_cut(case, kept_mesh(shape)), case), ranks):
+    for taken in run_threads(lambda: steps(*batch_sharded(case, kept_mesh(shape)), case), ranks):
         expect_same_steps(taken, expected)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.silent])
-def test_with_only_the_batch_cut_nothing_is_sent(name):
+def test_with_only_the_batch_sharded_nothing_is_sent(name):
     case = CASES[name]
 
     def body() -> dict[str, int]:
-        model, inputs = batch_cut(case, kept_mesh((2,)))
+        model, inputs = batch_sharded(case, kept_mesh((2,)))
         with Collectives() as sent:
             case.loss(model, *inputs).backward()
         return dict(sent.counts)
@@ -191,7 +193,7 @@ COLUMNS_AND_ROWS = {
 }
 
 
-def cut_parameters(_: str, module: nn.Module, mesh: Any) -> None:
+def shard_parameters(_: str, module: nn.Module, mesh: Any) -> None:
     """A partition function that shards the parameters named in `COLUMNS_AND_ROWS`."""
     for name, parameter in list(module.named_parameters()):
         path, _, own = name.rpartition(".")
@@ -204,7 +206,7 @@ def cut_parameters(_: str, module: nn.Module, mesh: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (3,), (2, 2)], ids=str)
 @pytest.mark.parametrize("name", ["encoder layer", "encoder and decoder", "experts"])
-def test_a_network_whose_matrices_are_cut_trains_as_on_one_device(name, shape):
+def test_a_network_whose_matrices_are_sharded_trains_as_on_one_device(name, shape):
     case = CASES[name]
     expected = steps(*in_double(case), case)
 
@@ -218,7 +220,7 @@ def test_a_network_whose_matrices_are_cut_trains_as_on_one_device(name, shape):
             )
             for number, each in enumerate(inputs)
         ]
-        return steps(distribute_module(model, mesh, cut_parameters), given, case)
+        return steps(distribute_module(model, mesh, shard_parameters), given, case)
 
     for taken in run_threads(body, torch.Size(shape).numel()):
         expect_same_steps(taken, expected)

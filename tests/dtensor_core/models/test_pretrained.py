@@ -58,17 +58,18 @@ def place(model: nn.Module, mesh: Any, layout: Layout) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_made_of_dtensors_trains_as_on_one_device(name: str, layout: str) -> None:
-    lies, expected = LAYOUTS[layout], on_one_device(name)
+    case_layout, expected = LAYOUTS[layout], on_one_device(name)
 
     def body() -> list[Step]:
-        mesh = kept_mesh(lies.shape)
+        mesh = kept_mesh(case_layout.shape)
         model = MODELS[name].make()
-        place(model, mesh, lies)
+        place(model, mesh, case_layout)
         batch = {
-            n: distribute_tensor(v, mesh, lies.inputs) for n, v in MODELS[name].batch().items()
+            n: distribute_tensor(v, mesh, case_layout.inputs)
+            for n, v in MODELS[name].batch().items()
         }
         with implicit_replication():
             return train(model, batch)
 
-    for taken in run_threads(body, torch.Size(lies.shape).numel(), timeout_s=120):
+    for taken in run_threads(body, torch.Size(case_layout.shape).numel(), timeout_s=120):
         expect_same(taken, expected)

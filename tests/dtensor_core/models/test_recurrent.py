@@ -59,7 +59,7 @@ def _assert_same(mine: nn.Module, alone: nn.Module, x: Any, given: torch.Tensor)
 
 @pytest.mark.parametrize("name", [*LAYERS, *CELLS])
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_sequences_of_a_cut_batch_need_no_communication(name: str) -> None:
+def test_sequences_of_a_sharded_batch_need_no_communication(name: str) -> None:
     module = copy.deepcopy({**LAYERS, **CELLS}[name])
     run = _steps if name in CELLS else lambda layer, x: layer(x)
     batch = 0 if getattr(module, "batch_first", False) else 1
@@ -92,7 +92,7 @@ def test_sequences_of_a_cut_batch_need_no_communication(name: str) -> None:
 
 
 @pytest.mark.parametrize("placement", [Shard(1), Shard(2)], ids=["time", "features"])
-def test_an_input_cut_otherwise_is_brought_to_the_batch_once(placement: Shard) -> None:
+def test_an_input_sharded_otherwise_is_sharded_by_batch_once(placement: Shard) -> None:
     module = copy.deepcopy(LAYERS["GRU"])
     given = _input(module)
     wanted = module(given)[0]
@@ -115,7 +115,7 @@ def test_an_input_cut_otherwise_is_brought_to_the_batch_once(placement: Shard) -
     body()
 
 
-def test_weights_that_are_cut_are_gathered_once_for_all_steps() -> None:
+def test_sharded_weights_are_gathered_once_for_all_steps() -> None:
     module = copy.deepcopy(LAYERS["LSTM"])
     given = _input(module)
     wanted = module(given)[0]

@@ -117,7 +117,7 @@ BACKWARD = {
 
 
 @pytest.mark.parametrize("sequence_parallel", SEQUENCE_PARALLEL)
-def test_a_step_communicates_what_theory_says(sequence_parallel):
+def test_a_step_communicates_what_theory_predicts(sequence_parallel):
     def body():
         parallel = Transformer.parallelize(model(), kept_mesh((RANKS,)), sequence_parallel)
         with Collectives() as forward:

@@ -64,7 +64,7 @@ def llama(args: LlamaArgs) -> Llama:
     return model
 
 
-def whole(tensor: Any) -> torch.Tensor:
+def full_copy(tensor: Any) -> torch.Tensor:
     """Return a detached copy of a tensor, or of the full tensor of a DTensor."""
     full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return full.detach().clone()
@@ -91,10 +91,10 @@ def train(model: Llama, recipe: Recipe = Recipe(), mesh: Any = None) -> list[Ste
             with loss_parallel() if recipe.loss_parallel else nullcontext():
                 loss = loss_of(model, tokens, targets) / recipe.accumulated
                 loss.backward()
-            total += whole(loss)
+            total += full_copy(loss)
         if recipe.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        gradients = {name: whole(p.grad) for name, p in model.named_parameters()}
+        gradients = {name: full_copy(p.grad) for name, p in model.named_parameters()}
         taken.append(Step(total, gradients))
         optimizer.step()
     return taken

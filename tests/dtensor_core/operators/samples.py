@@ -454,7 +454,7 @@ SAMPLES: dict[str, list[Sample]] = {
             "soft_margin_loss_backward": (aten.soft_margin_loss_backward.default,),
         }.items()
     },
-    # Their mean sums one number over the ranks, see operators/test_losses.py.
+    # Their mean sums one number over the ranks, see operators/test_loss.py.
     "nll_loss_forward": [
         _call(aten.nll_loss_forward.default, _t(*shape, 5), _ids(5, *shape), weight, how, 1)
         for shape in ((7,), (2,), ())

@@ -233,7 +233,7 @@ def test_gradients_where_input_channels_are_sharded_need_no_communication() -> N
     body()
 
 
-def test_along_two_axes_what_lies_across_the_corner_comes_in_two_steps() -> None:
+def test_along_two_axes_rows_across_the_corner_arrive_in_two_steps() -> None:
     height, width = 8, 6
 
     @on_threads(RANKS)
@@ -304,7 +304,7 @@ def test_of_images_the_halo_is_cheaper_than_any_other_layout() -> None:
         with Sent() as sent, Collectives() as issued:
             y = F.conv2d(x, weight, padding=1)
             y.sum().backward()
-        # The gradient of the weight stays a partial sum, because nobody reads its value.
+        # The gradient of the weight stays a partial sum, because no operator reads its value.
         assert sent.num_bytes == [halo, 2 * halo]
         assert issued == {"all_to_all_single": 2}
         assert [x.grad.placements, weight.grad.placements] == [(Shard(2),), (P,)]  # pyright: ignore

@@ -209,7 +209,7 @@ MASKED: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_what_a_mask_selects_is_written_where_it_lies(name: str) -> None:
+def test_masked_elements_are_written_locally(name: str) -> None:
     mask, y = _t(5, 4) > 0, _t(5, 4) * 2
     wanted = _t(5, 4)
     MASKED[name](wanted, mask, y)
@@ -231,7 +231,7 @@ def test_what_a_mask_selects_is_written_where_it_lies(name: str) -> None:
     body()
 
 
-def test_what_a_mask_takes_one_after_the_other_is_found_where_it_lies() -> None:
+def test_elements_that_a_mask_takes_in_order_are_located() -> None:
     x, y, mask = _t(5, 4).requires_grad_(), _t(4, 4).requires_grad_(), _t(5, 4) > 0
     calls: list[Callable[..., Any]] = [
         lambda x, m, y: x.masked_scatter(m, y),
@@ -260,12 +260,12 @@ def test_what_a_mask_takes_one_after_the_other_is_found_where_it_lies() -> None:
     body()
 
 
-def test_the_largest_of_an_empty_shard_has_the_type_that_is_asked_for() -> None:
+def test_the_largest_of_an_empty_shard_has_the_requested_dtype() -> None:
     x = _t(5, 3).float().requires_grad_()
     assert_agrees(lambda x: x.renorm(torch.inf, 1, 0.5), [x], [[Shard(0)]])
 
 
-def test_reading_and_writing_where_elements_lie_sends_nothing() -> None:
+def test_reading_and_writing_local_elements_sends_nothing() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
@@ -379,7 +379,7 @@ def test_an_index_that_no_rank_holds_is_refused_by_all(
     body()
 
 
-def test_the_error_of_an_index_out_of_range_says_where_and_what_there_is() -> None:
+def test_the_error_of_an_index_out_of_range_names_the_index_and_the_range() -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))

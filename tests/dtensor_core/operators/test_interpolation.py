@@ -30,7 +30,7 @@ RESAMPLED: dict[str, tuple[Callable[[Any], Any], int, int]] = {
     # Row r is part of rows 2r - 1 to 2r + 2: of 32 to 63 in rank 1, row 32 of rank 0's and 63 of
     # rank 2's.
     "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 2, 2),
-    # Row i lies at i / 3 - 1/3 and reads four rows from one before it: row 48 reads 14 to 17. Row
+    # Row i is at i / 3 - 1/3 and reads four rows from one before it: row 48 reads 14 to 17. Row
     # 15, of rank 0, is read up to row 51, row 32, of rank 2, from row 91 on, there with weight 0.
     "bicubic": (lambda x: F.interpolate(x, scale_factor=3, mode="bicubic"), 4, 9),
     # Row i is the mean of 2i and 2i + 1.
@@ -41,17 +41,17 @@ RESAMPLED: dict[str, tuple[Callable[[Any], Any], int, int]] = {
         2,
         2,
     ),
-    # Row i lies at 4i / 3 + 1/6, of 12 a rank: 0 to 11 end at 14.83, 12 to 23 are 16.17 to 30.83.
+    # Row i is at 4i / 3 + 1/6, of 12 a rank: 0 to 11 end at 14.83, 12 to 23 are 16.17 to 30.83.
     # No rank needs a halo forward or backward.
     "three quarters": (lambda x: F.interpolate(x, size=(48, 64), mode="bilinear"), 0, 0),
-    # Row i lies at 63i / 127, of 32 a rank: 31 between 15 and 16, 64 at 31.7, 63 at 31.25. Row 15
+    # Row i is at 63i / 127, of 32 a rank: 31 between 15 and 16, 64 at 31.7, 63 at 31.25. Row 15
     # is part of rows 29 to 32 (15.87), row 32 of rows 63 to 66.
     "corners": (
         lambda x: F.interpolate(x, size=(128, 64), mode="bilinear", align_corners=True),
         2,
         2,
     ),
-    # Row i lies at (i + 1/2) / 1.3 - 1/2, of 83 rows ranks have 21, 21, 21 and 20. Rank 0's end at
+    # Row i is at (i + 1/2) / 1.3 - 1/2, of 83 rows ranks have 21, 21, 21 and 20. Rank 0's end at
     # 15.27 and see row 16, rank 2's start at 32.19. Row 32 is part of row 41 (31.42) too.
     "by a factor": (
         lambda x: F.interpolate(x, scale_factor=(1.3, 1.0), mode="bilinear"),

@@ -96,7 +96,7 @@ SOUGHT: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SOUGHT)
-def test_every_piece_of_what_is_sorted_tells_of_its_own(name: str) -> None:
+def test_every_shard_of_a_sorted_sequence_counts_its_own_elements(name: str) -> None:
     call, reduce_op = SOUGHT[name]
     line, x = _t(7).sort().values, torch.cat([_t(7)[:2], _t(3)])
 
@@ -116,7 +116,7 @@ def test_every_piece_of_what_is_sorted_tells_of_its_own(name: str) -> None:
     body()
 
 
-def test_a_histogram_within_bounds_counts_what_lies_here() -> None:
+def test_a_histogram_within_bounds_counts_local_elements() -> None:
     @on_threads(4)
     def body() -> None:
         x = laid_out(_t(5, 3), kept_mesh((4,)), [Shard(0)])

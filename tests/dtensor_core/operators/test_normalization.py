@@ -135,7 +135,7 @@ def test_ranks_share_moments_of_what_is_sharded(
         (8, 1, 1),
         (10, 2, 2),  # Ranks have 3, 3, 3 and 1 channels: rank 1 has 3 to 5, of both groups.
         (18, 3, 2),  # 5, 5, 5 and 3: rank 1 has 5 to 9, of the first two groups of six.
-        (6, 3, 1),  # 2, 2, 2 and none: three ranks have a whole group each.
+        (6, 3, 1),  # 2, 2, 2 and none: three ranks have one full group each.
     ],
 )
 def test_ranks_that_share_groups_share_two_numbers_of_each_that_one_may_meet(

@@ -195,7 +195,7 @@ EMPTY: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _said(function: Callable[[Any], Any], x: Any) -> tuple[str, str] | None:
+def _error_of(function: Callable[[Any], Any], x: Any) -> tuple[str, str] | None:
     try:
         function(x)
     except Exception as error:
@@ -208,12 +208,12 @@ def _said(function: Callable[[Any], Any], x: Any) -> tuple[str, str] | None:
 def test_nothing_has_no_extreme_on_any_rank(shape: tuple[int, ...], name: str) -> None:
     for dtype in (torch.float32, torch.int64):
         x = torch.empty(shape, dtype=dtype)
-        wanted = _said(EMPTY[name], x)
+        wanted = _error_of(EMPTY[name], x)
         for sharding in (Replicate(), *map(Shard, range(len(shape)))):
 
             def body(x: Any = x, sharding: Any = sharding) -> tuple[str, str] | None:
                 mine = distribute_tensor(x, kept_mesh((2,)), [sharding], src_data_rank=None)
-                return _said(EMPTY[name], mine)
+                return _error_of(EMPTY[name], mine)
 
             assert set(run_threads(body, 2)) == {wanted}
 

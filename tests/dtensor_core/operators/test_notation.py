@@ -16,7 +16,7 @@ def test_a_product_has_one_term() -> None:
     assert line.blocked == frozenset()
 
 
-def test_a_sum_has_a_term_for_each_addend() -> None:
+def test_a_sum_has_one_entry_per_term() -> None:
     assert parse("m n + m k, k n -> m n").terms == ((0,), (1, 2))
 
 

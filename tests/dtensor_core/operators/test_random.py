@@ -253,7 +253,7 @@ def test_distributions_sample_as_on_one_device(name: str):
     check(sample, [value(8, 6), value(7, 5)], layouts)
 
 
-def test_a_pending_reduction_is_asked_for_its_shape_only():
+def test_drawing_like_a_partial_tensor_uses_its_shape_only():
     def body() -> None:
         mesh = kept_mesh((2,))
         pending = DTensor.from_local(torch.ones(4, 3), mesh, [Partial()])

@@ -122,7 +122,7 @@ def test_numbers_of_a_pending_sum_are_the_sum() -> None:
     body()
 
 
-def test_a_number_on_a_sub_mesh_hangs_nobody() -> None:
+def test_a_number_on_a_sub_mesh_blocks_no_rank() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = DeviceMesh("cpu", [0, 2])

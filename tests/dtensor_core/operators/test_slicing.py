@@ -227,7 +227,7 @@ def test_only_the_ranks_of_the_sharding_axis_exchange_rows() -> None:
         x = laid_out(_t(4, 4), mesh, [Shard(1), Shard(0)])
         with Sent() as sent:
             y = x[1:3]
-        # Row 2 goes from the second rank of the axis to nobody, row 1 from the first to itself.
+        # Row 2 goes from the second rank of the axis to no rank, row 1 from the first to itself.
         assert sent.num_bytes == []
         assert y.placements == (Shard(1), Shard(0))  # pyright: ignore
         with Sent() as sent:
@@ -284,7 +284,7 @@ def test_gradients_of_gradients_pass_a_slice() -> None:
     assert_agrees(second, [_t(7, 2).requires_grad_()], [[Shard(0)]])
 
 
-def test_a_slice_that_sends_is_refused_where_nobody_asked_for_it() -> None:
+def test_a_slice_that_sends_is_refused_in_explicit_mode() -> None:
     with fake_world(RANKS):
         x = laid_out(_t(8, 2), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
         with ExplicitRedistributionContext(), Collectives() as issued:
@@ -302,7 +302,7 @@ def test_a_fake_world_may_receive_where_it_sends_nothing(rank: int) -> None:
         assert x[4:].to_local().shape == (1, 2)  # pyright: ignore
 
 
-def test_an_explanation_tells_the_bytes_of_a_slice() -> None:
+def test_an_explanation_reports_the_bytes_of_a_slice() -> None:
     with fake_world(RANKS, rank=1):
         x = laid_out(_t(8, 2), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
         (row,) = explain(lambda: x[1:])

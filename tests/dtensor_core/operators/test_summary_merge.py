@@ -185,7 +185,7 @@ def test_what_is_announced_is_what_is_sent() -> None:
     assert reason.candidates[0][0] == "S(0) -> R"
 
 
-def test_a_merge_is_refused_where_nobody_asked_for_it() -> None:
+def test_an_implicit_merge_is_refused_in_explicit_mode() -> None:
     with fake_world(RANKS):
         x = laid_out(_t(256, 2), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
         with (
@@ -195,7 +195,7 @@ def test_a_merge_is_refused_where_nobody_asked_for_it() -> None:
             x.cumsum(0)
 
 
-def test_ranks_outside_of_the_mesh_say_nothing() -> None:
+def test_ranks_outside_of_the_mesh_have_empty_results() -> None:
     @on_threads(RANKS)
     def body() -> None:
         mesh = DeviceMesh("cpu", [3, 1])

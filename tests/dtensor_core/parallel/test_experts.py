@@ -197,7 +197,7 @@ def test_slices_of_experts_give_router_and_tokens_the_gradients_of_one_device(ra
     run_threads(body, ranks)
 
 
-class _ScoresTakenForWhole(ExpertTensorParallel):
+class _ScoresWithReplicatedGradient(ExpertTensorParallel):
     """Sets gradient placements of tokens only, like plans that pass scores as plain tensors."""
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any, mesh: Any) -> Any:
@@ -208,14 +208,16 @@ class _ScoresTakenForWhole(ExpertTensorParallel):
         return (crossed, *rest), kwargs, None
 
 
-def test_scores_whose_gradient_is_taken_for_whole_give_the_router_a_wrong_one() -> None:
+def test_scores_whose_gradient_is_taken_for_replicated_give_the_router_a_wrong_one() -> None:
     tokens, alone = numbers(9, DIM), Mixture(4)
     wanted, _ = _mixture_step(alone, tokens)
     right = alone.gate.weight.grad
 
     def body() -> tuple[float, torch.Tensor]:
         mesh = kept_mesh((4,))
-        module = parallelize_module(_sliced(mesh), mesh, {"experts": _ScoresTakenForWhole()})
+        module = parallelize_module(
+            _sliced(mesh), mesh, {"experts": _ScoresWithReplicatedGradient()}
+        )
         found, _ = _mixture_step(module, tokens)
         torch.testing.assert_close(found, wanted)  # forward does not show the error
         mine = module.get_parameter("gate.weight").grad
@@ -233,9 +235,11 @@ def test_what_a_style_cannot_do_is_refused() -> None:
         mesh = kept_mesh((4,))
         with pytest.raises(UnsupportedModuleError, match=r"of which ranks get \[\(2, 2, 1, 0\)\]"):
             parallelize_module(Sorted(5), mesh, ExpertParallel())
-        with pytest.raises(UnsupportedModuleError, match="its parameter w1, which every rank has"):
+        with pytest.raises(UnsupportedModuleError, match="parameter w1, which is replicated"):
             parallelize_module(Sorted(4), mesh, ExpertTensorParallel())
-        with pytest.raises(UnsupportedModuleError, match="parameters that lie otherwise already"):
+        with pytest.raises(
+            UnsupportedModuleError, match="parameters that already have another layout"
+        ):
             parallelize_module(_sliced(mesh).experts, mesh, ExpertParallel())
         module = parallelize_module(Either(4), mesh, ExpertParallel())
         with pytest.raises(StyleInputError, match=r"\(tokens, counts\) or"):

@@ -56,7 +56,7 @@ def layouts(module) -> dict[str, object]:
     ],
     ids=lambda value: repr(value).partition("(")[0],
 )
-def test_parameters_are_cut_and_keep_their_values(module, style, expected):
+def test_parameters_are_sharded_and_keep_their_values(module, style, expected):
     def body():
         sharded = parallelized(module, style)
         for name, parameter in sharded.named_parameters():
@@ -165,7 +165,7 @@ def test_values_and_gradients_are_those_of_one_rank_for_any_layouts(style, given
 
 
 @on_threads(RANKS)
-def test_a_dtensor_comes_in_as_it_is_whatever_input_layouts_say():
+def test_a_dtensor_input_keeps_its_layout_whatever_input_layouts_are():
     sharded = parallelized(linear(), ColwiseParallel())
     full = torch.ones(8, 16)
     given = DTensor.from_local(full[:2], kept_mesh((RANKS,)), [Shard(0)])
@@ -245,7 +245,7 @@ def test_other_modules_are_refused():
 
 
 @on_threads(RANKS)
-def test_a_call_without_a_tensor_says_what_is_missing():
+def test_the_error_of_a_call_without_a_tensor_names_the_missing_argument():
     sharded = parallelized(linear(), ColwiseParallel())
     with pytest.raises(ValueError, match="no positional argument; expecting input"):
         sharded(input=torch.ones(1, 16))
@@ -270,5 +270,5 @@ def test_a_call_without_a_tensor_says_what_is_missing():
     ],
     ids=lambda value: "",
 )
-def test_a_style_says_what_it_is(style, text):
+def test_a_style_has_a_repr(style, text):
     assert repr(style) == text

@@ -100,7 +100,7 @@ def test_it_ends_with_an_exception() -> None:
         assert [reason.step for reason in reasons] == ["all_gather"]
 
 
-def test_logits_that_are_not_cut_by_class_have_no_parallel_loss() -> None:
+def test_logits_that_are_not_sharded_by_class_have_no_parallel_loss() -> None:
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,))
         logits = distribute_tensor(_t(8, 10), mesh, [Shard(0)])

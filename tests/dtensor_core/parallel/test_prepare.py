@@ -63,7 +63,7 @@ def test_an_input_is_gathered():
 
 
 @on_threads(RANKS)
-def test_an_output_is_cut():
+def test_an_output_is_sharded():
     style = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0))
     with Collectives() as issued:
         output = prepared(nn.Identity(), style)(torch.ones(8, 16))
@@ -85,7 +85,7 @@ def test_inputs_without_a_layout_are_left_alone():
 
 
 @on_threads(RANKS)
-def test_several_inputs_as_a_module_with_a_cut_linear_gets_them():
+def test_several_inputs_as_a_module_with_a_sharded_linear_gets_them():
     class Plus(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -216,14 +216,14 @@ def test_layouts_must_be_equally_many():
         PrepareModuleOutput(output_layouts=Shard(0), desired_output_layouts=(Shard(0), Shard(0)))
 
 
-def test_the_whole_text_of_an_error():
+def test_the_full_text_of_an_error():
     with pytest.raises(AssertionError) as error:
         PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=(Replicate(), None))
     assert str(error.value) == (
         "input_layouts=(Shard(dim=0),) and desired_input_layouts=(Replicate(), None)\n"
         "  Found: 1 and 2 layouts; input_layouts and desired_input_layouts should have same "
         "length!\n"
-        "  Try: give None for what is not to be touched"
+        "  Try: pass None for each tensor to leave unchanged"
     )
 
 
@@ -248,7 +248,7 @@ def test_what_has_a_layout_must_be_a_tensor():
         prepared(Sum(), style)(5)
 
 
-def test_a_style_says_what_it_is():
+def test_a_style_has_a_repr():
     style = PrepareModuleInputOutput(
         input_layouts=(Shard(0), None),
         desired_input_layouts=(Replicate(), None),

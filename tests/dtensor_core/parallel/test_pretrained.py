@@ -72,7 +72,7 @@ def test_a_model_with_its_own_plan_trains_as_on_one_device(name: str, ranks: int
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("name", WITH_EXPERTS)
-def test_whole_experts_on_each_rank_train_as_on_one_device(name: str, ranks: int) -> None:
+def test_complete_experts_on_each_rank_train_as_on_one_device(name: str, ranks: int) -> None:
     options = {} if ranks == 2 else {NUM_EXPERTS.get(name, "n_routed_experts"): 6}
 
     def body() -> list[Step]:
@@ -140,7 +140,7 @@ def test_the_order_of_a_plan_changes_nothing() -> None:
         expect_same(taken, on_one_device("mixtral"))
 
 
-def test_save_pretrained_writes_whole_weights_that_one_device_loads(tmp_path: Path) -> None:
+def test_save_pretrained_writes_full_weights_that_one_device_loads(tmp_path: Path) -> None:
     options = {"tie_word_embeddings": True}
     model = PLANNED["mixtral"].make(**options)
     expected = on_one_device("mixtral", **options)
@@ -186,10 +186,10 @@ def test_a_rank_that_cannot_write_fails_on_every_rank(
 @pytest.mark.parametrize(
     ("ranks", "plan", "text"),
     [
-        (2, {"lm_head": "colwyse"}, "styles that are not known: colwyse"),
+        (2, {"lm_head": "colwyse"}, "unknown styles: colwyse"),
         (2, {}, "no plan, and the model has none of its own"),
         (3, None, "num_attention_heads=4"),
-        (2, {"lm_head.weight": "moe_tp_experts"}, "a style of modules"),
+        (2, {"lm_head.weight": "moe_tp_experts"}, "a style for modules"),
         (2, {"lm_head": "colwise", "model.embed_tokens": "embedding_colwise"}, "tied"),
     ],
 )

@@ -67,8 +67,8 @@ def test_nothing_waits_before_the_first_use(shape: Any, source: Any, target: Any
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
-        whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
-        tensor = distribute_tensor(whole, mesh, source)
+        full = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+        tensor = distribute_tensor(full, mesh, source)
         with Waits() as seen:
             moved = tensor.redistribute(mesh, target, async_op=True)
             local = moved.to_local()
@@ -104,7 +104,7 @@ def test_what_arrives_as_it_should_be_is_torchs_own_tensor_and_its_views_do_not_
 
 
 @on_threads(4)
-def test_addends_of_all_kinds_are_finished_when_they_are_used() -> None:
+def test_partial_values_of_all_kinds_are_finished_when_they_are_used() -> None:
     mesh = kept_mesh((4,))
     for reduce_op, expected in (("sum", 10.0), ("avg", 2.5), ("max", 4.0)):
         local = torch.full((3, 4), 1.0 + mesh.get_local_rank())
@@ -118,21 +118,21 @@ def test_addends_of_all_kinds_are_finished_when_they_are_used() -> None:
 @on_threads(4)
 def test_all_but_the_last_collective_are_waited_for() -> None:
     mesh = kept_mesh((2, 2))
-    whole = torch.arange(21.0).reshape(7, 3)
-    tensor = distribute_tensor(whole, mesh, [Shard(0), Shard(0)])
+    full = torch.arange(21.0).reshape(7, 3)
+    tensor = distribute_tensor(full, mesh, [Shard(0), Shard(0)])
     with Waits() as seen:
         moved = tensor.redistribute(mesh, [Replicate(), Shard(0)], async_op=True)
         assert (seen.issued, seen.waited) == (2, 1)
-    assert torch.equal(moved.full_tensor(), whole)
+    assert torch.equal(moved.full_tensor(), full)
 
 
 @on_threads(4)
 def test_gradients_go_back_asynchronously_too_and_arrive() -> None:
     mesh = kept_mesh((4,))
-    whole = torch.arange(20.0).reshape(5, 4)
+    full = torch.arange(20.0).reshape(5, 4)
     grads = []
     for async_op in (False, True):
-        x: Any = distribute_tensor(whole, mesh, [Shard(0)]).requires_grad_()
+        x: Any = distribute_tensor(full, mesh, [Shard(0)]).requires_grad_()
         y = x.redistribute(mesh, [Replicate()], async_op=async_op)
         z = (y * y).redistribute(mesh, [Shard(1)], async_op=async_op)
         (z.sin() * z).sum().backward()

@@ -33,8 +33,8 @@ def _links_are_put_back() -> Iterator[None]:
 
 
 def spec_of(mesh: DeviceMesh, *placements: Any, shape: tuple[int, ...] = (1024, 1024)) -> Spec:
-    whole = torch.empty(shape, device="meta")
-    return Spec(mesh, placements, TensorMeta(whole.shape, whole.stride(), whole.dtype))
+    full = torch.empty(shape, device="meta")
+    return Spec(mesh, placements, TensorMeta(full.shape, full.stride(), full.dtype))
 
 
 def axes_in_order(before: Spec, *after: Any) -> list[tuple[int, ...]]:
@@ -151,7 +151,7 @@ def ranks_that_differ() -> None:
     assert str(refused.value) == (
         f"set_link of axis tp of {mesh}\n"
         "  Found: latency_s from 1e-05 to 2e-05, bytes_per_s from 1e+09 to 1e+09\n"
-        "  Why: ranks that plan differently wait for each other for ever\n"
+        "  Why: ranks with different plans deadlock\n"
         "  Try: pass the same values on every rank, such as those that rank 0 measured"
     )
     assert link_of(mesh, 0) == DEFAULT_LINKS["cpu"]

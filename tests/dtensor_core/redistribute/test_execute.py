@@ -63,9 +63,9 @@ def layouts(ndim: int, axes: int, reductions: Sequence[str]) -> list[tuple[Place
     return found
 
 
-def laid_out(whole: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """Local part of `whole`; partial values differ from rank to rank."""
-    local = keep(whole, spec, "test")
+def laid_out(full: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """Local part of `full`; partial values differ from rank to rank."""
+    local = keep(full, spec, "test")
     for axis, placement in enumerate(spec.placements):
         assert spec.coords is not None
         coord, ranks = spec.coords[axis], spec.mesh_shape[axis]
@@ -86,18 +86,18 @@ def journeys(meshes: Sequence[DeviceMesh], each: int, seed: int) -> None:
     """Check random pairs of layouts on every mesh, for every shape."""
     chance = random.Random(seed)
     for mesh, shape in itertools.product(meshes, SHAPES):
-        whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 5
-        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        full = torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 5
+        meta = TensorMeta(full.shape, full.stride(), full.dtype)
         sources = layouts(len(shape), mesh.ndim, ("sum", "avg", "max", "min"))
         targets = layouts(len(shape), mesh.ndim, ())
         for _ in range(each):
             before = Spec(mesh, chance.choice(sources), meta)
             after = before.with_placements(chance.choice(targets))
-            check(whole, before, after, chance.random() < 0.5)
+            check(full, before, after, chance.random() < 0.5)
 
 
-def check(whole: torch.Tensor, before: Spec, after: Spec, waiting: bool) -> None:
-    local = laid_out(whole, before)
+def check(full: torch.Tensor, before: Spec, after: Spec, waiting: bool) -> None:
+    local = laid_out(full, before)
     plan = plan_between(before, after)
     run = execute if waiting else execute_async
     with SentBytes() as sent:
@@ -112,11 +112,11 @@ def check(whole: torch.Tensor, before: Spec, after: Spec, waiting: bool) -> None
         for step in plan.steps
         if step.communicates
     ]
-    expected = keep(whole, after, "test")
+    expected = keep(full, after, "test")
     assert moved.shape == expected.shape
     if after.sums:  # the distribution of a sum over partial sums is arbitrary: reduce them
         gathering = plan_between(after, after.replicated())
-        moved, expected = execute(moved + 0, after, gathering, Origin("test")), whole
+        moved, expected = execute(moved + 0, after, gathering, Origin("test")), full
     torch.testing.assert_close(
         moved + 0, expected, msg=lambda m: f"{before} -> {after} by {plan.steps}: {m}"
     )
@@ -148,12 +148,16 @@ def redistributions(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, bool]:
     strided = st.builds(
         lambda dim, blocks: _StridedShard(dim, split_factor=blocks), dims, st.integers(1, 4)
     )
-    whole_or_cut = st.one_of(st.just(Replicate()), st.builds(Shard, dims), strided)
+    replicated_or_sharded = st.one_of(st.just(Replicate()), st.builds(Shard, dims), strided)
     mixing = draw(st.sampled_from((("sum", "avg"), *((each,) for each in REDUCTIONS))))
     pending = st.builds(Partial, st.sampled_from(mixing))
-    source = draw(st.tuples(*(st.one_of(whole_or_cut, pending) for _ in mesh_shape)))
+    source = draw(st.tuples(*(st.one_of(replicated_or_sharded, pending) for _ in mesh_shape)))
     target = tuple(
-        draw(st.one_of(whole_or_cut, st.just(before)) if before.is_partial() else whole_or_cut)
+        draw(
+            st.one_of(replicated_or_sharded, st.just(before))
+            if before.is_partial()
+            else replicated_or_sharded
+        )
         for before in source
     )
     return mesh_shape, tuple(shape), source, target, draw(st.booleans())
@@ -165,25 +169,27 @@ def test_executing_a_plan_equals_making_the_destination_directly(drawn: Any) -> 
     mesh_shape, shape, source, target, waiting = drawn
 
     def body() -> None:
-        whole = 2.0 ** (torch.arange(torch.Size(shape).numel()) % 7).reshape(shape)
+        full = 2.0 ** (torch.arange(torch.Size(shape).numel()) % 7).reshape(shape)
         spec = Spec(
-            kept_mesh(mesh_shape), source, TensorMeta(whole.shape, whole.stride(), whole.dtype)
+            kept_mesh(mesh_shape), source, TensorMeta(full.shape, full.stride(), full.dtype)
         )
-        check(whole, spec, spec.with_placements(target), waiting)
+        check(full, spec, spec.with_placements(target), waiting)
 
     run_threads(body, torch.Size(mesh_shape).numel())
 
 
 @pytest.mark.parametrize("reduce_op", ["product", "max", "min"])
-def test_addends_of_one_reduction_become_those_of_another_on_another_axis(reduce_op: str) -> None:
+def test_partial_values_of_one_reduction_become_those_of_another_on_another_axis(
+    reduce_op: str,
+) -> None:
     def body() -> None:
-        whole = torch.arange(40.0).reshape(8, 5)
-        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        full = torch.arange(40.0).reshape(8, 5)
+        meta = TensorMeta(full.shape, full.stride(), full.dtype)
         spec = Spec(kept_mesh((2, 2)), (Replicate(), Partial()), meta)
         after = spec.with_placements((Partial(reduce_op), Shard(1)))
-        moved = execute(laid_out(whole, spec), spec, plan_between(spec, after), Origin("test"))
+        moved = execute(laid_out(full, spec), spec, plan_between(spec, after), Origin("test"))
         back = plan_between(after, after.replicated())
-        assert torch.equal(execute(moved, after, back, Origin("test")), whole)
+        assert torch.equal(execute(moved, after, back, Origin("test")), full)
 
     run_threads(body, 4)
 
@@ -222,12 +228,12 @@ def journeys_on_processes() -> None:
     mesh = joined_mesh((2, 2), (2, 0, 3, 1))
     journeys([mesh], 3, seed=5)
     for dtype, shape in itertools.product((torch.complex64, torch.int16), ((8, 4), (5, 3))):
-        whole = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
-        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        full = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+        meta = TensorMeta(full.shape, full.stride(), full.dtype)
         plain = layouts(2, 1, ())[:4]
         for source, target in itertools.permutations(plain, 2):
             spec = Spec(mesh["a"], source, meta)
-            check(whole, spec, spec.with_placements(target), True)
+            check(full, spec, spec.with_placements(target), True)
 
 
 test_journeys_hold_on_gloo = on_processes(4)(journeys_on_processes)
@@ -237,30 +243,28 @@ test_journeys_hold_on_gloo = on_processes(4)(journeys_on_processes)
 def test_uneven_gathers_on_joined_axes_are_one_and_right() -> None:
     mesh = joined_mesh((2, 2))
     for shape in ((7, 3), (5, 1), (1, 1), (3, 0), (9, 2)):
-        whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
-        spec = Spec(
-            mesh, (Shard(0), Shard(0)), TensorMeta(whole.shape, whole.stride(), whole.dtype)
-        )
+        full = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+        spec = Spec(mesh, (Shard(0), Shard(0)), TensorMeta(full.shape, full.stride(), full.dtype))
         with SentBytes() as sent:
             plan = plan_between(spec, spec.replicated())
-            moved = execute(keep(whole, spec, ""), spec, plan, Origin("test"))
-        assert torch.equal(moved, whole)
+            moved = execute(keep(full, spec, ""), spec, plan, Origin("test"))
+        assert torch.equal(moved, full)
         assert [kind for kind, _ in sent.calls] == ["all_gather"]
 
 
 @on_threads(4)
 def test_axes_that_are_joined_later_are_joined_from_then_on() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
-    whole = torch.arange(12.0)
-    spec = Spec(mesh, (Shard(0), Shard(0)), TensorMeta(whole.shape, whole.stride(), whole.dtype))
+    full = torch.arange(12.0)
+    spec = Spec(mesh, (Shard(0), Shard(0)), TensorMeta(full.shape, full.stride(), full.dtype))
     before = plan_between(spec, spec.replicated())
     counts = []
     for flatten in (False, True):
         if flatten:
             mesh._flatten()
         with SentBytes() as sent:
-            moved = execute(keep(whole, spec, ""), spec, before, Origin("test"))
-        assert torch.equal(moved, whole)
+            moved = execute(keep(full, spec, ""), spec, before, Origin("test"))
+        assert torch.equal(moved, full)
         counts.append(len(sent.calls))
     assert counts == [2, 1]
 
@@ -268,8 +272,8 @@ def test_axes_that_are_joined_later_are_joined_from_then_on() -> None:
 @on_threads(4)
 def test_a_reason_is_in_force_while_its_collective_runs() -> None:
     mesh = kept_mesh((4,))
-    whole = torch.arange(8.0)
-    meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+    full = torch.arange(8.0)
+    meta = TensorMeta(full.shape, full.stride(), full.dtype)
     before, after = Spec(mesh, (Shard(0),), meta), Spec(mesh, (Replicate(),), meta)
     seen: list[observe.Reason | None] = []
 
@@ -280,7 +284,7 @@ def test_a_reason_is_in_force_while_its_collective_runs() -> None:
             return func(*args, **(kwargs or {}))
 
     with Watch():
-        execute(keep(whole, before, ""), before, plan_between(before, after), Origin("op", "x"))
+        execute(keep(full, before, ""), before, plan_between(before, after), Origin("op", "x"))
     assert seen == [
         observe.Reason("op", "x", "f32[8] axis0:S(0)", "f32[8] axis0:R", "all_gather", "axis0", 32)
     ]
@@ -345,12 +349,12 @@ def test_sums_and_averages_become_each_other_without_communication() -> None:
 @pytest.mark.parametrize(
     "reduce_op", ["sum", "avg", "product", "prod", "min", "max", "band", "bor", "bxor"]
 )
-def test_a_whole_tensor_becomes_addends_that_reduce_to_it_exactly(reduce_op: str) -> None:
+def test_a_replicated_tensor_becomes_partial_sums_that_reduce_to_it_exactly(reduce_op: str) -> None:
     @on_threads(3)
     def body() -> None:
         mesh = kept_mesh((3,))
-        whole = torch.tensor([3, -7, 0, 12])
-        values: Sequence[torch.Tensor] = [whole, whole.double() / 3]
+        full = torch.tensor([3, -7, 0, 12])
+        values: Sequence[torch.Tensor] = [full, full.double() / 3]
         for value in values if reduce_op[0] != "b" else values[:1]:
             meta = TensorMeta(value.shape, value.stride(), value.dtype)
             before = Spec(mesh, (Replicate(),), meta)
@@ -370,13 +374,13 @@ def test_what_arrives_is_contiguous_also_where_blocks_could_be_joined_as_a_view(
 
     @on_threads(4)
     def body() -> None:
-        whole = torch.randn(4, 4, 8, 8)
-        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        full = torch.randn(4, 4, 8, 8)
+        meta = TensorMeta(full.shape, full.stride(), full.dtype)
         ways = [Replicate(), *(Shard(dim) for dim in range(4))]
         for before, after in itertools.product(ways, ways):
             source = Spec(kept_mesh((4,)), (before,), meta)
             target = source.with_placements((after,))
-            local = keep(whole, source, "test")
+            local = keep(full, source, "test")
             arrived = execute(local, source, plan_between(source, target), Origin("test"))
             assert arrived.is_contiguous()
 

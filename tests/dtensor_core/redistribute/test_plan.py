@@ -27,8 +27,10 @@ SLOW = Link(latency_s=1e-4, bytes_per_s=1e9)
 placements = st.sampled_from(
     [Replicate(), Shard(0), Shard(1), Partial(), _StridedShard(0, split_factor=2)]
 )
-whole_or_cut = st.sampled_from([Replicate(), Shard(0), Shard(1), _StridedShard(1, split_factor=3)])
-journeys = st.lists(st.tuples(placements, whole_or_cut), min_size=1, max_size=3)
+replicated_or_sharded = st.sampled_from(
+    [Replicate(), Shard(0), Shard(1), _StridedShard(1, split_factor=3)]
+)
+journeys = st.lists(st.tuples(placements, replicated_or_sharded), min_size=1, max_size=3)
 sizes = st.sampled_from([0, 1, 2, 5, 7, 8, 12, 1000])
 
 
@@ -141,7 +143,7 @@ def test_single_steps_are_those_of_the_table() -> None:
     expected = {
         (Replicate(), Shard(0)): ("slice", 0),
         (Replicate(), strided): ("slice", 0),
-        (Replicate(), Partial()): ("one_addend", 0),
+        (Replicate(), Partial()): ("to_partial", 0),
         (Shard(0), Replicate()): ("all_gather", 1),
         (strided, Replicate()): ("all_gather", 1),
         (Shard(0), Shard(1)): ("all_to_all", 1),
@@ -158,21 +160,21 @@ def test_single_steps_are_those_of_the_table() -> None:
         assert (found.kind, int(found.communicates)) == step, f"{source} -> {target}"
 
 
-def test_addends_of_other_reductions_are_reduced_first() -> None:
+def test_partial_values_of_other_reductions_are_reduced_first() -> None:
     steps = plan((Partial("max"),), (Partial(),), (8,), 4, mesh((2,))).steps
-    assert [step.kind for step in steps] == ["all_reduce", "one_addend"]
+    assert [step.kind for step in steps] == ["all_reduce", "to_partial"]
 
 
 @pytest.mark.parametrize("reduce_op", ["product", "max", "min", "sum"])
-def test_nothing_becomes_an_addend_while_another_axis_awaits_another_reduction(
+def test_nothing_becomes_partial_while_another_axis_awaits_another_reduction(
     reduce_op: str,
 ) -> None:
     """The identity of one reduction is a number in the other: 1 + 1, for products."""
     source, target = (Replicate(), Partial()), (Partial(reduce_op), Shard(0))
     steps = plan(source, target, (8, 8), 4, mesh((2, 2))).steps
-    first = "one_addend" if reduce_op == "sum" else "reduce_scatter"
+    first = "to_partial" if reduce_op == "sum" else "reduce_scatter"
     assert steps[0].kind == first
-    assert {step.kind for step in steps} == {"one_addend", "reduce_scatter"}
+    assert {step.kind for step in steps} == {"to_partial", "reduce_scatter"}
 
 
 def test_an_axis_of_one_rank_needs_no_step() -> None:
@@ -186,7 +188,7 @@ def test_reduce_scatter_is_taken_rather_than_all_reduce_and_slice() -> None:
     assert step.kind == "reduce_scatter"
 
 
-def test_an_outer_cut_is_undone_after_the_inner_one() -> None:
+def test_an_outer_shard_is_gathered_after_the_inner_one() -> None:
     steps = plan((Shard(0), Shard(0)), (Replicate(), Shard(0)), (64,), 4, mesh((2, 2))).steps
     assert [(step.kind, step.axis) for step in steps] == [
         ("all_gather", 1),
@@ -198,7 +200,7 @@ def test_an_outer_cut_is_undone_after_the_inner_one() -> None:
 INNER = (_StridedShard(0, split_factor=4), Shard(0))
 
 
-def test_an_axis_that_cuts_inside_of_a_later_one_is_gathered_alone() -> None:
+def test_an_axis_that_shards_inside_of_a_later_one_is_gathered_alone() -> None:
     """The layout of weights sharded by tensor parallelism first, then by data parallelism."""
     (step,) = plan(INNER, (Replicate(), Shard(0)), (64,), 4, mesh((2, 4))).steps
     assert (step.kind, step.axes) == ("all_gather", (0,))
@@ -348,6 +350,6 @@ def test_a_group_that_lacks_something_is_reported() -> None:
     assert closed(source, (Shard(0), Replicate()), (1,), (64,), (2, 2))
 
 
-def test_gradients_of_addends_are_whole() -> None:
+def test_gradients_of_partial_sums_are_replicated() -> None:
     assert gradient_placement(Partial()) is Replicate()
     assert gradient_placement(Shard(1)) is Shard(1)

@@ -33,7 +33,7 @@ def _reduced(
 
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_an_average_fits_where_its_addends_do(dtype: torch.dtype, ranks: int) -> None:
+def test_an_average_does_not_overflow_if_its_terms_do_not(dtype: torch.dtype, ranks: int) -> None:
     largest, small = torch.finfo(dtype).max, float(torch.tensor(1e-3, dtype=dtype))
     row = [largest, -largest, small, 7.0]
 

@@ -93,7 +93,7 @@ def test_cleanups_are_done_on_each_rank(capsys):
 def test_the_test_runner_is_no_rank():
     case = ported.OnProcesses("test_passes")
     assert case.rank == case.MAIN_PROCESS_RANK == -1
-    with pytest.raises(RuntimeError, match="init_pg is for ranks"):
+    with pytest.raises(RuntimeError, match="call init_pg on a rank"):
         case.init_pg()
 
 

@@ -28,7 +28,7 @@ def layouts(converter):
     ]
 
 
-def test_all_combinations_of_replicated_and_evenly_cut(mesh):
+def test_all_combinations_of_replicated_and_evenly_sharded(mesh):
     converter = DTensorConverter(mesh, (torch.ones(8, 3), 5), {"other": torch.ones(4)})
     assert layouts(converter) == [
         ((first, 5), {"other": other})
@@ -38,7 +38,7 @@ def test_all_combinations_of_replicated_and_evenly_cut(mesh):
     assert (converter.hit, converter.miss, converter.successful()) == (8, 0, True)
 
 
-def test_dims_that_do_not_divide_evenly_are_not_cut(mesh):
+def test_dims_that_do_not_divide_evenly_are_not_sharded(mesh):
     converter = DTensorConverter(mesh, (torch.ones(1, 6, 12),), {})
     assert [args[0] for args, _ in layouts(converter)] == [Replicate(), Shard(2)]
 

@@ -6,7 +6,7 @@ from dtensor_core.testing import Outcome, RankFailure, RankReport
 from dtensor_core.testing.failure import describe, summarize
 
 
-def test_the_whole_text():
+def test_the_full_text():
     reports = [
         RankReport(2, Outcome.FAILED, "ValueError: no", "Traceback\n  line 1\n", "printed\n"),
         RankReport(0, Outcome.FAILED, "ValueError: no", "Traceback\n  line 1\n", "too\n"),

@@ -56,12 +56,12 @@ def test_lists_of_tensors_all_to_all():
 def test_an_output_may_be_a_part_of_the_input():
     def body():
         rank = dist.get_rank()
-        whole = torch.zeros(3)
-        whole[rank] = rank + 1.0
-        dist.all_gather_single(whole, whole[rank : rank + 1])
+        full = torch.zeros(3)
+        full[rank] = rank + 1.0
+        dist.all_gather_single(full, full[rank : rank + 1])
         scattered = torch.arange(3.0) + rank
         dist.reduce_scatter_single(scattered[rank : rank + 1], scattered)
-        return whole.tolist(), scattered[rank].item()
+        return full.tolist(), scattered[rank].item()
 
     assert run_threads(body, 3) == [([1, 2, 3], 3), ([1, 2, 3], 6), ([1, 2, 3], 9)]
 

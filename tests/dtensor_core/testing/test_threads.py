@@ -168,7 +168,7 @@ def test_a_rank_that_leaves_early_is_missed():
     assert "still without rank 1)" in str(fails(body))
 
 
-def test_a_collective_that_not_all_ranks_join_fails_even_if_nobody_waits():
+def test_a_collective_that_not_all_ranks_join_fails_even_if_no_rank_waits():
     def body():
         if dist.get_rank() == 1:
             dist.all_reduce(torch.ones(1), async_op=True)

@@ -46,18 +46,20 @@ def assert_close(found: Any, wanted: Any, **tolerance: Any) -> None:
 
 def assert_same_run(
     fn: Callable[..., Any],
-    *wholes: torch.Tensor,
+    *full_tensors: torch.Tensor,
     layouts: Sequence[Placement] = LAYOUTS,
     ranks: int = 3,
 ) -> None:
     """Compare `fn` on leaf DTensors of every layout with `fn` on the full leaf tensors."""
-    wanted = fn(*(each.clone().requires_grad_() for each in wholes))
+    wanted = fn(*(each.clone().requires_grad_() for each in full_tensors))
 
     @on_threads(ranks)
     def body() -> None:
         mesh = kept_mesh((ranks,))
         for layout in layouts:
-            mine = [distribute_tensor(each, mesh, [layout]).requires_grad_() for each in wholes]
+            mine = [
+                distribute_tensor(each, mesh, [layout]).requires_grad_() for each in full_tensors
+            ]
             assert_close(fn(*mine), wanted)
 
     body()

@@ -176,12 +176,12 @@ PROGRAMS: tuple[Callable[[Any, Any], Any], ...] = (
     _grad_of_grad,
     _vmap,
 )
-# These set state of the whole process, so ranks must not be threads.
+# These set state of the entire process, so ranks must not be threads.
 IN_PROCESSES = (_jvp, _jacobians, _hessian, _dual_numbers, _anomaly_detected)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_gives_what_it_gives_of_whole_tensors(program: Callable[..., Any]) -> None:
+def test_a_program_gives_the_results_of_full_tensors(program: Callable[..., Any]) -> None:
     assert_same_run(program, numbers(5, 4), numbers(5, 4, seed=1))
 
 
@@ -201,10 +201,10 @@ def test_what_is_moved_or_made_inside_of_a_transform_is_a_constant(made: str) ->
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-        whole = numbers(5, 4)
-        x, c = (distribute_tensor(each, mesh, [Shard(0)]) for each in (whole, given))
+        values = numbers(5, 4)
+        x, c = (distribute_tensor(each, mesh, [Shard(0)]) for each in (values, given))
         if made == "distributed":  # new tensors in a transform are transformed
-            with pytest.raises(TransformError, match="make or redistribute them outside"):
+            with pytest.raises(TransformError, match="create and redistribute them outside"):
                 torch.func.grad(lambda y: (y * CONSTANTS[made](c)).sum())(x)
             return
         gradient = torch.func.grad(lambda y: (y * CONSTANTS[made](c)).sum())(x)
@@ -225,12 +225,14 @@ def test_parallel_styles_refuse_what_a_transform_has_wrapped_on_every_rank() -> 
 
 def _each_in_processes() -> None:
     warnings.filterwarnings("ignore", message="Anomaly Detection has been enabled")
-    wholes = numbers(5, 4), numbers(5, 4, seed=1)
+    full_tensors = numbers(5, 4), numbers(5, 4, seed=1)
     mesh = init_device_mesh("cpu", (2,))
     for program in IN_PROCESSES:
-        wanted = program(*(each.clone().requires_grad_() for each in wholes))
+        wanted = program(*(each.clone().requires_grad_() for each in full_tensors))
         for layout in LAYOUTS:
-            mine = [distribute_tensor(each, mesh, [layout]).requires_grad_() for each in wholes]
+            mine = [
+                distribute_tensor(each, mesh, [layout]).requires_grad_() for each in full_tensors
+            ]
             assert_close(program(*mine), wanted)
 
 
@@ -265,7 +267,7 @@ def _crossings_of_dual_numbers() -> None:
     x, t = numbers(5, 4), numbers(5, 4, seed=1)
     mesh = init_device_mesh("cpu", (2,))
 
-    def whole(local: torch.Tensor, like: torch.Tensor, placements: Any) -> torch.Tensor:
+    def reassembled(local: torch.Tensor, like: torch.Tensor, placements: Any) -> torch.Tensor:
         given = {"shape": like.shape, "stride": like.stride()}
         return DTensor.from_local(local, mesh, placements, **given).full_tensor()
 
@@ -278,10 +280,10 @@ def _crossings_of_dual_numbers() -> None:
                 assert_close(moved, (x, t))
             summed = dual.sum(0)
             pending = forward_ad.unpack_dual(summed.to_local())
-            assert_close(whole(pending.tangent, t[0], summed.placements), t.sum(0))
+            assert_close(reassembled(pending.tangent, t[0], summed.placements), t.sum(0))
             assert_close(forward_ad.unpack_dual(summed.full_tensor()).tangent, t.sum(0))
             local = forward_ad.unpack_dual(dual.to_local())
-            assert_close(whole(local.tangent, t, [layout]), t)
+            assert_close(reassembled(local.tangent, t, [layout]), t)
             made = DTensor.from_local(
                 dual.to_local(), mesh, [layout], shape=x.shape, stride=x.stride()
             )
@@ -292,7 +294,7 @@ def _crossings_of_dual_numbers() -> None:
 def test_a_function_of_dtensors_is_not_linearized() -> None:
     with fake_world(1):
         x = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)])
-        with pytest.raises(RuntimeError, match=r"torch\.func\.jvp, which traces nothing"):
+        with pytest.raises(RuntimeError, match=r"torch\.func\.jvp, which does not trace"):
             torch.func.linearize(lambda y: y.sin() @ y.T, x)
 
 

@@ -181,13 +181,13 @@ def parallel_loss(x: DTensor) -> torch.Tensor:
     ("function", "reason"),
     [
         (lambda x: x + distribute_tensor(torch.ones(8, 8), x.device_mesh), "makes a leaf"),
-        (asked, "compares what all ranks hold"),
+        (asked, "compares the local tensors of all ranks"),
         (lambda x: x + 1 if x.sum() > 0 else x, "Data-dependent branching"),
-        (parallel_loss, "goes around the call"),
+        (parallel_loss, "must enclose the call"),
     ],
     ids=["distribute_tensor", "run_check", "a branch", "a context"],
 )
-def test_a_break_says_why(mesh: DeviceMesh, function: Any, reason: str) -> None:
+def test_a_graph_break_reports_its_reason(mesh: DeviceMesh, function: Any, reason: str) -> None:
     x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
     with pytest.raises(torch._dynamo.exc.Unsupported, match=reason):
         torch.compile(function, backend="eager", fullgraph=True)(x)

@@ -163,21 +163,21 @@ def test_a_model_made_without_storage_is_filled_later() -> None:
 
 
 def test_the_data_of_a_parameter_is_replaced() -> None:
-    whole = numbers(8, 4)
+    full = numbers(8, 4)
 
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-        parameter: Any = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
+        parameter: Any = nn.Parameter(distribute_tensor(full, mesh, [Shard(0)]))
         for layout, dtype in ((Shard(0), torch.float64), (Replicate(), torch.float32)):
-            other = distribute_tensor(whole.to(dtype) + 1, mesh, [layout])
+            other = distribute_tensor(full.to(dtype) + 1, mesh, [layout])
             parameter.data = other
             assert (parameter.placements, parameter.dtype) == ((layout,), dtype)
             assert parameter.to_local().data_ptr() == other.to_local().data_ptr()
-            assert_close(parameter * 2, whole.to(dtype) * 2 + 2)
+            assert_close(parameter * 2, full.to(dtype) * 2 + 2)
         parameter.data.add_(1)
-        assert_close(parameter, whole.float() + 2)
-        with pytest.raises(MixedTensorError, match="how a plain tensor lies on the mesh"):
+        assert_close(parameter, full.float() + 2)
+        with pytest.raises(MixedTensorError, match="the layout of a plain tensor on the mesh"):
             parameter.data = torch.zeros(8, 4)
 
     body()
@@ -205,7 +205,9 @@ def _twice(layer: nn.Linear) -> nn.Module:
 @pytest.mark.parametrize(
     "change", [_twice, parametrizations.weight_norm, parametrizations.spectral_norm]
 )
-def test_a_parametrization_of_shards_is_that_of_the_whole(change: Callable[[Any], Any]) -> None:
+def test_a_parametrization_of_shards_is_that_of_the_full_tensor(
+    change: Callable[[Any], Any],
+) -> None:
     def run(weight: torch.Tensor, given: torch.Tensor) -> list[Any]:
         layer = nn.Linear(6, 8, bias=False)
         layer.weight = nn.Parameter(weight)
@@ -228,15 +230,15 @@ def test_a_parametrization_of_shards_is_that_of_the_whole(change: Callable[[Any]
 
 
 def test_parameters_become_a_vector_and_parameters_again() -> None:
-    wholes = [numbers(4, 2), numbers(8)]
+    full_tensors = [numbers(4, 2), numbers(8)]
 
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-        mine = [nn.Parameter(distribute_tensor(each, mesh, [Shard(0)])) for each in wholes]
+        mine = [nn.Parameter(distribute_tensor(each, mesh, [Shard(0)])) for each in full_tensors]
         vector = nn.utils.parameters_to_vector(mine)
-        assert_close(vector, torch.cat([each.flatten() for each in wholes]))
+        assert_close(vector, torch.cat([each.flatten() for each in full_tensors]))
         nn.utils.vector_to_parameters(vector * 2, mine)
-        assert_close(mine, [each * 2 for each in wholes])
+        assert_close(mine, [each * 2 for each in full_tensors])
 
     body()
