@@ -29,6 +29,9 @@ _READING_LATE = re.compile("addmm|addmv|addbmm|baddbmm|addr|index|scatter|put|ba
 # They count positions in memory from the beginning of the base of a view, and of DTensors from the
 # tensor's own first element, as documented: their tensors are new tensors, not views.
 _PLACED = {"as_strided partial_views", "as_strided", "as_strided_copy", "as_strided_scatter"}
+# On one device their kernels read an expanded or transposed tensor as if it were contiguous, which
+# gives wrong values. `F.group_norm` copies such tensors before.
+_CONTIGUOUS = {"native_group_norm"}
 _LITERAL = (int, float, bool, str, type(None), complex, torch.dtype, torch.memory_format, slice)
 _OTHERS = (torch.int64, torch.bool, torch.complex128, torch.int32, torch.uint8, torch.float32)
 
@@ -134,6 +137,7 @@ def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
             chance = 0.0 if where.operator in _PLACED else 0.6 if is_first else 0.3
             own = _own(d, leaf, chance)
             code = own or d.sample(place, leaf)
+            code = f"{code}.contiguous()" if where.operator in _CONTIGUOUS else code
             is_sorted = _SORTED.get(where.operator) == number
             texts.append(_Code(f"{code}.sort(-1).values" if is_sorted else code))
             is_first = False
