@@ -263,7 +263,7 @@ def test_a_search_keeps_the_rows_that_hold_every_word(page: Page) -> None:
     assert set(column(page, 5)) == {"forward"}
     page.fill("#search", "all_gather nonsense")
     assert column(page, 3) == []
-    assert "No row holds all of these words." in page.inner_text("#table")
+    assert "No row contains all of these words." in page.inner_text("#table")
     page.fill("#search", "")
     assert len(column(page, 3)) == 100
 
