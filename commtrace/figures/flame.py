@@ -72,7 +72,9 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
         if any(value > SMALLEST * total for value, total in zip(held, whole, strict=True))
     ]
     # The sort key puts each node before its children, on which the depths and paths rely.
-    kept.sort(key=lambda place: [_sort_key(*part) for part in place])
+    # Each part's key is made once: places share the modules above them.
+    keys = {part: _sort_key(*part) for part in {part for place in kept for part in place}}
+    kept.sort(key=lambda place: [keys[part] for part in place])
     ids = {place: number for number, place in enumerate(kept)}
     rows = [
         (
