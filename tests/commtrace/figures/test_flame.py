@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
@@ -198,3 +200,12 @@ def test_with_a_title_the_kinds_are_in_a_legend() -> None:
     assert graph.type == "icicle"
     assert {entry.name for entry in entries} == kinds
     assert all(entry.marker.color == LIGHT.kinds[entry.name] for entry in entries)
+
+
+def test_the_sort_key_of_a_module_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    flame_module = importlib.import_module("commtrace.figures.flame")
+    made: list[str] = []
+    key = flame_module.natural_key
+    monkeypatch.setattr(flame_module, "natural_key", lambda name: made.append(name) or key(name))
+    flame_module.flame_nodes(run_of([call(module=".".join("m" * 100))]))
+    assert len(made) == len(set(made)) == 100
