@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from commtrace.importers.kineto_spans import COLLECTIVE_NAME, HostCall, Work
+from commtrace.importers.kineto_spans import COLLECTIVE_NAME, CommunicationWork, HostCall
 from commtrace.importers.names import (
     NOT_KNOWN,
     ROOTED,
@@ -118,11 +118,11 @@ def is_async(call: HostCall) -> bool:
     return bool(call.described.get("Is asynchronized op", not call.described))
 
 
-def channels_of(work: Work) -> int:
+def channels_of(work: CommunicationWork) -> int:
     """Return the channels of an NCCL or RCCL kernel, which runs one thread block for each."""
     grid = work.args.get("grid")
-    is_counted = work.kernel is not None and work.kernel.has_block_per_channel
-    first = grid[0] if is_counted and isinstance(grid, list) and grid else NOT_KNOWN
+    is_counted = work.kernel.has_block_per_channel and isinstance(grid, list) and grid
+    first = grid[0] if is_counted else NOT_KNOWN
     return first if is_int(first) and 0 < first < _MOST_CHANNELS else NOT_KNOWN
 
 

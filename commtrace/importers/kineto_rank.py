@@ -36,6 +36,7 @@ from commtrace.importers.kineto_events import Events
 from commtrace.importers.kineto_spans import (
     COLLECTIVE_NAME,
     Calls,
+    CommunicationWork,
     Gathered,
     HostCall,
     Work,
@@ -245,14 +246,12 @@ class Profile:
             **(self._device_facts(work) if work is not None else {}),
         )
 
-    def _device_facts(self, work: Work) -> dict[str, Any]:
-        kernel = work.kernel
-        assert kernel is not None  # of a communication kernel
+    def _device_facts(self, work: CommunicationWork) -> dict[str, Any]:
         return {
             "device": self._device_name(work),
             "stream": work.stream,
-            "algorithm": kernel.algorithm,
-            "protocol": kernel.protocol,
+            "algorithm": work.kernel.algorithm,
+            "protocol": work.kernel.protocol,
             "channels": channels_of(work),
         }
 
@@ -261,7 +260,8 @@ class Profile:
 
     def _kernel_rows(self, rank: int, calls: Sequence[HostCall]) -> list[Any]:
         found, epoch = self._found, self._epoch
-        number_of_call = {id(call): number for number, call in enumerate(calls)}
+        numbers = {id(call): number for number, call in enumerate(calls)}
+        call_ids = {id(work): numbers[id(work.call)] for work in found.kernels}
         rows = []
         every = sorted([*found.kernels, *found.other_work], key=lambda work: work.start)
         for number, work in enumerate(every):
@@ -277,7 +277,7 @@ class Profile:
                     start_ns=work.start + epoch,
                     duration_ns=work.end - work.start,
                     launch_ns=launch[1] + epoch if launch is not None else NOT_KNOWN,
-                    call_id=number_of_call.get(id(work.call), NOT_KNOWN),
+                    call_id=call_ids.get(id(work), NOT_KNOWN),
                 )
             )
         return rows
@@ -303,7 +303,7 @@ class Profile:
         }
 
 
-def _call_of(work: Work, launched: HostCall | None) -> HostCall:
+def _call_of(work: CommunicationWork, launched: HostCall | None) -> HostCall:
     """Return the call of a kernel that no call on the host issued, where it was launched."""
     name = str(work.args.get(COLLECTIVE_NAME) or work.kernel.kind)
     described = work.args if COLLECTIVE_NAME in work.args else {}

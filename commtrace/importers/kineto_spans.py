@@ -55,7 +55,7 @@ class HostCall:
     work: tuple[int, int] | None = None
     is_on_device: bool = False
     worker_args: Mapping[str, Any] = field(default_factory=dict)
-    kernel_work: Work | None = None
+    kernel_work: CommunicationWork | None = None
 
     @property
     def kind(self) -> str:
@@ -71,13 +71,7 @@ class HostCall:
 
 @dataclass(slots=True)
 class Work:
-    """One kernel or copy on a device; times in ns of the rank's clock.
-
-    Attributes:
-        kernel: Facts about a communication kernel; None for other work.
-        args: Arguments of a communication kernel; those of other work are not kept.
-        call: The call that a communication kernel belongs to.
-    """
+    """One kernel or copy on a device; times in ns of the rank's clock."""
 
     start: int
     end: int
@@ -86,8 +80,14 @@ class Work:
     device: int
     stream: int
     correlation: int
-    kernel: Kernel | None = None
-    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CommunicationWork(Work):
+    """One communication kernel; `call` is the call that it belongs to."""
+
+    kernel: Kernel
+    args: Mapping[str, Any]
     call: HostCall | None = None
 
 
@@ -98,10 +98,9 @@ class Gathered:
     recognized: Callable[[str], Kernel | None]
     spans: dict[int, list[Span]] = field(default_factory=dict)
     workers: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = field(default_factory=dict)
-    kernels: list[Work] = field(default_factory=list)
-    """Communication kernels."""
+    kernels: list[CommunicationWork] = field(default_factory=list)
     other_work: list[Work] = field(default_factory=list)
-    """Other kernels, and copies."""
+    """Kernels that do not communicate, and copies."""
     launches: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Thread and time of the launch of each kernel or copy, by correlation."""
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -202,30 +201,27 @@ def _of_kernel(found: Gathered, event: Mapping[str, Any], name: str, start: int,
     kernel = found.recognized(name)
     if kernel is None and COLLECTIVE_NAME in args:
         kernel = Kernel(UNKNOWN)
-    category = COMPUTE if kernel is None else COMMUNICATION
-    work = _work(event, name, start, end, category)
     if kernel is None:
-        found.other_work.append(work)
+        found.other_work.append(Work(start, end, COMPUTE, name, *_placed(event)))
     else:
-        work.kernel, work.args = kernel, args
+        placed = _placed(event)
+        work = CommunicationWork(start, end, COMMUNICATION, name, *placed, kernel, args)
         found.kernels.append(work)
 
 
 def _of_copy(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
-    found.other_work.append(_work(event, name, start, end, MEMCPY))
+    found.other_work.append(Work(start, end, MEMCPY, name, *_placed(event)))
 
 
 def _of_fill(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
-    found.other_work.append(_work(event, name, start, end, MEMSET))
+    found.other_work.append(Work(start, end, MEMSET, name, *_placed(event)))
 
 
-def _work(event: Mapping[str, Any], name: str, start: int, end: int, category: str) -> Work:
+def _placed(event: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return the device, the stream and the correlation of an event of a device."""
     args = event.get("args") or _NO_ARGS
-    device, stream, correlation = (_index(args.get(name)) for name in _WHERE_IT_RAN)
-    return Work(start, end, category, name, device, stream, correlation)
-
-
-_WHERE_IT_RAN = ("device", "stream", "correlation")
+    device, stream = _index(args.get("device")), _index(args.get("stream"))
+    return device, stream, _index(args.get("correlation"))
 
 
 def _index(value: Any) -> int:
