@@ -121,8 +121,9 @@ def is_async(call: HostCall) -> bool:
 def channels_of(work: CommunicationWork) -> int:
     """Return the channels of an NCCL or RCCL kernel, which runs one thread block for each."""
     grid = work.args.get("grid")
-    is_counted = work.kernel.has_block_per_channel and isinstance(grid, list) and grid
-    first = grid[0] if is_counted else NOT_KNOWN
+    if not (work.kernel.has_block_per_channel and isinstance(grid, list) and grid):
+        return NOT_KNOWN
+    first = grid[0]
     return first if is_int(first) and 0 < first < _MOST_CHANNELS else NOT_KNOWN
 
 
