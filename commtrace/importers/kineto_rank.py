@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -41,27 +41,32 @@ from commtrace.importers.kineto_spans import (
     gather,
     id_of,
 )
-from commtrace.importers.matching import (
-    STREAM,
-)
-from commtrace.importers.names import (
-    NOT_KNOWN,
-    TRANSFERS,
-    dtype_of,
-    payload_of,
-    wire_of,
-)
-from commtrace.importers.recorded import (
-    RankRecord,
-    group_row,
-    members_of,
-)
+from commtrace.importers.matching import STREAM
+from commtrace.importers.names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
+from commtrace.importers.recorded import RankRecord, group_row, members_of
 from commtrace.schema import MAX_RANKS
 from commtrace.tracefile.reading import is_int
 from commtrace.tracefile.trace import table_of
 
 WAYS = LAUNCH, OPERATOR, NUMBER, KERNEL = "launch", "operator", "number", "name alone"
 """Ways in which the call of a kernel is found, in the order in which they are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Facts about a rank's file that outlive it.
+
+    Attributes:
+        stated_rank: The rank that it states; -1 if none.
+        matched: Number of kernels by the way in which their calls were found.
+        num_invalid: Number of events with invalid times.
+        has_modules: True if calls or operators are located in modules.
+    """
+
+    stated_rank: int
+    matched: Counter[str]
+    num_invalid: int
+    has_modules: bool
 
 
 class Profile:
@@ -74,20 +79,20 @@ class Profile:
         self._about = events.about
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
         self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
+        self._backend = _backend(str(self._distributed.get("backend") or ""))
         self.rank = _stated_rank(self._distributed, document)
-        self.matched: Counter[str] = Counter()
-        self.num_invalid = self._found.num_invalid
         # A group described only by start, stride and size must not use more memory than the file.
         self._most_members = max(len(document.content), MAX_RANKS)
 
-    def record(self, rank: int) -> RankRecord:
-        """Return the whole trace as rows."""
+    def record(self, rank: int) -> tuple[RankRecord, Found]:
+        """Return the whole trace as rows, and facts about it."""
         found, epoch = self._found, self._epoch
         shown = calls_of(found)
-        calls = self._with_kernels(shown)
+        calls, matched = _with_kernels(found.kernels, shown)
         record = RankRecord(
             rank,
             self.document.path,
+            backend=self._backend,
             host=str(self._about.get("host_name") or ""),
             pid=min(found.pids, default=-1),
             device=self._device(),
@@ -103,31 +108,27 @@ class Profile:
             for number, (start, end) in sorted(found.steps.items())
         ]
         ops = [self._op_row(rank, op) for op in shown.ops]
-        self.has_modules = any(row.module for row in ops)
         record.ops = table_of("ops", ops, record.strings)
         names = [name for name, row in record.groups.items() if rank in members_of(row)]
         self._only_group = names[0] if len(names) == 1 else ""
         size = len(members_of(record.groups[self._only_group])) if self._only_group else 1
         _give_work(calls, found, size)
         busy = _Busy(found.computing)
-        record.comm = [
-            self._row(record, call, busy)._replace(id=number) for number, call in enumerate(calls)
-        ]
-        self.has_modules |= any(row.module for row in record.comm)
-        return record
+        record.comm = [self._row(record, number, call, busy) for number, call in enumerate(calls)]
+        has_modules = any(row.module for rows in (ops, record.comm) for row in rows)
+        return record, Found(self.rank, matched, found.num_invalid, has_modules)
 
     def _device(self) -> str:
         has_device = bool(self._found.kernels or self._found.computing)
         return "cuda" if has_device or self._about.get("deviceProperties") else "cpu"
 
     def _groups(self, calls: Sequence[HostCall]) -> dict[str, Any]:
-        backend = _backend(str(self._distributed.get("backend") or ""))
         groups = {}
         for about in self._distributed.get("pg_config") or ():
             name, description = str(about.get("pg_name")), str(about.get("pg_desc") or "")
             ranks = about.get("ranks")
             ranks = ranks if isinstance(ranks, list) else self._ranks_in(str(ranks), about)
-            own = _backend(str(about.get("backend_config") or backend))
+            own = _backend(str(about.get("backend_config") or self._backend))
             groups[name] = _group(name, description, ranks, about.get("pg_size"), own)
         for call in calls:
             args = call.described
@@ -136,42 +137,13 @@ class Profile:
                 ranks = self._ranks_in(str(args.get("Process Group Ranks") or ""), args)
                 description = str(args.get("Process Group Description") or "")
                 size = args.get("Group size")
-                groups[name] = _group(name, description, ranks, size, backend)
+                groups[name] = _group(name, description, ranks, size, self._backend)
         return groups
 
     def _ranks_in(self, text: str, about: Mapping[str, Any]) -> list[int]:
         ranks = ranks_in(text, about, self._most_members)
         self._most_members -= len(ranks)
         return ranks
-
-    def _with_kernels(self, found: Calls) -> list[HostCall]:
-        """Return the calls with the times of their kernels, plus calls that only kernels show."""
-        calls = list(found.issued)
-        issued = {id(call) for call in calls}
-        by_number = {number_of(call.described): call for call in calls if call.described}
-        # Calls without a number share the key None, which must match no kernel.
-        by_number.pop(None, None)
-        for work in self._found.kernels:
-            launched = found.launched.get(work.number("correlation"))
-            number = number_of(work.args)
-            ways = {
-                LAUNCH: launched if id(launched) in issued else None,
-                OPERATOR: found.by_id.get(id_of(work.args)),
-                NUMBER: by_number.get(number),
-            }
-            way = next((way for way, call in ways.items() if call is not None), KERNEL)
-            call = ways.get(way)
-            if call is None:
-                call = _call_of(work, launched)
-                calls.append(call)
-                if number is not None:
-                    by_number[number] = call
-            self.matched[way] += 1
-            before = call.work or (work.start, work.end)
-            call.work = min(before[0], work.start), max(before[1], work.end)
-            call.is_on_device, call.kernel = True, work.kernel
-            call.stream = work.number("stream")
-        return sorted(calls, key=lambda call: call.start)
 
     def _step_of(self, instant: int) -> int:
         place = bisect_right(self._step_starts, instant) - 1
@@ -196,7 +168,7 @@ class Profile:
             thread=thread,
         )
 
-    def _row(self, record: RankRecord, call: HostCall, busy: _Busy) -> Any:
+    def _row(self, record: RankRecord, number: int, call: HostCall, busy: _Busy) -> Any:
         kind, args = call.kind, call.described
         group = str(args.get("Process Group Name") or self._only_group)
         if not group and call.stream >= 0 and not record.groups:
@@ -207,10 +179,13 @@ class Profile:
         sent, received, dtype, shapes = message_of(call, kind)
         name, itemsize = dtype_of(dtype) if dtype else ("", NOT_KNOWN)
         payload = payload_of(kind, sent, received, itemsize, size)
+        if payload < 0 <= max(sent, received) and itemsize > 0:
+            record.messages[number] = sent, received, itemsize
         root = root_of(call, kind, ranks)
         source = call.place.get("source", ("", NOT_KNOWN, ""))
         return CommEvent(
             rank=record.rank,
+            id=number,
             kind=kind,
             native_op=f"c10d::{call.name}" if call.args else call.name,
             group=group,
@@ -256,6 +231,39 @@ class Profile:
             "blocked_ns": NOT_KNOWN if is_async(call) else end - call.start,
             "complete_ns": end + epoch,
         }
+
+
+def _with_kernels(kernels: Sequence[Work], found: Calls) -> tuple[list[HostCall], Counter[str]]:
+    """Return the calls with the times of their kernels, plus calls that only kernels show.
+
+    Also returned is the number of kernels by the way in which their calls were found.
+    """
+    calls = list(found.issued)
+    matched: Counter[str] = Counter()
+    issued = {id(call) for call in calls}
+    by_number = {number_of(call.described): call for call in calls if call.described}
+    # Calls without a number share the key None, which must match no kernel.
+    by_number.pop(None, None)
+    for work in kernels:
+        launched = found.launched.get(work.number("correlation"))
+        way, call = KERNEL, None
+        if id(launched) in issued:
+            way, call = LAUNCH, launched
+        elif call := found.by_id.get(id_of(work.args)):
+            way = OPERATOR
+        elif call := by_number.get(number_of(work.args)):
+            way = NUMBER
+        if call is None:
+            call = _call_of(work, launched)
+            calls.append(call)
+            if (number := number_of(work.args)) is not None:
+                by_number[number] = call
+        matched[way] += 1
+        before = call.work or (work.start, work.end)
+        call.work = min(before[0], work.start), max(before[1], work.end)
+        call.is_on_device, call.kernel = True, work.kernel
+        call.stream = work.number("stream")
+    return sorted(calls, key=lambda call: call.start), matched
 
 
 def _call_of(work: Work, launched: HostCall | None) -> HostCall:

@@ -6,15 +6,17 @@ only where the calls of all ranks agree on it, and reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
+from commtrace.importers.names import NOT_KNOWN, TRANSFERS, payload_of, wire_of
 from commtrace.importers.recorded import RankRecord, group_row, members_of
 
 STREAM = "stream "
 """Beginning of the name that the calls of a stream have as a group, if their group is unknown."""
+
+_OfRanks = Sequence[Sequence[Any]]
+"""Calls, rank by rank."""
 
 _SAME_SIZE = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 _SKEW_NS = 50_000
@@ -41,18 +43,19 @@ def stream_groups(records: Sequence[RankRecord], world_size: int) -> list[str]:
         why = _misfit(records, calls, world_size)
         ranks = [record.rank for record in records] if not why else []
         for record in records:
-            row = group_row(name, "", ranks, _backend(record, name))
+            row = group_row(name, "", ranks, record.backend)
             record.groups[name] = row._replace(size=world_size if ranks else NOT_KNOWN)
+        overlap = ", and overlap in time" if _are_compared(records, calls) else ""
         said.append(
             f"the groups of the calls on {name}: not taken for one group, since {why}"
             if why
             else f"the group of the calls on {name}: taken for all ranks, whose calls agree in "
-            "number, kind, size and order" + _overlap_text(records)
+            f"number, kind, size and order{overlap}"
         )
     return said
 
 
-def _misfit(records: Sequence[RankRecord], calls: Sequence[Sequence[Any]], world_size: int) -> str:
+def _misfit(records: Sequence[RankRecord], calls: _OfRanks, world_size: int) -> str:
     """Return why the calls of a stream are not those of one group of all ranks, or nothing."""
     missing = world_size - len([each for each in calls if each])
     if missing:
@@ -66,10 +69,10 @@ def _misfit(records: Sequence[RankRecord], calls: Sequence[Sequence[Any]], world
         sizes = {call.payload_bytes for call in together if call.payload_bytes >= 0}
         if kinds <= _SAME_SIZE and len(sizes) > 1:
             return f"the sizes of call {number} differ between ranks"
-        ends = [call.complete_ns for call in together if call.complete_ns >= 0]
-        is_timed = len(ends) == len(together) and _share_a_clock(records)
-        if is_timed and max(call.issue_ns for call in together) > min(ends) + _SKEW_NS:
-            return f"call {number} ends on one rank before another one begins it"
+        if _share_a_clock(records) and _are_timed(together):
+            last_begin = max(call.issue_ns for call in together)
+            if last_begin > min(call.complete_ns for call in together) + _SKEW_NS:
+                return f"call {number} ends on one rank before another one begins it"
     return ""
 
 
@@ -77,8 +80,13 @@ def _share_a_clock(records: Sequence[RankRecord]) -> bool:
     return len({record.host for record in records}) == 1
 
 
-def _overlap_text(records: Sequence[RankRecord]) -> str:
-    return ", and overlap in time" if _share_a_clock(records) else ""
+def _are_timed(calls: Iterable[Any]) -> bool:
+    return all(call.complete_ns >= 0 for call in calls)
+
+
+def _are_compared(records: Sequence[RankRecord], calls: _OfRanks) -> bool:
+    """Return whether `_misfit` could compare the times of all calls."""
+    return _share_a_clock(records) and all(map(_are_timed, calls))
 
 
 def with_sizes(records: Sequence[RankRecord]) -> None:
@@ -90,25 +98,10 @@ def with_sizes(records: Sequence[RankRecord]) -> None:
                 continue
             ranks = members_of(row)
             payload = call.payload_bytes
-            if payload < 0:
-                sent, received = _numel(call.input_shapes), _numel(call.output_shapes)
-                itemsize = dtype_of(call.dtype)[1] if call.dtype else NOT_KNOWN
-                payload = payload_of(call.kind, sent, received, itemsize, len(ranks))
+            if payload < 0 and call.id in record.messages:
+                payload = payload_of(call.kind, *record.messages[call.id], len(ranks))
             wire = wire_of(call.kind, payload, ranks, record.rank, call.root)
             record.comm[place] = call._replace(payload_bytes=payload, wire_bytes=wire)
-
-
-def _numel(shapes: str) -> int:
-    """Return the number of elements of shapes in a column's form, `[8,16];[4]`; -1 for none."""
-    each = [shape.strip("[]") for shape in shapes.split(";")] if shapes else []
-    return (
-        sum(prod(map(int, filter(None, text.split(",")))) for text in each) if each else NOT_KNOWN
-    )
-
-
-def _backend(record: RankRecord, name: str) -> str:
-    row = record.groups.get(name)
-    return row.backend if row is not None else ""
 
 
 def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
