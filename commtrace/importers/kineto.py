@@ -19,7 +19,8 @@ from pathlib import Path
 
 from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.documents import Document, loaded, read_document
-from commtrace.importers.kineto_rank import KERNEL, WAYS, Found, Profile
+from commtrace.importers.kineto_joining import KERNEL, WAYS
+from commtrace.importers.kineto_rank import Found, Profile
 from commtrace.importers.matching import (
     infer_members,
     number_by_order,

@@ -9,47 +9,43 @@ Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
 from typing import Any
 
 from commtrace.errors import InvalidTraceError
-from commtrace.event import CommEvent, OpEvent, StepRow
+from commtrace.event import CommEvent, KernelRow, OpEvent, StepRow
 from commtrace.importers.device_kernels import Kernel
 from commtrace.importers.documents import Document
 from commtrace.importers.kineto_arguments import (
+    channels_of,
     is_async,
     message_of,
-    number_of,
     peer_of,
     ranks_in,
     reduction_of,
     root_of,
     seq_of,
+    splits_of,
 )
 from commtrace.importers.kineto_events import Events
+from commtrace.importers.kineto_joining import give_work, with_kernels
 from commtrace.importers.kineto_spans import (
-    COLLECTIVE_NAME,
-    Calls,
+    CommunicationWork,
     Gathered,
     HostCall,
     Work,
     calls_of,
     gather,
-    id_of,
 )
 from commtrace.importers.matching import STREAM
 from commtrace.importers.names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
 from commtrace.importers.recorded import RankRecord, group_row, members_of
-from commtrace.schema import MAX_RANKS
+from commtrace.schema import COMPUTE, MAX_RANKS
 from commtrace.tracefile.reading import is_int
 from commtrace.tracefile.trace import table_of
-
-WAYS = LAUNCH, OPERATOR, NUMBER, KERNEL = "launch", "operator", "number", "name alone"
-"""Ways in which the call of a kernel is found, in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ class Profile:
         """Return the whole trace as rows, and facts about it."""
         found, epoch = self._found, self._epoch
         shown = calls_of(found)
-        calls, matched = _with_kernels(found.kernels, shown)
+        calls, matched = with_kernels(found.kernels, shown)
         record = RankRecord(
             rank,
             self.document.path,
@@ -112,14 +108,16 @@ class Profile:
         names = [name for name, row in record.groups.items() if rank in members_of(row)]
         self._only_group = names[0] if len(names) == 1 else ""
         size = len(members_of(record.groups[self._only_group])) if self._only_group else 1
-        _give_work(calls, found, size)
-        busy = _Busy(found.computing)
+        give_work(calls, found, size)
+        computing = [work for work in found.other_work if work.category == COMPUTE]
+        busy = _Busy([(work.start, work.end) for work in computing])
         record.comm = [self._row(record, number, call, busy) for number, call in enumerate(calls)]
+        record.kernels = table_of("kernels", self._kernel_rows(rank, calls), record.strings)
         has_modules = any(row.module for rows in (ops, record.comm) for row in rows)
         return record, Found(self.rank, matched, found.num_invalid, has_modules)
 
     def _device(self) -> str:
-        has_device = bool(self._found.kernels or self._found.computing)
+        has_device = bool(self._found.kernels or self._found.other_work)
         return "cuda" if has_device or self._about.get("deviceProperties") else "cpu"
 
     def _groups(self, calls: Sequence[HostCall]) -> dict[str, Any]:
@@ -171,8 +169,9 @@ class Profile:
     def _row(self, record: RankRecord, number: int, call: HostCall, busy: _Busy) -> Any:
         kind, args = call.kind, call.described
         group = str(args.get("Process Group Name") or self._only_group)
-        if not group and call.stream >= 0 and not record.groups:
-            group = f"{STREAM}{call.stream}"
+        work = call.kernel_work
+        if not group and work is not None and work.stream >= 0 and not record.groups:
+            group = f"{STREAM}{work.stream}"
         row = record.groups.get(group)
         ranks = members_of(row) if row is not None else ()
         size = len(ranks) or (row.size if row is not None else NOT_KNOWN)
@@ -181,6 +180,7 @@ class Profile:
         payload = payload_of(kind, sent, received, itemsize, size)
         if payload < 0 <= max(sent, received) and itemsize > 0:
             record.messages[number] = sent, received, itemsize
+        splits = splits_of(call, kind, (sent, received), itemsize, size)
         root = root_of(call, kind, ranks)
         source = call.place.get("source", ("", NOT_KNOWN, ""))
         return CommEvent(
@@ -197,7 +197,7 @@ class Profile:
             input_shapes=shapes[0],
             output_shapes=shapes[1],
             payload_bytes=payload,
-            wire_bytes=wire_of(kind, payload, ranks, record.rank, root),
+            wire_bytes=wire_of(kind, payload, ranks, record.rank, root, splits[0]),
             is_async=is_async(call),
             step=self._step_of(call.start),
             phase=call.place.get("phase", ""),
@@ -209,8 +209,47 @@ class Profile:
             source_file=source[0],
             source_line=source[1],
             source_function=source[2],
+            input_splits=",".join(map(str, splits[0])),
+            output_splits=",".join(map(str, splits[1])),
             **self._times(call, busy),
+            **(self._device_facts(work) if work is not None else {}),
         )
+
+    def _device_facts(self, work: CommunicationWork) -> dict[str, Any]:
+        return {
+            "device": self._device_name(work),
+            "stream": work.stream,
+            "algorithm": work.kernel.algorithm,
+            "protocol": work.kernel.protocol,
+            "channels": channels_of(work),
+        }
+
+    def _device_name(self, work: Work) -> str:
+        return f"{self._device()}:{work.device}" if work.device >= 0 else ""
+
+    def _kernel_rows(self, rank: int, calls: Sequence[HostCall]) -> list[Any]:
+        found, epoch = self._found, self._epoch
+        numbers = {id(call): number for number, call in enumerate(calls)}
+        call_ids = {id(work): numbers[id(work.call)] for work in found.kernels}
+        rows = []
+        every = sorted([*found.kernels, *found.other_work], key=lambda work: work.start)
+        for number, work in enumerate(every):
+            launch = found.launches.get(work.correlation)
+            rows.append(
+                KernelRow(
+                    rank=rank,
+                    id=number,
+                    category=work.category,
+                    name=work.name,
+                    device=self._device_name(work),
+                    stream=work.stream,
+                    start_ns=work.start + epoch,
+                    duration_ns=work.end - work.start,
+                    launch_ns=launch[1] + epoch if launch is not None else NOT_KNOWN,
+                    call_id=call_ids.get(id(work), NOT_KNOWN),
+                )
+            )
+        return rows
 
     def _times(self, call: HostCall, busy: _Busy) -> dict[str, int]:
         epoch = self._epoch
@@ -231,49 +270,6 @@ class Profile:
             "blocked_ns": NOT_KNOWN if is_async(call) else end - call.start,
             "complete_ns": end + epoch,
         }
-
-
-def _with_kernels(kernels: Sequence[Work], found: Calls) -> tuple[list[HostCall], Counter[str]]:
-    """Return the calls with the times of their kernels, plus calls that only kernels show.
-
-    Also returned is the number of kernels by the way in which their calls were found.
-    """
-    calls = list(found.issued)
-    matched: Counter[str] = Counter()
-    issued = {id(call) for call in calls}
-    by_number = {number_of(call.described): call for call in calls if call.described}
-    # Calls without a number share the key None, which must match no kernel.
-    by_number.pop(None, None)
-    for work in kernels:
-        launched = found.launched.get(work.number("correlation"))
-        way, call = KERNEL, None
-        if id(launched) in issued:
-            way, call = LAUNCH, launched
-        elif call := found.by_id.get(id_of(work.args)):
-            way = OPERATOR
-        elif call := by_number.get(number_of(work.args)):
-            way = NUMBER
-        if call is None:
-            call = _call_of(work, launched)
-            calls.append(call)
-            if (number := number_of(work.args)) is not None:
-                by_number[number] = call
-        matched[way] += 1
-        before = call.work or (work.start, work.end)
-        call.work = min(before[0], work.start), max(before[1], work.end)
-        call.is_on_device, call.kernel = True, work.kernel
-        call.stream = work.number("stream")
-    return sorted(calls, key=lambda call: call.start), matched
-
-
-def _call_of(work: Work, launched: HostCall | None) -> HostCall:
-    """Return the call of a kernel that no call on the host issued, where it was launched."""
-    name = str(work.args.get(COLLECTIVE_NAME) or work.kernel.kind)
-    described = work.args if COLLECTIVE_NAME in work.args else {}
-    if launched is None:
-        return HostCall(work.start, work.start, NOT_KNOWN, name, described=described)
-    # A copy, since a graph launches several kernels at once.
-    return replace(launched, name=name, described=described)
 
 
 class _Busy:
@@ -338,36 +334,3 @@ def _group(name: str, description: str, ranks: list[int], size: Any, backend: st
     row = group_row(name, description, ranks, backend)
     known = int(size) if isinstance(size, (int, float)) and size > 0 else NOT_KNOWN
     return row if ranks else row._replace(size=known)
-
-
-def _give_work(calls: list[HostCall], found: Gathered, size: int) -> None:
-    """Assign gloo's work to calls; works of one kind run in the order of the calls.
-
-    gloo has no reduce-scatter and runs an all-reduce instead; for a list, one for each rank. Works
-    that begin before the first call of their kind were issued before the profiled period, and
-    become calls of their own.
-    """
-    waiting: dict[str, list[HostCall]] = {kind: [] for kind in found.workers}
-    for call in calls:
-        if call.work is None and not call.described:
-            kind = "all_reduce" if call.kind == "reduce_scatter" else call.kind
-            waiting.setdefault(kind, []).append(call)
-    for kind, works in found.workers.items():
-        works.sort(key=lambda work: work[0])
-        of_kind = waiting[kind]
-        begin = of_kind[0].start if of_kind else found.end + 1
-        before = bisect_left(works, begin, key=lambda work: work[0])
-        for start, end, args in works[:before]:
-            own = HostCall(start, start, NOT_KNOWN, kind, noted=args, work=(start, end))
-            calls.append(own)
-        nums = [size if call.name == "reduce_scatter_" else 1 for call in of_kind]
-        ends = list(accumulate(nums, initial=before))
-        if ends[-1] != len(works):  # some end after the profiled period
-            continue
-        parts = [works[end - num : end] for num, end in zip(nums, ends[1:], strict=True)]
-        # Work that begins before its call shows that the two lists do not correspond.
-        if all(part[0][0] >= call.start for call, part in zip(of_kind, parts, strict=True) if part):
-            for call, part in zip(of_kind, parts, strict=True):
-                call.work = part[0][0], max(end for _, end, _ in part)
-                call.worker_args = part[0][2]
-    calls.sort(key=lambda call: call.start)
