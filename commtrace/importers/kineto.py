@@ -21,14 +21,10 @@ from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.documents import Document, loaded, read_document
 from commtrace.importers.kineto_joining import KERNEL, WAYS
 from commtrace.importers.kineto_rank import Found, Profile
-from commtrace.importers.matching import (
-    infer_members,
-    number_by_order,
-    stream_groups,
-    with_sizes,
-)
+from commtrace.importers.matching import infer_members, number_by_order, with_sizes
 from commtrace.importers.names import NOT_KNOWN
 from commtrace.importers.recorded import Imported, RankRecord, ranks_of
+from commtrace.importers.stream_groups import stream_groups
 from commtrace.settings import settings_of
 
 _LARGE_BYTES = 16_000_000

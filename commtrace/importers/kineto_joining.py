@@ -10,41 +10,44 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from commtrace.importers.kineto_arguments import number_of
-from commtrace.importers.kineto_spans import (
-    COLLECTIVE_NAME,
-    Calls,
-    CommunicationWork,
-    Gathered,
-    HostCall,
-    id_of,
-)
+from commtrace.importers.kineto_calls import Calls, HostCall, id_of
+from commtrace.importers.kineto_spans import COLLECTIVE_NAME, CommunicationWork, Gathered
 from commtrace.importers.names import NOT_KNOWN
 
 WAYS = LAUNCH, OPERATOR, NUMBER, KERNEL = "launch", "operator", "number", "name alone"
 """Ways in which the call of a kernel is found, in the order in which they are tried."""
 
 
-def with_kernels(
-    kernels: Sequence[CommunicationWork], found: Calls
-) -> tuple[list[HostCall], Counter[str]]:
-    """Return the calls with the times of their kernels, plus calls that only kernels show.
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Calls with the times of their kernels.
 
-    Also returned is the number of kernels by the way in which their calls were found.
+    Attributes:
+        calls: The calls that the host shows and those that only kernels show, in order of issue.
+        of_kernels: The call of each kernel; of a batch, the first one.
+        ways: Number of kernels by the way in which their calls were found.
     """
-    calls = list(found.issued)
-    matched: Counter[str] = Counter()
-    issued = {id(call) for call in calls}
-    by_number = {number_of(call.described): call for call in calls if call.described}
+
+    calls: list[HostCall]
+    of_kernels: list[HostCall]
+    ways: Counter[str]
+
+
+def with_kernels(kernels: Sequence[CommunicationWork], found: Calls) -> Joined:
+    """Join kernels to calls, which get their times."""
+    joined = Joined(list(found.issued), [], Counter())
+    issued = {id(call) for call in found.issued}
+    by_number = {number_of(call.described): call for call in found.issued if call.described}
     # Calls without a number share the key None, which must match no kernel.
     by_number.pop(None, None)
     for work in kernels:
         launched = found.launched.get(work.correlation)
         way, call = KERNEL, None
-        if id(launched) in issued:
+        if launched is not None and (id(launched) in issued or launched.parts):
             way, call = LAUNCH, launched
         elif call := found.by_id.get(id_of(work.args)):
             way = OPERATOR
@@ -52,14 +55,18 @@ def with_kernels(
             way = NUMBER
         if call is None:
             call = _call_of(work, launched)
-            calls.append(call)
+            joined.calls.append(call)
             if (number := number_of(work.args)) is not None:
                 by_number[number] = call
-        matched[way] += 1
-        before = call.work or (work.start, work.end)
-        call.work = min(before[0], work.start), max(before[1], work.end)
-        call.is_on_device, call.kernel_work, work.call = True, work, call
-    return sorted(calls, key=lambda call: call.start), matched
+        parts = call.parts or [call]
+        for part in parts:
+            before = part.work or (work.start, work.end)
+            part.work = min(before[0], work.start), max(before[1], work.end)
+            part.kernel_work = work
+        joined.ways[way] += 1
+        joined.of_kernels.append(parts[0])
+    joined.calls.sort(key=lambda call: call.start)
+    return joined
 
 
 def _call_of(work: CommunicationWork, launched: HostCall | None) -> HostCall:

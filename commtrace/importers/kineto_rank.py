@@ -1,8 +1,8 @@
 """One rank's torch.profiler (Kineto) trace, as rows of the tables.
 
 If the trace has a call's work, the call's times are taken from it. On a device that is the span of
-its kernels; the call is blocked while no other kernel runs, and `call_ns` is the part of that
-before the first other kernel, so that waits appear where they occur. On gloo it is the time from
+its kernels; the call is blocked while no kernel computes on the device, and `call_ns` is the part
+of that before the first one, so that waits appear where they occur. On gloo it is the time from
 the issue to the end of the work. Otherwise only the time and duration of the issue are known.
 Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
 """
@@ -30,19 +30,13 @@ from commtrace.importers.kineto_arguments import (
     seq_of,
     splits_of,
 )
+from commtrace.importers.kineto_calls import HostCall, calls_of
 from commtrace.importers.kineto_events import Events
-from commtrace.importers.kineto_joining import give_work, with_kernels
-from commtrace.importers.kineto_spans import (
-    CommunicationWork,
-    Gathered,
-    HostCall,
-    Work,
-    calls_of,
-    gather,
-)
-from commtrace.importers.matching import STREAM
+from commtrace.importers.kineto_joining import Joined, give_work, with_kernels
+from commtrace.importers.kineto_spans import CommunicationWork, Gathered, Work, gather
 from commtrace.importers.names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
 from commtrace.importers.recorded import RankRecord, group_row, members_of
+from commtrace.importers.stream_groups import STREAM
 from commtrace.schema import COMPUTE, MAX_RANKS
 from commtrace.tracefile.reading import is_int
 from commtrace.tracefile.trace import table_of
@@ -84,7 +78,8 @@ class Profile:
         """Return the whole trace as rows, and facts about it."""
         found, epoch = self._found, self._epoch
         shown = calls_of(found)
-        calls, matched = with_kernels(found.kernels, shown)
+        joined = with_kernels(found.kernels, shown)
+        calls = joined.calls
         record = RankRecord(
             rank,
             self.document.path,
@@ -109,12 +104,15 @@ class Profile:
         self._only_group = names[0] if len(names) == 1 else ""
         size = len(members_of(record.groups[self._only_group])) if self._only_group else 1
         give_work(calls, found, size)
-        computing = [work for work in found.other_work if work.category == COMPUTE]
-        busy = _Busy([(work.start, work.end) for work in computing])
+        computing: dict[int, list[tuple[int, int]]] = {}
+        for work in found.other_work:
+            if work.category == COMPUTE:
+                computing.setdefault(work.device, []).append((work.start, work.end))
+        busy = {device: _Busy(intervals) for device, intervals in computing.items()}
         record.comm = [self._row(record, number, call, busy) for number, call in enumerate(calls)]
-        record.kernels = table_of("kernels", self._kernel_rows(rank, calls), record.strings)
+        record.kernels = table_of("kernels", self._kernel_rows(rank, joined), record.strings)
         has_modules = any(row.module for rows in (ops, record.comm) for row in rows)
-        return record, Found(self.rank, matched, found.num_invalid, has_modules)
+        return record, Found(self.rank, joined.ways, found.num_invalid, has_modules)
 
     def _device(self) -> str:
         has_device = bool(self._found.kernels or self._found.other_work)
@@ -166,7 +164,9 @@ class Profile:
             thread=thread,
         )
 
-    def _row(self, record: RankRecord, number: int, call: HostCall, busy: _Busy) -> Any:
+    def _row(
+        self, record: RankRecord, number: int, call: HostCall, busy: Mapping[int, _Busy]
+    ) -> Any:
         kind, args = call.kind, call.described
         group = str(args.get("Process Group Name") or self._only_group)
         work = call.kernel_work
@@ -227,10 +227,13 @@ class Profile:
     def _device_name(self, work: Work) -> str:
         return f"{self._device()}:{work.device}" if work.device >= 0 else ""
 
-    def _kernel_rows(self, rank: int, calls: Sequence[HostCall]) -> list[Any]:
+    def _kernel_rows(self, rank: int, joined: Joined) -> list[Any]:
         found, epoch = self._found, self._epoch
-        numbers = {id(call): number for number, call in enumerate(calls)}
-        call_ids = {id(work): numbers[id(work.call)] for work in found.kernels}
+        numbers = {id(call): number for number, call in enumerate(joined.calls)}
+        call_ids = {
+            id(work): numbers[id(call)]
+            for work, call in zip(found.kernels, joined.of_kernels, strict=True)
+        }
         rows = []
         every = sorted([*found.kernels, *found.other_work], key=lambda work: work.start)
         for number, work in enumerate(every):
@@ -251,16 +254,17 @@ class Profile:
             )
         return rows
 
-    def _times(self, call: HostCall, busy: _Busy) -> dict[str, int]:
+    def _times(self, call: HostCall, busy: Mapping[int, _Busy]) -> dict[str, int]:
         epoch = self._epoch
         if call.work is None:
             return {"issue_ns": call.start + epoch, "call_ns": call.end - call.start}
         start, end = call.work
-        if call.is_on_device:
+        if call.kernel_work is not None:
+            of_device = busy.get(call.kernel_work.device, _NEVER_BUSY)
             return {
                 "issue_ns": start + epoch,
-                "call_ns": busy.free_from(start, end),
-                "blocked_ns": busy.free_in(start, end),
+                "call_ns": of_device.free_from(start, end),
+                "blocked_ns": of_device.free_in(start, end),
                 "complete_ns": end + epoch,
             }
         end = max(end, call.end)
@@ -304,6 +308,9 @@ class _Busy:
     def free_in(self, start: int, end: int) -> int:
         """Return the total idle time between `start` and `end`."""
         return end - start - (self._until(end) - self._until(start))
+
+
+_NEVER_BUSY = _Busy([])
 
 
 def _stated_rank(about: Mapping[str, Any], document: Document) -> int:

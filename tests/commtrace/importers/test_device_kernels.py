@@ -13,8 +13,8 @@ from commtrace.errors import SettingsError
 from commtrace.event import CommEvent
 from commtrace.importers import import_trace
 from commtrace.importers.device_kernels import KERNELS, UNKNOWN, recognizer
-from commtrace.importers.matching import stream_groups
 from commtrace.importers.recorded import RankRecord
+from commtrace.importers.stream_groups import stream_groups
 from commtrace.settings import settings_of
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, write_profiles
 
