@@ -64,7 +64,8 @@ class Profile:
 
     def __init__(self, document: Document, recognized: Callable[[str], Kernel | None]) -> None:
         events = Events(document)
-        self.document = document
+        # Not the document: its text is as large as all that is kept of it.
+        self.path = document.path
         self._found: Gathered = gather(events, recognized)
         self._about = events.about
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
@@ -82,7 +83,7 @@ class Profile:
         calls = joined.calls
         record = RankRecord(
             rank,
-            self.document.path,
+            self.path,
             backend=self._backend,
             host=str(self._about.get("host_name") or ""),
             pid=min(found.pids, default=-1),

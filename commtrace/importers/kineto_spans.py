@@ -15,6 +15,7 @@ spans.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -96,7 +97,8 @@ def gather(
         start, end = times
         found.start = start if found.start < 0 else min(found.start, start)
         found.end = max(found.end, end)
-        handler(found, event, str(event.get("name", "")), start, end)
+        # A trace has many events of few names.
+        handler(found, event, sys.intern(str(event.get("name", ""))), start, end)
     return found
 
 

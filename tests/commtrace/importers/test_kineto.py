@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from commtrace.analyze import CATALOG, Frames, load, notices_of
 from commtrace.errors import NotATraceError, TraceError, TruncatedTraceError
 from commtrace.importers import documents as documents_module
 from commtrace.importers import import_trace, kineto
+from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.documents import PROFILER, Document, documents_of, loaded
+from commtrace.importers.kineto_rank import Profile as RankProfile
 from commtrace.tracefile.reading import read_head
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, training, write_profiles
 
@@ -255,8 +259,22 @@ def test_one_file_of_many_is_in_memory_at_a_time(tmp_path: Path) -> None:
     folder = write_profiles(tmp_path, training(ranks=3))
     documents = documents_of([folder])
     assert [document.content for document in documents] == [None] * 3
-    (alone,) = documents_of([folder / "trace_rank1.json"])
-    assert loaded(documents[1]) == alone
+    text = (folder / "trace_rank1.json").read_text()
+    assert loaded(documents[1]) == replace(documents[1], content=text)
+    assert documents_of([folder / "trace_rank1.json"]) == [documents[1]]
+
+
+def test_a_text_is_dropped_once_its_events_are_read(tmp_path: Path) -> None:
+    class Text(str):
+        """A string that can be observed."""
+
+    (document,) = documents_of([write_profiles(tmp_path, training(ranks=1))])
+    text = Text(loaded(document).content)
+    observed = weakref.ref(text)
+    profile = RankProfile(replace(document, content=text), recognizer())
+    del text
+    assert observed() is None
+    assert profile.record(0)[0].comm
 
 
 @pytest.mark.parametrize("zipped", [False, True])
