@@ -99,7 +99,7 @@ def test_ends_of_kinds_that_do_not_end_together_are_not_compared(kind: str) -> N
 
 
 def test_ranks_on_other_hosts_are_not_compared_in_time() -> None:
-    ranks = records([PAIRS[0], [end + 5000 for end in PAIRS[0]]])
+    ranks = records([*PAIRS[:1], [end + 5000 for end in PAIRS[0]]])
     for record in ranks:
         record.host = f"node{record.rank}"
     assert said_of(ranks).endswith("agree in number, kind, size and order")
