@@ -203,7 +203,7 @@ def test_one_rank_of_many_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stride", "expected"), [(2, ",".join(str(2 * i) for i in range(40))), (-1, "0,6")]
+    ("stride", "expected"), [(2, ",".join(str(2 * i) for i in range(40))), (-1, "")]
 )
 def test_ranks_that_are_cut_short_are_worked_out_or_unknown(
     stride: int, expected: str, tmp_path: Path
@@ -221,7 +221,24 @@ def test_ranks_that_are_cut_short_are_worked_out_or_unknown(
         text = {"distributedInfo": about, "traceEvents": profile.events}
         (folder / f"rank{profile.rank}.json").write_text(json.dumps(text))
     frames = load(import_trace([folder]))
-    assert frames.groups.set_index("name").loc["5", "ranks"] == expected
+    (row,) = frames.groups.to_dict("records")
+    assert (row["name"], row["ranks"], row["size"]) == ("5", expected, 40)
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(None, "0,2"), (2, "0,2"), (4, "0,1,2,3"), (3, "")])
+def test_ranks_that_are_not_listed_are_inferred_as_far_as_the_size_allows(
+    size: int | None, ranks: str, tmp_path: Path
+) -> None:
+    profiles = [Profile(rank, groups={"5": [0, 2]}) for rank in (0, 2)]
+    for profile in profiles:
+        stated = {"Process Group Ranks": "", "Group size": size, "Global rank stride": -1}
+        profile.call("allreduce", "c10d::allreduce_", 10, group="5", seq=1, **stated)
+        about = {"rank": profile.rank, "world_size": 4}
+        write_profiles(tmp_path, [profile], distributedInfo=about)
+    frames = load(import_trace([tmp_path]))
+    (row,) = frames.groups.to_dict("records")
+    assert row["ranks"] == ranks
+    assert row["size"] == (len(ranks.split(",")) if ranks else size)
 
 
 def test_clocks_of_several_hosts_are_aligned_by_their_kernels(tmp_path: Path) -> None:
