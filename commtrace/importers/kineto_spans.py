@@ -129,7 +129,7 @@ _FAR_NS = 1 << 61
 
 @lru_cache(maxsize=65536)
 def _meaning(name: str) -> tuple[int, str]:
-    """Return the type of an operator or annotation, and the part of its name that tells more."""
+    """Return the type of an operator or annotation, and the part of its name that identifies it."""
     if name == _DESCRIPTION:
         return PARAMS, name
     if name.startswith(COLLECTIVES) and kind_of(name.removeprefix(COLLECTIVES)) in KINDS:

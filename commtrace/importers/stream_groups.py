@@ -1,4 +1,4 @@
-"""Groups of calls of which a trace tells only the stream.
+"""Groups of calls whose trace states only their stream.
 
 Traces of 2023 and before state no groups. The kernels of a collective end on all members at once,
 but not on the members of another group. Ranks are therefore members of one group if their calls on

@@ -13,7 +13,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """What the page says of one source.
+    """Statements of the page on one source.
 
     Attributes:
         columns: For each column, the text in code of its row: fields, and examples.
