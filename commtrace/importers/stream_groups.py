@@ -176,7 +176,7 @@ def _are_apart(clusters: list[list[int]], calls: Sequence[_Calls], *, is_named: 
 
 def _are_of_one_clock(one: _Calls, other: _Calls) -> bool:
     offsets = [a.complete_ns - b.complete_ns for a, b in _compared(one, other)]
-    return max(offsets) - min(offsets) > _SKEW_NS
+    return bool(offsets) and max(offsets) - min(offsets) > _SKEW_NS
 
 
 def _kinds(calls: _Calls) -> list[str]:
