@@ -173,7 +173,7 @@ class _Walk:
         elif span_type == C10D or (around is None and (span_type == NOTE or _is_call(span))):
             own = self._issued(span, stack)
         elif _is_call(span) and around is not None and around.described:
-            # Inside of a description, another one tells how the call is done: a barrier's
+            # Inside of a description, another one describes an implementation: a barrier's
             # all-reduce. After it, it is a second call of the operator.
             own = None if any(map(_is_call, _spans(stack))) else self._issued(span, stack)
         target = own or around
