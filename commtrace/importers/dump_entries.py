@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from commtrace.errors import NotATraceError
+from commtrace.errors import NotATraceError, OversizedTraceError
 from commtrace.importers.documents import Document
 from commtrace.importers.dump_fields import (
     FIELDS,
@@ -39,7 +39,7 @@ Version = tuple[int, int]
 
 
 class Group(NamedTuple):
-    """What a dump states of a group; `ranks` are empty if it lists none.
+    """Facts that a dump states of a group; `ranks` are empty if it lists none.
 
     A group with `size` but without ranks has numbered its ranks by itself, from 0.
     """
@@ -88,12 +88,12 @@ class Entry:
 
     @property
     def is_transfer(self) -> bool:
-        """Whether it is a send or a recv."""
+        """It is a send or a recv."""
         return self.kind in TRANSFERS
 
     @property
     def is_closing(self) -> bool:
-        """Whether it has no tensors of its own, but ends a batch of calls launched together."""
+        """It has no tensors of its own, but ends a batch of calls launched together."""
         closes = self.operation in COALESCED or self.operation.lower().endswith("_coalesced")
         return closes and not self.inputs and not self.outputs
 
@@ -123,14 +123,14 @@ class Dump:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it lists all calls since the first of its recorder."""
+        """It lists all calls since the first of its recorder."""
         numbers = [entry.number for entry in self.entries]
         is_reset = self.is_of_torchcomms and self.entries[0].collective_seq > 0
         return numbers == list(range(len(numbers))) and not is_reset
 
     @property
     def is_of_torchcomms(self) -> bool:
-        """Whether torchcomms wrote it, which numbers all calls of a process in one sequence."""
+        """Written by torchcomms, which numbers all calls of a process in one sequence."""
         offsets = {entry.collective_seq - entry.number for entry in self.entries}
         return len(offsets) == 1 and all(
             not entry.p2p_seq and not entry.is_p2p and entry.description in _BACKENDS
@@ -149,20 +149,39 @@ def dump_of(document: Document) -> Dump:
 
     Raises:
         NotATraceError: names the field with an impossible value.
+        OversizedTraceError: the stacks are longer than those of any program.
     """
     content = document.content
     version = _version(content.get("version", "2.10"), document)
     entries = content.get("entries") or []
-    with_place = [(f"entries[{number}]", each) for number, each in enumerate(entries)]
+    read = [_entry(each, f"entries[{n}]", document) for n, each in enumerate(entries)]
+    _require_bounded_stacks(read, document)
     return Dump(
         path=document.path,
         rank=content["rank"] if is_int(content.get("rank")) else NOT_KNOWN,
         version=version,
-        entries=[_entry(each, place, document) for place, each in with_place],
+        entries=read,
         lists_calls="entries" in content,
         groups=_groups(content.get("pg_config"), document),
         last_enqueued=_last_enqueued(content.get("pg_status")),
     )
+
+
+def _require_bounded_stacks(entries: Sequence[Entry], document: Document) -> None:
+    """Bound the texts of all distinct stacks, since few bytes of a pickle can stand for many."""
+    stacks = {entry.frames for entry in entries}
+    size = sum(len(frame.filename) + len(frame.name) for stack in stacks for frame in stack)
+    if size > _MOST_STACK_CHARACTERS:
+        raise OversizedTraceError(
+            f"cannot import {document.path}",
+            place="entries.frames",
+            found=f"stacks of {size:,} characters",
+            why=f"the stacks of a dump have at most {_MOST_STACK_CHARACTERS:,}",
+            attempt="dump it without stacks (`includeStackTraces=False`)",
+        )
+
+
+_MOST_STACK_CHARACTERS = 1 << 28
 
 
 def _version(value: Any, document: Document) -> Version:

@@ -68,10 +68,16 @@ def _flag(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Return a value that is a string; raise UnfitError for others."""
-    if not isinstance(value, str):
+    """Return a value that is a string of moderate length; raise UnfitError for others.
+
+    A pickle can hold one long string in very many places, each of which would be copied.
+    """
+    if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         raise UnfitError
     return value
+
+
+_MOST_CHARACTERS = 4096
 
 
 def items(value: Any) -> Sequence[Any]:

@@ -28,6 +28,10 @@ _FIRST_SOUND = (2, 7)
 """First version in which every number belongs to a collective of the group."""
 
 
+_BATCH = "batch_op_issue"
+"""Operation of torchcomms that starts several transfers, of which nothing is entered."""
+
+
 @dataclass(slots=True)
 class Launch:
     """Calls of one rank that were started together.
@@ -54,14 +58,19 @@ class Launch:
 
     @property
     def is_collective(self) -> bool:
-        """Whether it is a collective, and not transfers or something that sends nothing."""
+        """It is a collective, and not transfers or something that sends nothing."""
         return not any(
             part.is_transfer or part.kind in NO_COMMUNICATION for part in self.parts
         ) and bool(self.parts or self.closing)
 
     @property
+    def is_counted(self) -> bool:
+        """All members of the group make it: a collective, but no batch of torchcomms."""
+        return self.is_collective and self.first.operation != _BATCH
+
+    @property
     def is_over(self) -> bool:
-        """Whether the dump shows that it has ended."""
+        """The dump shows that it has ended."""
         return self.last.complete_ns >= 0
 
 
@@ -80,21 +89,35 @@ def launches_of(dump: Dump, *, in_flight_only: bool) -> list[Launch]:
     if in_flight_only:
         launches = [each for each in launches if each.closing or len(each.parts) == 1]
     if launches and dump.entries[0].number:
-        return [*_cut(launches[0]), *launches[1:]]
-    return launches
+        launches[0] = _cut(launches[0])
+    return list(_without_strays(launches, dump))
 
 
 def _launch(batch: list[Entry]) -> Launch:
     return Launch(batch[:-1], batch[-1]) if batch[-1].is_closing else Launch(batch, None)
 
 
-def _cut(launch: Launch) -> list[Launch]:
-    """Return the first launch of a ring buffer, as far as it is known."""
-    if launch.closing is None or any(part.is_transfer for part in launch.parts):
-        return [launch]
-    # A closing entry alone may be that of transfers.
-    is_open = launch.closing.operation in COALESCED and not launch.parts
-    return [] if is_open else [Launch([], launch.closing)]
+def _cut(launch: Launch) -> Launch:
+    """Return the first launch of a ring buffer, which may have lost parts of it."""
+    is_batch = launch.closing is not None and not any(part.is_transfer for part in launch.parts)
+    return Launch([], launch.closing) if is_batch else launch
+
+
+def _without_strays(launches: Iterable[Launch], dump: Dump) -> Iterator[Launch]:
+    """Leave out entries that close batches of transfers of which the ring has lost the entries.
+
+    Such an entry has the number of the collective before it. Alone, it closes a batch of
+    collectives only in versions that do not enter these.
+    """
+    before: dict[str, int] = {}
+    is_whole = dump.is_whole
+    for launch in launches:
+        group, seq = launch.first.group, launch.first.collective_seq
+        is_alone = not launch.parts and launch.last.operation in COALESCED
+        is_old = before.get(group, 0 if is_whole else seq) == seq
+        if not (is_alone and (is_old or dump.version >= _FIRST_SOUND)):
+            yield launch
+        before[group] = seq
 
 
 def number_collectives(
@@ -112,7 +135,7 @@ def number_collectives(
         ambiguous: Names that stand for several groups.
         in_flight_only: The dumps list only calls that had not ended.
     """
-    collectives = [[each for each in of_rank if each.is_collective] for of_rank in of_ranks]
+    collectives = [[each for each in of_rank if each.is_counted] for of_rank in of_ranks]
     skewed = _skewed(dumps, of_ranks, in_flight_only=in_flight_only)
     are_whole = all(dump.is_whole for dump in dumps)
     first = 0 if any(dump.is_of_torchcomms for dump in dumps) else 1
@@ -139,7 +162,7 @@ def _skewed(
     groups = {launch.first.group for of_rank in of_ranks for launch in of_rank}
     if any(dump.is_of_torchcomms for dump in dumps):
         is_single = len(groups) == 1 and all(
-            launch.is_collective for of_rank in of_ranks for launch in of_rank
+            launch.is_counted for of_rank in of_ranks for launch in of_rank
         )
         is_sound = is_single and not in_flight_only and _have_equal_kinds(of_ranks)
         return set() if is_sound else groups

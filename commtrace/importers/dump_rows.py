@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 from commtrace.event import CommEvent
 from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.importers.dump_entries import Dump, Entry
-from commtrace.importers.dump_fields import Shape
+from commtrace.importers.dump_fields import Frame, Shape
 from commtrace.importers.dump_launches import Launch
 from commtrace.importers.names import (
     COALESCED,
@@ -104,6 +105,8 @@ _TO_ALL = "all_to_all"
 
 def _kind(launch: Launch) -> str:
     """Return the kind that a closing entry states, or that all calls of the launch have."""
+    if not launch.is_counted:
+        return UNKNOWN
     if launch.last.kind not in COALESCED:
         return launch.last.kind
     kinds = {part.kind for part in launch.parts}
@@ -205,7 +208,10 @@ def _row(record: RankRecord, entry: Entry, launch: Launch) -> Any:
         source_file=source.filename if source else "",
         source_line=source.line if source else NOT_KNOWN,
         source_function=source.name if source else "",
-        stack="\n".join(
-            f"{frame.filename}:{frame.line} {frame.name}" for frame in reversed(frames)
-        ),
+        stack=_stack(frames),
     )
+
+
+@lru_cache(maxsize=1024)
+def _stack(frames: tuple[Frame, ...]) -> str:
+    return "\n".join(f"{frame.filename}:{frame.line} {frame.name}" for frame in reversed(frames))

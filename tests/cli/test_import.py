@@ -16,7 +16,10 @@ def test_dumps_become_a_run_file_that_can_be_checked(commtrace: Commtrace, tmp_p
     ended = commtrace("import", "dumps", "-o", "run.json", columns=None)
     assert (ended.code, ended.out) == (0, "")
     assert "imported 84 calls of 4 ranks from flight recorder" in ended.err
-    assert "note: the source lacks roots but those of gathers and scatters, reductions, modules" in ended.err
+    assert (
+        "note: the source lacks roots but those of gathers and scatters, reductions, modules"
+        in ended.err
+    )
     assert "next  commtrace check run.json" in ended.err
     assert read_trace(tmp_path / "run.json").run["imported_files"] == 4
     checked = commtrace("check", "run.json")

@@ -209,7 +209,7 @@ class Dump:
 
 
 def is_transfer(name: str) -> bool:
-    """Whether an entry of this name is a send or a recv."""
+    """Return whether an entry of this name is a send or a recv."""
     return name.startswith(("send", "recv"))
 
 

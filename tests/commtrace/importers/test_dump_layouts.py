@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +16,12 @@ import pytest
 from commtrace.analyze import CATALOG, Frames, load, notices_of
 from commtrace.errors import TraceError
 from commtrace.importers import import_trace
+from commtrace.importers.dump_fields import FIELDS
 from tests.commtrace.importers.dump_layouts import DISTINCT, LAYOUTS
 from tests.commtrace.importers.dumps import ALL, LEFT, RIGHT, Dump, write_dumps
+from tests.commtrace.importers.torchcomms_dumps import Comms
+
+ROOT = Path(__file__).parents[3]
 
 UNKNOWN = -1
 FORMS = [(torch, False) for torch in LAYOUTS] + [
@@ -198,6 +204,23 @@ def test_a_hang_behind_lost_calls_is_found_if_numbers_are_those_of_collectives(
         assert any(
             "the numbers of the collectives on group" in each for each in frames.run["lacks"]
         )
+
+
+@pytest.mark.parametrize("torch", DISTINCT)
+def test_the_end_of_a_lost_batch_of_transfers_is_no_collective(torch: str, tmp_path: Path) -> None:
+    """An entry of another group is between the parts of the batch, which are lost, and its end."""
+    dumps = []
+    for rank in range(2):
+        dump = Dump(rank, torch=torch).call("broadcast", LEFT).call("broadcast", LEFT)
+        dump.batch([f"send {rank}->{1 - rank}"], LEFT)
+        dump.call("all_reduce").call("all_reduce", LEFT)
+        *_, closing, other, last = dump.entries
+        dump.entries = [other | {"record_id": 3}, closing | {"record_id": 4}, last]
+        dumps.append(dump)
+    frames = load(import_trace([write_dumps(tmp_path, dumps)]))
+    if LAYOUTS[torch].counts_transfers_apart:
+        assert frames.comm["kind"].tolist() == ["all_reduce", "all_reduce"] * 2
+    assert [fault for fault in faults(frames) if fault[0] != "missing rank"] == []
 
 
 def without_transfers(torch: str) -> list[Program]:
@@ -400,6 +423,33 @@ def test_an_impossible_value_is_refused_with_its_place(
     assert len(str(error)) < 1000
 
 
+def test_a_long_string_in_many_places_is_refused(tmp_path: Path) -> None:
+    document = Dump(0).call("all_reduce").call("all_reduce").document()
+    name = "x" * 5000
+    document["entries"][1]["frames"] = [{"name": name, "filename": name, "line": 1}] * 1000
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(document))
+    with pytest.raises(TraceError, match=r"at: entries\[1\].frames"):
+        import_trace([tmp_path])
+
+
+def test_stacks_of_more_text_than_any_program_has_are_refused(tmp_path: Path) -> None:
+    document = Dump(0).call("all_reduce").document()
+    frames = [{"name": "x" * 4096, "filename": "y" * 4096, "line": 1}] * 1000
+    (entry,) = document["entries"]
+    document["entries"] = [
+        entry | {"record_id": number, "collective_seq_id": number + 1, "frames": frames[number:]}
+        for number in range(70)
+    ]
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(document))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError, match=r"stacks of 5\d\d,\d{3},\d{3} characters"):
+            import_trace([tmp_path])
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -414,3 +464,40 @@ def test_what_is_not_needed_is_not_refused(fields: dict[str, Any], tmp_path: Pat
     document = Dump(0).call("all_reduce").document()
     (tmp_path / "rank_0.json").write_text(json.dumps(document | fields))
     assert len(load(import_trace([tmp_path])).comm) == 1
+
+
+def test_the_documentation_has_every_field_of_every_layout() -> None:
+    text = (ROOT / "docs" / "exchange.md").read_text("utf-8")
+    table = text.partition("| field | use |")[2].partition("\n\n")[0]
+    documented = {
+        name
+        for row in table.splitlines()
+        for name in re.findall(r"`(\w+)`", row.removeprefix("|").partition("|")[0])
+    }
+    documents = [Dump(0, torch=torch).call("all_reduce", duration_ms=1.0).document()
+                 for torch in LAYOUTS]  # fmt: skip
+    documents.append(Comms(0, {"world": [0]}).call("all_reduce", "world").document())
+    found = {"rank", "nccl_comm_state"}
+    for document in documents:
+        (entry,) = document["entries"]
+        found |= {*document, *entry}
+        for about in (*document["pg_config"].values(), *document.get("pg_status", {}).values()):
+            found |= set(about)
+        for frame in entry.get("frames", []):
+            found |= set(frame)
+    in_use_column = {"filename", "line"}  # of `frames`
+    assert documented | in_use_column == found
+    assert set(FIELDS) <= documented
+    releases = text.partition("| torch | version |")[2].partition("\n\n")[0]
+    for torch, layout in LAYOUTS.items():
+        minor = int(torch.partition(".")[2])
+        assert any(
+            minor in _minors(row.split("|")[1]) and row.split("|")[2].strip() == layout.version
+            for row in releases.splitlines()[2:]
+        ), torch
+
+
+def _minors(releases: str) -> range:
+    """Return the minor releases of `2.6, 2.7`, `2.9 to 2.14` or `2.4`."""
+    minors = [int(each) for each in re.findall(r"2\.(\d+)", releases)] or [-1]
+    return range(min(minors), max(minors) + 1)

@@ -170,3 +170,16 @@ def test_groups_of_one_name_that_cannot_be_told_apart_are_not_compared(tmp_path:
     assert faults(frames) == []
     numbers = frames.comm.groupby("group", observed=True)["seq"].unique()
     assert {name: list(each) for name, each in numbers.items()} == {"world": [0], "tp": [-1]}
+
+
+def test_a_batch_of_transfers_is_a_call_of_unknown_kind_and_no_collective(tmp_path: Path) -> None:
+    dumps = program()
+    for dump in dumps[:2]:
+        dump.call("batch_op_issue", "world", sizes=())
+    for dump in dumps:
+        dump.call("all_reduce", "world")
+    frames = imported(tmp_path, dumps)
+    last = frames.comm.groupby("rank").tail(2)[["kind", "seq"]].to_numpy().tolist()
+    assert last[:2] == [["unknown", -1], ["all_reduce", 9]]
+    assert last[6:] == [["barrier", 8], ["all_reduce", 9]]
+    assert faults(frames) == []
