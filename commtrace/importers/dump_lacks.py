@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commtrace.importers.dump_entries import Dump, Entry
+from commtrace.importers.names import is_library
 
 LACKS = "roots but those of gathers and scatters, reductions, modules and operators"
 """Information that no dump contains, beside blocked times."""
@@ -59,19 +60,25 @@ def lacks_of(
 def _of_unlisted(dumps: Sequence[Dump], entries: Sequence[Entry]) -> list[str]:
     """Return sentences on calls without entries."""
     empty = [dump.path.name for dump in dumps if not dump.entries]
+    of_gloo = [
+        dump
+        for dump in dumps
+        if dump.entries and dump.entries[0].backend == "gloo" and not dump.is_of_torchcomms
+    ]
+    found = []
     if empty:
         more = f" and {len(empty) - 3} more files" if len(empty) > 3 else ""
         reason = "without entries, by choice or because the rank made no call that is entered"
-        return [f"calls of {', '.join(empty[:3])}{more}, {reason}. {_OF_GLOO}"]
-    of_gloo = [dump for dump in dumps if dump.entries[0].backend == "gloo"]
-    of_gloo = [dump for dump in of_gloo if not dump.is_of_torchcomms]
-    if not of_gloo:
-        return []
-    unlisted = sum(map(_num_unlisted, of_gloo))
-    counted = f" ({unlisted} by the numbers of the operations)" if unlisted else ""
-    scattered = sum(map(_is_of_reduce_scatter, entries))
-    noted = f" ({scattered} of the all-reduces by their stacks)" if scattered else ""
-    return [f"sends and recvs{counted} and reduce-scatters{noted}. {_OF_GLOO}"]
+        found.append(f"calls of {', '.join(empty[:3])}{more}, {reason}")
+    if of_gloo:
+        unlisted = sum(map(_num_unlisted, of_gloo))
+        counted = f" ({unlisted} by the numbers of the operations)" if unlisted else ""
+        scattered = sum(map(_is_of_reduce_scatter, entries))
+        noted = f" ({scattered} of the all-reduces by their stacks)" if scattered else ""
+        found.append(f"sends and recvs{counted} and reduce-scatters{noted}")
+    if of_gloo or not entries:
+        found[-1] += f". {_OF_GLOO}"
+    return found
 
 
 def _num_unlisted(dump: Dump) -> int:
@@ -93,5 +100,5 @@ def _num_unlisted(dump: Dump) -> int:
 def _is_of_reduce_scatter(entry: Entry) -> bool:
     """Return whether the stack of an all-reduce shows the reduce-scatter that gloo runs by it."""
     return entry.kind == "all_reduce" and any(
-        "reduce_scatter" in frame.name and "torch" in frame.filename for frame in entry.frames
+        "reduce_scatter" in frame.name and is_library(frame.filename) for frame in entry.frames
     )

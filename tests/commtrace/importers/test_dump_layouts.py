@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import re
-import tracemalloc
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,6 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
-from commtrace.errors import TraceError
 from commtrace.importers import import_trace
 from commtrace.importers.dump_fields import FIELDS
 from tests.commtrace.importers.dump_layouts import DISTINCT, LAYOUTS
@@ -302,168 +297,6 @@ def test_a_pickle_without_stacks_lacks_source_lines(tmp_path: Path) -> None:
     frames = imported(tmp_path, program("2.13"), stacks=False)
     assert set(frames.comm["source_file"]) == {""}
     assert any("written without stacks" in each for each in frames.run["lacks"])
-
-
-@pytest.mark.parametrize(
-    ("started", "completed", "duration_ms", "end"),
-    [
-        (100, 500_000, 0.2, 200_100),  # noticed late: it ended within 0.2 ms of its start
-        (100, 500_000, 3.0, 500_000),  # noticed late that it started
-        (100, 500_000, None, 500_000),
-        (None, 500_000, 0.2, 500_000),
-        (100, None, None, UNKNOWN),
-        (None, -700, None, 0),  # the clock was set back
-    ],
-)
-def test_a_call_ends_at_the_latest_time_that_all_fields_allow(
-    started: int | None, completed: int | None, duration_ms: float | None, end: int, tmp_path: Path
-) -> None:
-    dump = Dump(0).call("all_reduce", duration_ms=duration_ms)
-    (entry,) = dump.entries
-    issued = entry["time_created_ns"]
-    entry["time_discovered_started_ns"] = None if started is None else issued + started
-    entry["time_discovered_completed_ns"] = None if completed is None else issued + completed
-    comm = load(import_trace([write_dumps(tmp_path, [dump])])).comm
-    assert comm["complete_ns"].item() == (issued + end if end >= 0 else UNKNOWN)
-
-
-def test_lists_of_an_all_to_all_are_its_splits(tmp_path: Path) -> None:
-    dump = Dump(1).all_to_all([[1], [0], [3], [4]], [[2], [2], [2], [2]])
-    dump.all_to_all([[2]] * 4, [[2]] * 4).all_to_all([[1], [2]], [[2], [1]])
-    comm = load(import_trace([write_dumps(tmp_path, [dump])])).comm
-    assert comm["input_splits"].tolist() == ["2,0,6,8", "", ""]
-    assert comm["output_splits"].tolist() == ["4,4,4,4", "", ""]
-    assert comm["wire_bytes"].tolist()[:2] == [16, 12]
-
-
-def test_the_list_of_a_gather_or_scatter_is_at_its_root(tmp_path: Path) -> None:
-    dumps = [Dump(rank).rooted("gather", [2], root=1).rooted("scatter", [3], root=1)
-             for rank in range(4)]  # fmt: skip
-    comm = load(import_trace([write_dumps(tmp_path, dumps)])).comm
-    shapes = comm[["rank", "root", "input_shapes", "output_shapes"]].to_numpy().tolist()
-    for rank in range(4):
-        root, four = (1, 4) if rank == 1 else (UNKNOWN, 0)
-        gathered, scattered = ";".join(["[2]"] * four), ";".join(["[3]"] * four)
-        assert shapes[2 * rank] == [rank, root, "[2]", gathered]
-        assert shapes[2 * rank + 1] == [rank, root, scattered, "[3]"]
-    assert set(comm["dtype"]) == {"bfloat16"}
-
-
-def test_a_member_with_a_part_of_another_size_is_found(tmp_path: Path) -> None:
-    dumps = [Dump(rank).rooted("gather", [2], root=1, state="started") for rank in range(4)]
-    dumps[3].entries[0] |= {"input_sizes": [[7]]}
-    frames = load(import_trace([write_dumps(tmp_path, dumps)]))
-    assert faults(frames) == [("size", "3", ALL, 0)]
-
-
-def test_a_sparse_all_reduce_has_no_known_payload(tmp_path: Path) -> None:
-    comm = load(import_trace([write_dumps(tmp_path, [Dump(0).call("all_reduce_sparse")])])).comm
-    assert (comm["kind"].item(), comm["payload_bytes"].item()) == ("all_reduce", UNKNOWN)
-
-
-def of_dump(**fields: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda document: document.update(fields)
-
-
-def of_entry(**fields: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda document: document["entries"][1].update(fields)
-
-
-def of_group(**fields: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda document: document["pg_config"]["0"].update(fields)
-
-
-@pytest.mark.parametrize(
-    ("change", "place", "found"),
-    [
-        (of_dump(version="1.5"), "version", "'1.5'"),
-        (of_dump(version="3.0"), "version", "'3.0'"),
-        (of_dump(version=10**6000), "version", "a very large number"),
-        (of_dump(entries=[3]), "entries[0]", "3, where an entry is expected"),
-        (of_dump(pg_config=[]), "pg_config", "[], where an object"),
-        (of_dump(pg_config={3: {}}), "pg_config", "{3: {}}"),
-        (of_group(ranks="0, 0"), "pg_config.0", "{"),
-        (of_group(ranks="0, x"), "pg_config.0", "{"),
-        (of_group(ranks="[" * 9000), "pg_config.0", "{"),
-        (of_group(ranks=[1 << 20]), "pg_config.0", "{"),
-        (of_group(desc=3), "pg_config.0", "{"),
-        (of_entry(record_id=None), "entries[1].record_id", "None, where a count is expected"),
-        (of_entry(record_id=-1), "entries[1].record_id", "-1"),
-        (of_entry(collective_seq_id=1 << 62), "entries[1].collective_seq_id", "4611"),
-        (of_entry(time_created_ns="x"), "entries[1].time_created_ns", "'x', where a time in nano"),
-        (of_entry(time_created_ns=1 << 63), "entries[1].time_created_ns", "9223"),
-        (of_entry(process_group=["0"]), "entries[1].process_group", "['0']"),
-        (of_entry(process_group="01"), "entries[1].process_group", "'01'"),
-        (of_entry(profiling_name=[]), "entries[1].profiling_name", "[], where a name"),
-        (of_entry(input_sizes=[[-1]]), "entries[1].input_sizes", "[[-1]]"),
-        (of_entry(input_sizes=[[1] * 99]), "entries[1].input_sizes", "[[1, "),
-        (of_entry(output_sizes=[[10**18]]), "entries[1].output_sizes", "[[1"),
-        (of_entry(output_sizes={}), "entries[1].output_sizes", "{}"),
-        (of_entry(input_dtypes=[0]), "entries[1].input_dtypes", "[0]"),
-        (of_entry(is_p2p=1), "entries[1].is_p2p", "1, where true or false"),
-        (of_entry(duration_ms=float("nan")), "entries[1].duration_ms", "nan"),
-        (of_entry(duration_ms=float("inf")), "entries[1].duration_ms", "inf"),
-        (of_entry(duration_ms=-1), "entries[1].duration_ms", "-1"),
-        (of_entry(frames=[{"name": 1}]), "entries[1].frames", "[{'name': 1}]"),
-        (of_entry(frames="abc"), "entries[1].frames", "'abc'"),
-    ],
-)
-def test_an_impossible_value_is_refused_with_its_place(
-    change: Callable[[dict[str, Any]], Any], place: str, found: str, tmp_path: Path
-) -> None:
-    document = Dump(0).call("all_reduce").call("broadcast").document()
-    change(document)
-    path = tmp_path / "nccl_trace_rank_0"
-    path.write_bytes(pickle.dumps(document))
-    with pytest.raises(TraceError) as raised:
-        import_trace([path])
-    error = raised.value
-    assert (error.place, error.found[: len(found)]) == (place, found)
-    assert all((error.summary, error.why, error.attempt))
-    assert len(str(error)) < 1000
-
-
-def test_a_long_string_in_many_places_is_refused(tmp_path: Path) -> None:
-    document = Dump(0).call("all_reduce").call("all_reduce").document()
-    name = "x" * 5000
-    document["entries"][1]["frames"] = [{"name": name, "filename": name, "line": 1}] * 1000
-    (tmp_path / "rank_0").write_bytes(pickle.dumps(document))
-    with pytest.raises(TraceError, match=r"at: entries\[1\].frames"):
-        import_trace([tmp_path])
-
-
-def test_stacks_of_more_text_than_any_program_has_are_refused(tmp_path: Path) -> None:
-    document = Dump(0).call("all_reduce").document()
-    frames = [{"name": "x" * 4096, "filename": "y" * 4096, "line": 1}] * 1000
-    (entry,) = document["entries"]
-    document["entries"] = [
-        entry | {"record_id": number, "collective_seq_id": number + 1, "frames": frames[number:]}
-        for number in range(70)
-    ]
-    (tmp_path / "rank_0").write_bytes(pickle.dumps(document))
-    tracemalloc.start()
-    try:
-        with pytest.raises(TraceError, match=r"stacks of 5\d\d,\d{3},\d{3} characters"):
-            import_trace([tmp_path])
-        assert tracemalloc.get_traced_memory()[1] < 64 << 20
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"pg_status": {"x": {}, "0": [], "1": {"last_enqueued_collective": "y"}}},
-        {"pg_status": None},
-        {"nccl_comm_state": {"0x1": {"rank": "7"}}},
-        {"pg_config": None},
-        {"later": [None]},
-    ],
-)
-def test_what_is_not_needed_is_not_refused(fields: dict[str, Any], tmp_path: Path) -> None:
-    document = Dump(0).call("all_reduce").document()
-    (tmp_path / "rank_0.json").write_text(json.dumps(document | fields))
-    assert len(load(import_trace([tmp_path])).comm) == 1
 
 
 def test_the_documentation_has_every_field_of_every_layout() -> None:
