@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from commtrace.importers.dump_entries import Dump, Entry
 from commtrace.importers.names import COALESCED, NO_COMMUNICATION, NOT_KNOWN
@@ -164,7 +165,7 @@ def _skewed(
         is_single = len(groups) == 1 and all(
             launch.is_counted for of_rank in of_ranks for launch in of_rank
         )
-        is_sound = is_single and not in_flight_only and _have_equal_kinds(of_ranks)
+        is_sound = is_single and not in_flight_only and _are_alike(of_ranks)
         return set() if is_sound else groups
     if all(dump.version >= _FIRST_SOUND for dump in dumps):
         return set()
@@ -180,15 +181,22 @@ def _skewed(
     return skipped | {group for group in groups if not _are_in_step(of_ranks, group)}
 
 
-def _have_equal_kinds(of_ranks: Sequence[Sequence[Launch]]) -> bool:
-    """Return whether calls of the same number are of one kind, as far as they have ended."""
-    kinds: dict[int, str] = {}
-    return all(
-        kinds.setdefault(launch.first.collective_seq, launch.first.kind) == launch.first.kind
-        for of_rank in of_ranks
-        for launch in of_rank
-        if launch.is_over or launch.last.is_retired
-    )
+def _are_alike(of_ranks: Iterable[Iterable[Launch]]) -> bool:
+    """Return whether calls of the same number are alike, as far as they have ended."""
+    found: dict[int, Any] = {}
+    for of_rank in of_ranks:
+        for launch in of_rank:
+            if launch.is_collective and (launch.is_over or launch.last.is_retired):
+                first = launch.first
+                shapes = first.inputs if first.kind in _EQUAL else ()
+                signature = first.kind, first.dtype, shapes
+                if found.setdefault(first.collective_seq, signature) != signature:
+                    return False
+    return True
+
+
+_EQUAL = frozenset({"all_reduce", "broadcast", "reduce"})
+"""Kinds of which all ranks pass equal shapes."""
 
 
 def _batches(dump: Dump, launches: Iterable[Launch]) -> Iterator[tuple[Launch, bool]]:
@@ -210,14 +218,16 @@ def _batches(dump: Dump, launches: Iterable[Launch]) -> Iterator[tuple[Launch, b
 def _are_in_step(of_ranks: Sequence[Sequence[Launch]], group: str) -> bool:
     """Return whether the ranks have numbered equally many operations up to equal numbers.
 
-    A batch of transfers that took a number of collectives is more than one operation mostly.
+    A batch of transfers that took a number of collectives is more than one operation mostly. If it
+    is not, the calls of equal numbers may differ.
     """
+    own = [[each for each in of_rank if each.first.group == group] for of_rank in of_ranks]
     excess: dict[int, int] = {}
     of_each: list[set[int]] = []
-    for of_rank in of_ranks:
-        own = [each.last for each in of_rank if each.is_collective and each.last.group == group]
-        found = {each.collective_seq: each.op_id - each.p2p_seq for each in own}
+    for launches in own:
+        last = [each.last for each in launches if each.is_collective]
+        found = {each.collective_seq: each.op_id - each.p2p_seq for each in last}
         if any(excess.setdefault(seq, number) != number for seq, number in found.items()):
             return False
         of_each += [{number - seq for seq, number in found.items()}] if found else []
-    return bool(set.intersection(*of_each)) if of_each else True
+    return _are_alike(own) and (not of_each or bool(set.intersection(*of_each)))

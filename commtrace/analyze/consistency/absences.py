@@ -48,6 +48,9 @@ def absences(covered: Coverage) -> list[Absence]:
             or (last < 0 and rank in covered.doubtful)
         }
         sure = behind[~behind["rank"].isin(lost)]
+        if lost and len(sure) and _hangs_in(covered, group, sure["last"].min()):
+            # All others may wait there for a rank in `lost`.
+            lost |= set(behind["rank"])
         number = _next_after(covered, group, (sure if len(sure) else behind)["last"].min())
         late = behind[behind["last"] < number]["rank"].tolist()
         if set(late) & covered.truncated and _went_through(covered, group, number):
@@ -62,6 +65,10 @@ def _next_after(covered: Coverage, group: str, number: int) -> int:
     calls = covered.calls
     later = calls.loc[(calls["group"] == group) & (calls["number"] > number), "number"]
     return int(later.min())
+
+
+def _hangs_in(covered: Coverage, group: str, number: int) -> bool:
+    return number >= 0 and not _went_through(covered, group, number)
 
 
 def _went_through(covered: Coverage, group: str, number: int) -> bool:

@@ -251,6 +251,16 @@ def test_calls_in_flight_alone_name_the_rank_that_is_known_to_lack_one(
     assert any("list only those in flight" in each for each in frames.run["lacks"])
 
 
+def test_a_rank_in_flight_on_another_group_is_named_by_its_status(tmp_path: Path) -> None:
+    ranks = without_transfers("2.13")
+    ranks[0].dump.call("all_reduce", LEFT, state="started")
+    for rank in ranks[1:]:
+        rank.dump.call("all_reduce", state="started")
+    frames = imported(tmp_path, ranks, only_active=True)
+    assert frames.run["unsure_ranks"] == [1]  # it may have issued the call that rank 0 is in
+    assert faults(frames) == [("missing call", "0", ALL, 20)]
+
+
 @pytest.mark.parametrize("torch", DISTINCT)
 def test_calls_in_flight_alone_accuse_nobody_who_went_on(torch: str, tmp_path: Path) -> None:
     """Rank 0 has completed the broadcast, of which it is the root; the others are still in it."""
