@@ -25,7 +25,6 @@ from commtrace.importers.dump_fields import (
     FIELDS,
     Frame,
     Shape,
-    UnfitError,
     items,
     known_natural,
     natural,
@@ -38,7 +37,7 @@ from commtrace.tracefile.reading import is_int, parse_json
 Version = tuple[int, int]
 
 
-class Group(NamedTuple):
+class StatedGroup(NamedTuple):
     """Facts that a dump states of a group; `ranks` are empty if it lists none.
 
     A group with `size` but without ranks has numbered its ranks by itself, from 0.
@@ -109,7 +108,6 @@ class Dump:
 
     Attributes:
         rank: Rank that the file states; -1 if none.
-        lists_calls: The file has a list of entries, which may be empty.
         last_enqueued: By `pg_id`, the number of the last call of a group.
     """
 
@@ -117,8 +115,7 @@ class Dump:
     rank: int
     version: Version
     entries: list[Entry]
-    lists_calls: bool
-    groups: dict[str, Group]
+    groups: dict[str, StatedGroup]
     last_enqueued: dict[int, int]
 
     @property
@@ -161,7 +158,6 @@ def dump_of(document: Document) -> Dump:
         rank=content["rank"] if is_int(content.get("rank")) else NOT_KNOWN,
         version=version,
         entries=read,
-        lists_calls="entries" in content,
         groups=_groups(content.get("pg_config"), document),
         last_enqueued=_last_enqueued(content.get("pg_status")),
     )
@@ -295,13 +291,13 @@ def _end(issue_ns: int, started_ns: int, completed_ns: int, duration_ns: int) ->
     return max(issue_ns, completed_ns)  # the clock may have been set back
 
 
-def _groups(config: Any, document: Document) -> dict[str, Group]:
+def _groups(config: Any, document: Document) -> dict[str, StatedGroup]:
     if config is not None and not isinstance(config, dict):
         raise _unfit(document, "pg_config", "an object", config)
     return {name: _group(about, name, document) for name, about in (config or {}).items()}
 
 
-def _group(about: Any, name: Any, document: Document) -> Group:
+def _group(about: Any, name: Any, document: Document) -> StatedGroup:
     if not (isinstance(about, dict) and isinstance(name, str)):
         raise _unfit(document, "pg_config", "an object of objects", {name: about})
     place = f"pg_config.{name[:40]}"
@@ -311,7 +307,7 @@ def _group(about: Any, name: Any, document: Document) -> Group:
     except (TypeError, ValueError, RecursionError):
         raise _unfit(document, place, f"a group of ranks below {MAX_RANKS:,}", about) from None
     counts_by_itself = isinstance(about.get("ranks"), str) and "[" not in about["ranks"]
-    return Group(description, () if counts_by_itself else ranks, len(ranks) or NOT_KNOWN)
+    return StatedGroup(description, () if counts_by_itself else ranks, len(ranks) or NOT_KNOWN)
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
@@ -320,7 +316,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
         value = parse_json(value if "[" in value else f"[{value}]")
     ranks = tuple(natural(each) for each in items(value))
     if any(rank >= MAX_RANKS for rank in ranks) or len(set(ranks)) < len(ranks):
-        raise UnfitError
+        raise ValueError
     return ranks
 
 

@@ -25,18 +25,14 @@ class Frame(NamedTuple):
     name: str
 
 
-class UnfitError(ValueError):
-    """A value that its field cannot have."""
-
-
 def _is_natural(value: Any) -> bool:
     return is_int(value) and 0 <= value <= MOST_INSTANT_NS
 
 
 def natural(value: Any) -> int:
-    """Return a value that is an integer from 0 to 2^62 - 1; raise UnfitError for others."""
+    """Return a value that is an integer from 0 to 2^62 - 1; raise ValueError for others."""
     if not _is_natural(value):
-        raise UnfitError
+        raise ValueError
     return value
 
 
@@ -57,23 +53,23 @@ def _known_instant(value: Any) -> int:
 
 def _milliseconds(value: Any) -> int:
     if type(value) not in (int, float) or not 0 <= value < MOST_INSTANT_NS / 1e6:
-        raise UnfitError
+        raise ValueError
     return round(value * 1e6)
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise UnfitError
+        raise ValueError
     return value
 
 
 def text(value: Any) -> str:
-    """Return a value that is a string of moderate length; raise UnfitError for others.
+    """Return a value that is a string of moderate length; raise ValueError for others.
 
     A pickle can hold one long string in very many places, each of which would be copied.
     """
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
-        raise UnfitError
+        raise ValueError
     return value
 
 
@@ -81,9 +77,9 @@ _MOST_CHARACTERS = 4096
 
 
 def items(value: Any) -> Sequence[Any]:
-    """Return a value that is a list or a tuple; raise UnfitError for others."""
+    """Return a value that is a list or a tuple; raise ValueError for others."""
     if not isinstance(value, (list, tuple)):
-        raise UnfitError
+        raise ValueError
     return value
 
 
@@ -99,7 +95,7 @@ def _pair(value: Any) -> tuple[str, str]:
 def _shapes(value: Any) -> tuple[Shape, ...]:
     shapes = tuple(tuple(natural(size) for size in items(shape)) for shape in items(value))
     if any(len(shape) > _MOST_DIMS or max(shape, default=0) >= _MOST_SIZE for shape in shapes):
-        raise UnfitError
+        raise ValueError
     return shapes
 
 

@@ -34,7 +34,7 @@ _BATCH = "batch_op_issue"
 
 
 @dataclass(slots=True)
-class Launch:
+class CallLaunch:
     """Calls of one rank that were started together.
 
     Attributes:
@@ -75,7 +75,7 @@ class Launch:
         return self.last.complete_ns >= 0
 
 
-def launches_of(dump: Dump, *, in_flight_only: bool) -> list[Launch]:
+def launches_of(dump: Dump, *, in_flight_only: bool) -> list[CallLaunch]:
     """Return the launches of a dump, in order.
 
     Entries of other groups may be interleaved with those of a batch. The parts of a batch have no
@@ -94,17 +94,17 @@ def launches_of(dump: Dump, *, in_flight_only: bool) -> list[Launch]:
     return list(_without_strays(launches, dump))
 
 
-def _launch(batch: list[Entry]) -> Launch:
-    return Launch(batch[:-1], batch[-1]) if batch[-1].is_closing else Launch(batch, None)
+def _launch(batch: list[Entry]) -> CallLaunch:
+    return CallLaunch(batch[:-1], batch[-1]) if batch[-1].is_closing else CallLaunch(batch, None)
 
 
-def _cut(launch: Launch) -> Launch:
+def _cut(launch: CallLaunch) -> CallLaunch:
     """Return the first launch of a ring buffer, which may have lost parts of it."""
     is_batch = launch.closing is not None and not any(part.is_transfer for part in launch.parts)
-    return Launch([], launch.closing) if is_batch else launch
+    return CallLaunch([], launch.closing) if is_batch else launch
 
 
-def _without_strays(launches: Iterable[Launch], dump: Dump) -> Iterator[Launch]:
+def _without_strays(launches: Iterable[CallLaunch], dump: Dump) -> Iterator[CallLaunch]:
     """Leave out entries that close batches of transfers of which the ring has lost the entries.
 
     Such an entry has the number of the collective before it. Alone, it closes a batch of
@@ -123,7 +123,7 @@ def _without_strays(launches: Iterable[Launch], dump: Dump) -> Iterator[Launch]:
 
 def number_collectives(
     dumps: Sequence[Dump],
-    of_ranks: Sequence[Sequence[Launch]],
+    of_ranks: Sequence[Sequence[CallLaunch]],
     ambiguous: Collection[str],
     *,
     in_flight_only: bool,
@@ -157,7 +157,7 @@ def number_collectives(
 
 
 def _skewed(
-    dumps: Sequence[Dump], of_ranks: Sequence[Sequence[Launch]], *, in_flight_only: bool
+    dumps: Sequence[Dump], of_ranks: Sequence[Sequence[CallLaunch]], *, in_flight_only: bool
 ) -> set[str]:
     """Return the groups whose `collective_seq_id` does not count their collectives alone."""
     groups = {launch.first.group for of_rank in of_ranks for launch in of_rank}
@@ -181,7 +181,7 @@ def _skewed(
     return skipped | {group for group in groups if not _are_in_step(of_ranks, group)}
 
 
-def _are_alike(of_ranks: Iterable[Iterable[Launch]]) -> bool:
+def _are_alike(of_ranks: Iterable[Iterable[CallLaunch]]) -> bool:
     """Return whether calls of the same number are alike, as far as they have ended."""
     found: dict[int, Any] = {}
     for of_rank in of_ranks:
@@ -199,7 +199,7 @@ _EQUAL = frozenset({"all_reduce", "broadcast", "reduce"})
 """Kinds of which all ranks pass equal shapes."""
 
 
-def _batches(dump: Dump, launches: Iterable[Launch]) -> Iterator[tuple[Launch, bool]]:
+def _batches(dump: Dump, launches: Iterable[CallLaunch]) -> Iterator[tuple[CallLaunch, bool]]:
     """Yield each batch, and whether it has taken a number that no other collective has."""
     before: dict[str, tuple[int, int]] = {}
     is_whole = dump.is_whole
@@ -215,7 +215,7 @@ def _batches(dump: Dump, launches: Iterable[Launch]) -> Iterator[tuple[Launch, b
             yield launch, entry.p2p_seq == known[1]
 
 
-def _are_in_step(of_ranks: Sequence[Sequence[Launch]], group: str) -> bool:
+def _are_in_step(of_ranks: Sequence[Sequence[CallLaunch]], group: str) -> bool:
     """Return whether the ranks have numbered equally many operations up to equal numbers.
 
     A batch of transfers that took a number of collectives is more than one operation mostly. If it

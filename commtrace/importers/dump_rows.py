@@ -22,7 +22,7 @@ from commtrace.event import CommEvent
 from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.importers.dump_entries import Dump, Entry
 from commtrace.importers.dump_fields import Frame, Shape
-from commtrace.importers.dump_launches import Launch
+from commtrace.importers.dump_launches import CallLaunch
 from commtrace.importers.names import (
     COALESCED,
     NOT_KNOWN,
@@ -53,7 +53,7 @@ class _Message:
     is_root: bool = False
 
 
-def rows_of(record: RankRecord, launch: Launch, dump: Dump) -> Iterator[Any]:
+def rows_of(record: RankRecord, launch: CallLaunch, dump: Dump) -> Iterator[Any]:
     """Yield the calls of one launch: each transfer separately, its collectives as one call."""
     for part in launch.parts:
         if part.is_transfer:
@@ -62,7 +62,7 @@ def rows_of(record: RankRecord, launch: Launch, dump: Dump) -> Iterator[Any]:
         yield _collective(record, launch, dump)
 
 
-def _transfer(record: RankRecord, entry: Entry, launch: Launch) -> Any:
+def _transfer(record: RankRecord, entry: Entry, launch: CallLaunch) -> Any:
     ranks = members_of(record.groups[entry.group])
     peer = entry.ends[1]
     message = _as_entered(entry)
@@ -78,7 +78,7 @@ def _transfer(record: RankRecord, entry: Entry, launch: Launch) -> Any:
     )
 
 
-def _collective(record: RankRecord, launch: Launch, dump: Dump) -> Any:
+def _collective(record: RankRecord, launch: CallLaunch, dump: Dump) -> Any:
     kind, first = _kind(launch), launch.first
     ranks = members_of(record.groups[first.group])
     messages = [_message(part, dump, len(ranks)) for part in launch.parts]
@@ -103,7 +103,7 @@ def _collective(record: RankRecord, launch: Launch, dump: Dump) -> Any:
 _TO_ALL = "all_to_all"
 
 
-def _kind(launch: Launch) -> str:
+def _kind(launch: CallLaunch) -> str:
     """Return the kind that a closing entry states, or that all calls of the launch have."""
     if not launch.is_counted:
         return UNKNOWN
@@ -113,7 +113,7 @@ def _kind(launch: Launch) -> str:
     return kinds.pop() if len(kinds) == 1 else UNKNOWN
 
 
-def _payload(launch: Launch, messages: Sequence[_Message], kind: str, size: int) -> int:
+def _payload(launch: CallLaunch, messages: Sequence[_Message], kind: str, size: int) -> int:
     total = 0 if messages else NOT_KNOWN
     for part, message in zip(launch.parts, messages, strict=True):
         own_kind = part.kind if launch.closing else kind
@@ -192,7 +192,7 @@ def _elements(shapes: Sequence[Shape]) -> int:
     return sum(map(prod, shapes)) if shapes else NOT_KNOWN
 
 
-def _row(record: RankRecord, entry: Entry, launch: Launch) -> Any:
+def _row(record: RankRecord, entry: Entry, launch: CallLaunch) -> Any:
     """Return the columns common to transfers and collectives; a batch ends with its last entry."""
     frames = entry.frames or launch.last.frames
     source = next((frame for frame in frames if not is_library(frame.filename)), None)

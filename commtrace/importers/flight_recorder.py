@@ -16,9 +16,9 @@ from typing import Any
 from commtrace.event import CommEvent
 from commtrace.importers.documents import Document
 from commtrace.importers.dump_activity import list_calls_in_flight, partial_ranks, unsure_ranks
-from commtrace.importers.dump_entries import Dump, Group, dump_of
+from commtrace.importers.dump_entries import Dump, StatedGroup, dump_of
 from commtrace.importers.dump_lacks import lacks_of
-from commtrace.importers.dump_launches import Launch, launches_of, number_collectives
+from commtrace.importers.dump_launches import CallLaunch, launches_of, number_collectives
 from commtrace.importers.dump_rows import rows_of
 from commtrace.importers.matching import infer_members
 from commtrace.importers.names import NOT_KNOWN
@@ -84,7 +84,9 @@ def _groups(dumps: Sequence[Dump], ranks: Sequence[int]) -> list[dict[str, Any]]
 def _groups_of(dump: Dump, world_size: int) -> dict[str, Any]:
     backend = dump.entries[0].backend if dump.entries else ""
     backends = {entry.group: entry.backend for entry in dump.entries}
-    called_on = {entry.group: Group(entry.description, (), NOT_KNOWN) for entry in dump.entries}
+    called_on = {
+        entry.group: StatedGroup(entry.description, (), NOT_KNOWN) for entry in dump.entries
+    }
     # gloo lists a group before it has a name.
     listed = {name: about for name, about in dump.groups.items() if name and about.size > 0}
     rows = {}
@@ -95,7 +97,7 @@ def _groups_of(dump: Dump, world_size: int) -> dict[str, Any]:
 
 
 def _complete_groups(
-    records: Sequence[RankRecord], launches: Sequence[Sequence[Launch]]
+    records: Sequence[RankRecord], launches: Sequence[Sequence[CallLaunch]]
 ) -> list[str]:
     """Infer the ranks of groups from the calls on them; return the names of those groups."""
     for record, of_rank in zip(records, launches, strict=True):
