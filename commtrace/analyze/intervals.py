@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import blocked_parts, end_ns
+from commtrace.analyze.arrivals import blocked_parts, end_ns, has_known_end
 from commtrace.analyze.frame import Frames
 
 
@@ -30,9 +30,9 @@ def blocked_intervals(frames: Frames) -> pd.DataFrame:
 
 
 def spans(frames: Frames) -> pd.DataFrame:
-    """Return `row rank step start end` of each call, from issue to completion."""
+    """Return `row rank step start end` of each call of known end, from issue to completion."""
     comm = frames.comm
-    known = comm[comm["issue_ns"] >= 0]
+    known = comm[has_known_end(comm)]
     return pd.DataFrame(
         {
             "row": known.index,

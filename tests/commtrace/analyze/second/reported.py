@@ -27,7 +27,10 @@ def sizes(run: Run) -> list[dict[str, Any]]:
             "from_bytes": power,
             "num_calls": len(calls),
             "payload_bytes": sum(call.payload_bytes for call in calls),
-            "blocked_ns": sum(max(call.blocked_ns, 0) for call in calls),
+            "blocked_ns": sum(call.blocked_ns for call in calls if call.blocked_ns >= 0)
+            if any(call.blocked_ns >= 0 for call in calls)
+            else -1,
+            "num_untimed": sum(call.blocked_ns < 0 for call in calls),
         }
         for (kind, group, power), calls in cells.items()
     ]
