@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -32,6 +32,11 @@ _MOST = {INSTANT: MOST_INSTANT_NS, "ns": 1 << 58, "bytes": 1 << 58, "": MOST_INS
 
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 """Parts of a training step, in order."""
+
+CATEGORIES = COMPUTE, COMMUNICATION, MEMCPY, MEMSET = (
+    "compute", "communication", "memcpy", "memset",
+)  # fmt: skip
+"""Sorts of work on a device, in table `kernels`."""
 
 HARNESS = "harness"
 """Value of `carries` for communication of a known test harness around the body of a test."""
@@ -102,8 +107,8 @@ def _where(subject: str) -> tuple[Column, ...]:
     )
 
 
-def _rank(name: str, meaning: str, *, least: int = -1) -> Column:
-    return Column(name, int, "", meaning, least=least, most=MAX_RANKS - 1)
+def _rank(name: str, meaning: str, since: int = 1, *, least: int = -1) -> Column:
+    return Column(name, int, "", meaning, since, least=least, most=MAX_RANKS - 1)
 
 
 COMM = (
@@ -163,6 +168,18 @@ COMM = (
     Column("parameters", str, "", "names of the parameters sent, separated by `,`", 2),
     Column("stack", str, "", "Python stack, if recorded with stacks=True; innermost frame last", 2),
     Column("sent_id", int, "", "equal numbers on a rank mean the same tensors, unchanged", 3),
+    Column("device", str, "", "device that ran the call, `cuda:1`", 4),
+    Column("stream", int, "", "stream of the device, by its runtime's number", 4),
+    Column("algorithm", str, "", "algorithm of the kernel, `RING`, as its library names it", 4),
+    Column("protocol", str, "", "protocol of the kernel, `LL128`, as its library names it", 4),
+    Column("channels", int, "", "channels of the kernel, one thread block each", 4),
+    Column(
+        "input_splits", str, "",
+        "bytes of an all-to-all to each member, in group order, `96,0,32`; "
+        "empty if equal or unknown",
+        4, form="splits",
+    ),
+    Column("output_splits", str, "", "bytes from each member, likewise", 4, form="splits"),
 )  # fmt: skip
 
 OPS = (
@@ -177,6 +194,22 @@ OPS = (
     Column("start_ns", int, INSTANT, "when it started"),
     Column("duration_ns", int, "ns", "duration on the host, including inner operators"),
     *_where("the operator"),
+)  # fmt: skip
+
+KERNELS = (
+    _rank("rank", "global rank", 4, least=0),
+    Column("id", int, "", "number of the kernel on its rank, in order of start, from 0", 4),
+    Column(
+        "category", str, "", f"sort of work: {', '.join(CATEGORIES[:-1])} or {CATEGORIES[-1]}", 4,
+        form="category",
+    ),
+    Column("name", str, "", "name of the kernel or the copy", 4, title="Kernel"),
+    Column("device", str, "", "device that ran it, `cuda:1`", 4),
+    Column("stream", int, "", "stream of the device, by its runtime's number", 4),
+    Column("start_ns", int, INSTANT, "when it started on the device", 4),
+    Column("duration_ns", int, "ns", "duration on the device", 4),
+    Column("launch_ns", int, INSTANT, "when the host began to launch it", 4),
+    Column("call_id", int, "", "id of its call in table `comm`, on the same rank", 4),
 )  # fmt: skip
 
 GROUPS = (
@@ -225,6 +258,7 @@ SOURCES = (
 TABLES: dict[str, tuple[Column, ...]] = {
     "comm": COMM,
     "ops": OPS,
+    "kernels": KERNELS,
     "groups": GROUPS,
     "ranks": RANKS,
     "steps": STEPS,
@@ -236,6 +270,8 @@ _SHAPE = r"\[(?:\d{1,18}(?:,\d{1,18})*)?\]"
 FORMS: dict[str, str] = {
     "phase": rf"(?:{'|'.join(PHASES)})?",
     "level": r"(?:dtensor|local)?",
+    "category": rf"(?:{'|'.join(CATEGORIES)})?",
+    "splits": r"(?:\d{1,18}(?:,\d{1,18})*)?",
     "shapes": rf"(?:{_SHAPE}(?:;{_SHAPE})*)?",
     "ranks": r"(?:\d{1,9}(?:,\d{1,9})*)?",
     "candidates": r"(?:\[.*\])?",
@@ -245,6 +281,7 @@ FORMS: dict[str, str] = {
 UNIQUE: dict[str, tuple[str, ...]] = {
     "comm": ("rank", "id"),
     "ops": ("rank", "id"),
+    "kernels": ("rank", "id"),
     "groups": ("name",),
     "ranks": ("rank",),
     "steps": ("rank", "step"),

@@ -61,6 +61,7 @@ unchanged; `make fuzz` tests this.
 TITLES = {
     "comm": "a row per communication call of a rank",
     "ops": 'a row per operator that a rank ran (recorded with `detail="op"`)',
+    "kernels": "a row per kernel or copy on a device, from imported profiles",
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",

@@ -43,6 +43,7 @@ class Frames:
     run: Mapping[str, Any]
     comm: pd.DataFrame
     ops: pd.DataFrame
+    kernels: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame
     steps: pd.DataFrame

@@ -1,8 +1,8 @@
 """Bytes sent from each rank to each other: point-to-point as recorded, collectives as rings.
 
 A rank sends the wire bytes of the ring algorithm (`wire_bytes`) to the next rank of the group. An
-all-to-all sends an equal part to each other member; a scatter and a gather send between the root
-and each member. The trace lacks the split sizes of uneven all-to-alls.
+all-to-all sends each other member its split (`input_splits`), or an equal part if the splits are
+unknown; a scatter and a gather send between the root and each member.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def matrix(frames: Frames) -> pd.DataFrame:
         }
     )
     sums.loc[comm["kind"].isin(routed(EACH)), "way"] = "spread"
+    sums.loc[comm["input_splits"] != "", "way"] = "split"
     to_root = comm["kind"].isin(routed(TO_ROOT))
     sums.loc[to_root, "way"] = "peer"
     sums.loc[to_root, "to"] = comm.loc[to_root, "root"]
@@ -50,11 +51,27 @@ def matrix(frames: Frames) -> pd.DataFrame:
     spread = sums[sums["way"] == "spread"].merge(towards, on="group")
     spread = spread[spread["rank"] != spread["source"]].assign(target=lambda t: t["rank"])
     spread["wire_bytes"] /= (spread["num"] - 1).clip(lower=1)
+    split = _by_split(comm, towards)
     # At least one part is left, since pandas cannot concatenate nothing.
-    pairs = pd.concat([each for each in (peers, ring, spread) if len(each)] or [ring])
+    pairs = pd.concat([each for each in (peers, ring, spread, split) if len(each)] or [ring])
     by = ["source", "target"]
     table = pairs.groupby(by)[["wire_bytes", "num_calls"]].sum().reset_index()
     return typed(table.sort_values(by), COLUMNS)
+
+
+def _by_split(comm: pd.DataFrame, towards: pd.DataFrame) -> pd.DataFrame:
+    """Return the bytes of all-to-alls with splits, by group, source and target."""
+    comm = comm[comm["input_splits"] != ""]
+    calls = comm.groupby(["group", "rank", "input_splits"], observed=True).size()
+    calls = calls.rename("num_calls").reset_index().astype({"group": object})
+    sizes = {text: text.split(",") for text in set(calls["input_splits"])}
+    parts = calls.assign(wire_bytes=calls["input_splits"].astype(object).map(sizes))
+    parts["position"] = [range(len(each)) for each in parts["wire_bytes"]]
+    parts = parts.explode(["wire_bytes", "position"]).rename(columns={"rank": "source"})
+    parts = parts.astype({"wire_bytes": "float64", "position": "int64"})
+    parts = parts.merge(towards, on=["group", "position"]).rename(columns={"rank": "target"})
+    parts = parts[(parts["source"] != parts["target"]) & (parts["wire_bytes"] > 0)]
+    return parts.assign(wire_bytes=parts["wire_bytes"] * parts["num_calls"])
 
 
 def _next_in_ring(towards: pd.DataFrame) -> pd.DataFrame:

@@ -23,9 +23,11 @@ from commtrace.collective_table import KINDS
 UNKNOWN = "unknown"
 """Kind of a call of which a trace shows only a kernel that serves several kinds."""
 
+_NCCL = r"^(?:void )?[nr]ccl(?:Sym|Symk)?(?:Dev)?Kernel_?([A-Za-z]*)"
+
 KERNELS: Mapping[str, str] = {
     # NCCL, RCCL and their symmetric-memory kernels: the kind is a part of the name.
-    r"^(?:void )?[nr]ccl(?:Sym|Symk)?(?:Dev)?Kernel_?([A-Za-z]*)": "",
+    _NCCL: "",
     r"^(?:void )?msccl(?:pp)?\w*Kernel|\bmscclKernel_": UNKNOWN,
     # Peer-to-peer all-reduces of vLLM, SGLang, aiter, TensorRT-LLM and FlashInfer.
     r"\bcross_device_reduce_\dstage": "all_reduce",
@@ -78,6 +80,11 @@ class Kernel:
     protocol: str = ""
     reduce_op: str = ""
     pattern: str = ""
+
+    @property
+    def has_block_per_channel(self) -> bool:
+        """True of kernels of NCCL and RCCL, whose grid is their number of channels."""
+        return self.pattern == _NCCL
 
 
 def recognizer(more: Mapping[str, str] | None = None) -> Callable[[str], Kernel | None]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from commtrace.importers.kineto_spans import COLLECTIVE_NAME, HostCall
+from commtrace.importers.kineto_spans import COLLECTIVE_NAME, CommunicationWork, HostCall
 from commtrace.importers.names import (
     NOT_KNOWN,
     ROOTED,
@@ -116,6 +116,54 @@ def is_async(call: HostCall) -> bool:
     if len(values) >= 2 and values[-2] in ("True", "False"):
         return values[-2] == "True"
     return bool(call.described.get("Is asynchronized op", not call.described))
+
+
+def channels_of(work: CommunicationWork) -> int:
+    """Return the channels of an NCCL or RCCL kernel, which runs one thread block for each."""
+    grid = work.args.get("grid")
+    if not (work.kernel.has_block_per_channel and isinstance(grid, list) and grid):
+        return NOT_KNOWN
+    first = grid[0]
+    return first if is_int(first) and 0 < first < _MOST_CHANNELS else NOT_KNOWN
+
+
+_MOST_CHANNELS = 1 << 16
+
+
+def splits_of(
+    call: HostCall, kind: str, numels: tuple[int, int], itemsize: int, size: int
+) -> tuple[list[int], list[int]]:
+    """Return the bytes of an all-to-all to and from each member; nothing if equal or unknown.
+
+    Args:
+        call: The call, whose description has the splits in rows or elements.
+        kind: Kind of the call.
+        numels: Elements sent and received.
+        itemsize: Bytes of an element.
+        size: Number of ranks in the group.
+    """
+    if kind != "all_to_all" or itemsize <= 0:
+        return [], []
+    sent, received = (
+        _split(call.described.get(name), numel * itemsize, size)
+        for name, numel in zip(_SPLITS, numels, strict=True)
+    )
+    return sent, received
+
+
+_SPLITS = ("In split size", "Out split size")
+
+
+def _split(parts: Any, num_bytes: int, size: int) -> list[int]:
+    """Divide bytes as a list of numbers says; nothing if it does not fit or was abbreviated."""
+    text = str(parts)
+    if "..." in text:
+        return []
+    numbers = [int(number) for number in _NUMBER.findall(text)]
+    total = sum(numbers)
+    if len(numbers) != size or num_bytes < 0 or (num_bytes % total if total else num_bytes):
+        return []
+    return [num_bytes // total * number if total else 0 for number in numbers]
 
 
 def message_of(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str]]:

@@ -17,10 +17,11 @@ from itertools import accumulate
 from typing import Any
 
 from commtrace.errors import InvalidTraceError
-from commtrace.event import CommEvent, OpEvent, StepRow
+from commtrace.event import CommEvent, KernelRow, OpEvent, StepRow
 from commtrace.importers.device_kernels import Kernel
 from commtrace.importers.documents import Document
 from commtrace.importers.kineto_arguments import (
+    channels_of,
     is_async,
     message_of,
     number_of,
@@ -29,11 +30,13 @@ from commtrace.importers.kineto_arguments import (
     reduction_of,
     root_of,
     seq_of,
+    splits_of,
 )
 from commtrace.importers.kineto_events import Events
 from commtrace.importers.kineto_spans import (
     COLLECTIVE_NAME,
     Calls,
+    CommunicationWork,
     Gathered,
     HostCall,
     Work,
@@ -56,7 +59,7 @@ from commtrace.importers.recorded import (
     group_row,
     members_of,
 )
-from commtrace.schema import MAX_RANKS
+from commtrace.schema import COMPUTE, MAX_RANKS
 from commtrace.tracefile.reading import is_int
 from commtrace.tracefile.trace import table_of
 
@@ -109,15 +112,17 @@ class Profile:
         self._only_group = names[0] if len(names) == 1 else ""
         size = len(members_of(record.groups[self._only_group])) if self._only_group else 1
         _give_work(calls, found, size)
-        busy = _Busy(found.computing)
+        computing = [work for work in found.other_work if work.category == COMPUTE]
+        busy = _Busy([(work.start, work.end) for work in computing])
         record.comm = [
             self._row(record, call, busy)._replace(id=number) for number, call in enumerate(calls)
         ]
+        record.kernels = table_of("kernels", self._kernel_rows(rank, calls), record.strings)
         self.has_modules |= any(row.module for row in record.comm)
         return record
 
     def _device(self) -> str:
-        has_device = bool(self._found.kernels or self._found.computing)
+        has_device = bool(self._found.kernels or self._found.other_work)
         return "cuda" if has_device or self._about.get("deviceProperties") else "cpu"
 
     def _groups(self, calls: Sequence[HostCall]) -> dict[str, Any]:
@@ -152,7 +157,7 @@ class Profile:
         # Calls without a number share the key None, which must match no kernel.
         by_number.pop(None, None)
         for work in self._found.kernels:
-            launched = found.launched.get(work.number("correlation"))
+            launched = found.launched.get(work.correlation)
             number = number_of(work.args)
             ways = {
                 LAUNCH: launched if id(launched) in issued else None,
@@ -169,8 +174,7 @@ class Profile:
             self.matched[way] += 1
             before = call.work or (work.start, work.end)
             call.work = min(before[0], work.start), max(before[1], work.end)
-            call.is_on_device, call.kernel = True, work.kernel
-            call.stream = work.number("stream")
+            call.is_on_device, call.kernel_work, work.call = True, work, call
         return sorted(calls, key=lambda call: call.start)
 
     def _step_of(self, instant: int) -> int:
@@ -199,14 +203,16 @@ class Profile:
     def _row(self, record: RankRecord, call: HostCall, busy: _Busy) -> Any:
         kind, args = call.kind, call.described
         group = str(args.get("Process Group Name") or self._only_group)
-        if not group and call.stream >= 0 and not record.groups:
-            group = f"{STREAM}{call.stream}"
+        work = call.kernel_work
+        if not group and work is not None and work.stream >= 0 and not record.groups:
+            group = f"{STREAM}{work.stream}"
         row = record.groups.get(group)
         ranks = members_of(row) if row is not None else ()
         size = len(ranks) or (row.size if row is not None else NOT_KNOWN)
         sent, received, dtype, shapes = message_of(call, kind)
         name, itemsize = dtype_of(dtype) if dtype else ("", NOT_KNOWN)
         payload = payload_of(kind, sent, received, itemsize, size)
+        splits = splits_of(call, kind, (sent, received), itemsize, size)
         root = root_of(call, kind, ranks)
         source = call.place.get("source", ("", NOT_KNOWN, ""))
         return CommEvent(
@@ -222,7 +228,7 @@ class Profile:
             input_shapes=shapes[0],
             output_shapes=shapes[1],
             payload_bytes=payload,
-            wire_bytes=wire_of(kind, payload, ranks, record.rank, root),
+            wire_bytes=wire_of(kind, payload, ranks, record.rank, root, splits[0]),
             is_async=is_async(call),
             step=self._step_of(call.start),
             phase=call.place.get("phase", ""),
@@ -234,8 +240,47 @@ class Profile:
             source_file=source[0],
             source_line=source[1],
             source_function=source[2],
+            input_splits=",".join(map(str, splits[0])),
+            output_splits=",".join(map(str, splits[1])),
             **self._times(call, busy),
+            **(self._device_facts(work) if work is not None else {}),
         )
+
+    def _device_facts(self, work: CommunicationWork) -> dict[str, Any]:
+        return {
+            "device": self._device_name(work),
+            "stream": work.stream,
+            "algorithm": work.kernel.algorithm,
+            "protocol": work.kernel.protocol,
+            "channels": channels_of(work),
+        }
+
+    def _device_name(self, work: Work) -> str:
+        return f"{self._device()}:{work.device}" if work.device >= 0 else ""
+
+    def _kernel_rows(self, rank: int, calls: Sequence[HostCall]) -> list[Any]:
+        found, epoch = self._found, self._epoch
+        numbers = {id(call): number for number, call in enumerate(calls)}
+        call_ids = {id(work): numbers[id(work.call)] for work in found.kernels}
+        rows = []
+        every = sorted([*found.kernels, *found.other_work], key=lambda work: work.start)
+        for number, work in enumerate(every):
+            launch = found.launches.get(work.correlation)
+            rows.append(
+                KernelRow(
+                    rank=rank,
+                    id=number,
+                    category=work.category,
+                    name=work.name,
+                    device=self._device_name(work),
+                    stream=work.stream,
+                    start_ns=work.start + epoch,
+                    duration_ns=work.end - work.start,
+                    launch_ns=launch[1] + epoch if launch is not None else NOT_KNOWN,
+                    call_id=call_ids.get(id(work), NOT_KNOWN),
+                )
+            )
+        return rows
 
     def _times(self, call: HostCall, busy: _Busy) -> dict[str, int]:
         epoch = self._epoch
@@ -258,7 +303,7 @@ class Profile:
         }
 
 
-def _call_of(work: Work, launched: HostCall | None) -> HostCall:
+def _call_of(work: CommunicationWork, launched: HostCall | None) -> HostCall:
     """Return the call of a kernel that no call on the host issued, where it was launched."""
     name = str(work.args.get(COLLECTIVE_NAME) or work.kernel.kind)
     described = work.args if COLLECTIVE_NAME in work.args else {}

@@ -20,6 +20,7 @@ from typing import Any
 from commtrace.collective_table import KINDS
 from commtrace.importers.device_kernels import UNKNOWN, Kernel
 from commtrace.importers.names import NO_COMMUNICATION, NOT_KNOWN, is_library, kind_of
+from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 from commtrace.tracefile.reading import is_int
 
 FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE, LAUNCH = range(9)
@@ -54,8 +55,7 @@ class HostCall:
     work: tuple[int, int] | None = None
     is_on_device: bool = False
     worker_args: Mapping[str, Any] = field(default_factory=dict)
-    kernel: Kernel | None = None
-    stream: int = NOT_KNOWN
+    kernel_work: CommunicationWork | None = None
 
     @property
     def kind(self) -> str:
@@ -63,20 +63,32 @@ class HostCall:
         kind = kind_of(str(self.described.get(COLLECTIVE_NAME) or self.name))
         return kind if kind in KINDS or self.kernel is None else self.kernel.kind
 
+    @property
+    def kernel(self) -> Kernel | None:
+        """Facts about the last of the call's kernels, as its name states them."""
+        return self.kernel_work.kernel if self.kernel_work is not None else None
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Work:
-    """One communication kernel on a device; times in ns of the rank's clock."""
+    """One kernel or copy on a device; times in ns of the rank's clock."""
 
     start: int
     end: int
+    category: str
+    name: str
+    device: int
+    stream: int
+    correlation: int
+
+
+@dataclass(slots=True)
+class CommunicationWork(Work):
+    """One communication kernel; `call` is the call that it belongs to."""
+
     kernel: Kernel
     args: Mapping[str, Any]
-
-    def number(self, name: str) -> int:
-        """Return an argument that is an integer, such as its stream; -1 if the trace lacks it."""
-        value = self.args.get(name)
-        return value if is_int(value) else NOT_KNOWN
+    call: HostCall | None = None
 
 
 @dataclass(slots=True)
@@ -86,10 +98,11 @@ class Gathered:
     recognized: Callable[[str], Kernel | None]
     spans: dict[int, list[Span]] = field(default_factory=dict)
     workers: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = field(default_factory=dict)
-    kernels: list[Work] = field(default_factory=list)
+    kernels: list[CommunicationWork] = field(default_factory=list)
+    other_work: list[Work] = field(default_factory=list)
+    """Kernels that do not communicate, and copies."""
     launches: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Thread and time of the launch of each kernel, by correlation."""
-    computing: list[tuple[int, int]] = field(default_factory=list)
+    """Thread and time of the launch of each kernel or copy, by correlation."""
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
     start: int = -1
@@ -184,14 +197,36 @@ def _of_annotation(
 
 
 def _of_kernel(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
-    args = event.get("args") or {}
+    args = event.get("args") or _NO_ARGS
     kernel = found.recognized(name)
     if kernel is None and COLLECTIVE_NAME in args:
         kernel = Kernel(UNKNOWN)
     if kernel is None:
-        found.computing.append((start, end))
+        found.other_work.append(Work(start, end, COMPUTE, name, *_placed(event)))
     else:
-        found.kernels.append(Work(start, end, kernel, args))
+        placed = _placed(event)
+        work = CommunicationWork(start, end, COMMUNICATION, name, *placed, kernel, args)
+        found.kernels.append(work)
+
+
+def _of_copy(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
+    found.other_work.append(Work(start, end, MEMCPY, name, *_placed(event)))
+
+
+def _of_fill(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
+    found.other_work.append(Work(start, end, MEMSET, name, *_placed(event)))
+
+
+def _placed(event: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return the device, the stream and the correlation of an event of a device."""
+    args = event.get("args") or _NO_ARGS
+    device, stream = _index(args.get("device")), _index(args.get("stream"))
+    return device, stream, _index(args.get("correlation"))
+
+
+def _index(value: Any) -> int:
+    """Return a device, stream or correlation; -1 if it is none."""
+    return value if is_int(value) and 0 <= value < _FAR_NS else NOT_KNOWN
 
 
 def _of_runtime(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
@@ -206,6 +241,10 @@ _HANDLERS = {
     "python_function": _of_python,
     "user_annotation": _of_annotation,
     "kernel": _of_kernel,
+    "gpu_memcpy": _of_copy,
+    "memcpy": _of_copy,
+    "gpu_memset": _of_fill,
+    "memset": _of_fill,
     "cuda_runtime": _of_runtime,
     "cuda_driver": _of_runtime,
     "hip_runtime": _of_runtime,
@@ -255,7 +294,7 @@ def calls_of(found: Gathered) -> Calls:
     by_id: dict[Any, HostCall] = {}
     launched: dict[int, HostCall] = {}
     ops: list[Op] = []
-    for correlation in {work.number("correlation") for work in found.kernels}:
+    for correlation in {work.correlation for work in found.kernels}:
         if correlation in found.launches:
             thread, start = found.launches[correlation]
             launch = (start, -start, LAUNCH, "", {"correlation": correlation})

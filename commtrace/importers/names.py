@@ -7,6 +7,7 @@ Flight recorder, profiler and process groups each spell a collective differently
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 
@@ -115,8 +116,18 @@ def _times(elements: int, size: int) -> int:
     return elements * size if elements >= 0 and size > 0 else NOT_KNOWN
 
 
-def wire_of(kind: str, payload: int, ranks: tuple[int, ...], rank: int, root: int) -> int:
-    """Return the bytes that `rank` must send in a ring of `ranks`; -1 if unknown."""
+def wire_of(
+    kind: str,
+    payload: int,
+    ranks: tuple[int, ...],
+    rank: int,
+    root: int,
+    splits: Sequence[int] = (),
+) -> int:
+    """Return the bytes that `rank` must send in a ring of `ranks`; -1 if unknown.
+
+    Of an all-to-all with `splits`, the bytes to each member, it is what other members are sent.
+    """
     if kind not in KINDS or payload < 0:
         return NOT_KNOWN
     if kind in TRANSFERS or kind == "barrier":
@@ -124,6 +135,8 @@ def wire_of(kind: str, payload: int, ranks: tuple[int, ...], rank: int, root: in
     if rank not in ranks or (kind in ROOTED and root not in ranks):
         return NOT_KNOWN
     size = len(ranks)
+    if len(splits) == size:
+        return sum(splits) - splits[ranks.index(rank)]
     distance = (ranks.index(rank) - ranks.index(root)) % size if kind in ROOTED else 0
     return wire_bytes(kind, payload, size, distance=distance)
 

@@ -27,13 +27,14 @@ from commtrace.tracefile.trace import StringTable, table_of
 class RankRecord:
     """One rank: rows of the tables and facts about it; groups by the names it uses.
 
-    Operators are many, and are a table at once, with their strings in `strings`.
+    Operators and kernels are many, and are tables at once, with their strings in `strings`.
     """
 
     rank: int
     path: Path
     comm: list[Any] = field(default_factory=list)
     ops: Mapping[str, Any] = field(default_factory=dict)
+    kernels: Mapping[str, Any] = field(default_factory=dict)
     strings: StringTable = field(default_factory=lambda: StringTable([""]))
     steps: list[Any] = field(default_factory=list)
     groups: dict[str, Any] = field(default_factory=dict)
@@ -52,8 +53,8 @@ class RankRecord:
             "groups": list(self.groups.values()),
         }
         tables = {name: table_of(name, rows.get(name, ()), self.strings) for name in TABLES}
-        if self.ops:
-            tables["ops"] = dict(self.ops)
+        tables |= {"ops": dict(self.ops)} if self.ops else {}
+        tables |= {"kernels": dict(self.kernels)} if self.kernels else {}
         facts = {
             "rank": self.rank,
             "host": self.host,

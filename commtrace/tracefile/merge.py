@@ -38,7 +38,7 @@ from commtrace.tracefile.trace import (
 from commtrace.units import text_of_duration
 
 LEFT_OUT = "left_out_spools"
-_RANK_TABLES = ("comm", "ops", "steps")
+_RANK_TABLES = ("comm", "ops", "kernels", "steps")
 
 
 def merge_spools(folder: Path | str, out_path: Path | str) -> Path:

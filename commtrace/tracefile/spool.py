@@ -1,6 +1,6 @@
 """Writer and reader of the spool, the file that a rank writes while it records.
 
-A spool begins with the line `commtrace-spool 3`, where 3 is the format version. Batches follow,
+A spool begins with the line `commtrace-spool 4`, where 4 is the format version. Batches follow,
 each appended in one write:
 
     length   4 bytes, little-endian    of the payload

@@ -1,6 +1,6 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 -o tests/gold/run-v3.json tests/gold/record.py
+commtrace run --nproc 2 -o tests/gold/run-v4.json tests/gold/record.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import commtrace
 
 
 def main() -> None:
-    """Run two steps on every rank: a reduced output, a backward pass; then a barrier."""
+    """Run two steps on every rank: a reduced output, a backward pass.
+
+    Then an all-to-all in which rank 0 is sent one row by each rank and rank 1 two, and a barrier.
+    """
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
@@ -24,6 +27,8 @@ def main() -> None:
             with recording.region("report"):
                 dist.all_reduce(loss.detach())
             recording.step()
+    own = 1 + dist.get_rank()
+    dist.all_to_all_single(torch.empty(2 * own), torch.ones(3), [own, own], [1, 2])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -237,12 +237,24 @@ class Call:
             ",".join(location.parameter_names),
             text_of_stack(self.stack) if self.stack else "",
             sent_id,
+            request.device_name,
+            _UNKNOWN,  # the stream
+            "",
+            "",
+            _UNKNOWN,  # algorithm, protocol and channels are those of a kernel
+            _splits(request.input_splits),
+            _splits(request.output_splits),
         )
 
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.") if dtype is not None else ""
+
+
+@lru_cache(maxsize=64)
+def _splits(sizes: tuple[int, ...]) -> str:
+    return ",".join(map(str, sizes))
 
 
 _shape_texts: dict[Any, str] = {}

@@ -7,6 +7,7 @@ known to be alike share one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -27,13 +28,14 @@ class Request:
     """Argument values of a call; shared by all calls that one `Reason` announces.
 
     `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
-    ranks within the group, -1 if none.
+    ranks within the group, -1 if none. `input_splits` and `output_splits` are the bytes of an
+    all-to-all to and from each rank of the group; empty if equal.
     """
 
     __slots__ = (
-        "device", "dtype", "group", "is_async", "is_computed", "is_shared", "kept_bytes",
-        "native_op", "payload", "peer", "reason", "received", "reduce_op", "root", "sent",
-        "signature",
+        "device", "device_name", "dtype", "group", "input_splits", "is_async", "is_computed",
+        "is_shared", "native_op", "output_splits", "payload", "peer", "reason", "received",
+        "reduce_op", "root", "sent", "signature",
     )  # fmt: skip
 
     def __init__(
@@ -46,10 +48,12 @@ class Request:
         self.sent: Shapes = ()
         self.received: Shapes = ()
         self.payload = 0
-        self.kept_bytes = self.root = self.peer = _UNKNOWN
+        self.root = self.peer = _UNKNOWN
+        self.input_splits: tuple[int, ...] = ()
+        self.output_splits: tuple[int, ...] = ()
         self.dtype: Any = None
         self.reduce_op = ""
-        self.device = "cpu"
+        self.device = self.device_name = "cpu"
         self.is_computed = self.is_async = True
         self.is_shared = False
 
@@ -77,7 +81,7 @@ class Request:
         if signature.sent is not None:
             self.sent = self._read_tensors(args[signature.sent], signature.payload is SENT)
             if signature.kind == "all_to_all":
-                self.kept_bytes = self._kept_bytes(args)
+                self._read_splits(args)
         if signature.received == signature.sent:
             self.received = self.sent
         elif signature.received is not None and signature.received != RESULT:
@@ -108,14 +112,15 @@ class Request:
             return id(self)
         return (
             self.native_op, self.group, self.reduce_op, self.root, self.peer, self.dtype, self.sent,
-            self.received, self.payload, self.kept_bytes, self.is_async, id(self.reason),
+            self.received, self.payload, self.input_splits, self.output_splits, self.device_name,
+            self.is_async, id(self.reason),
         )  # fmt: skip
 
     def wire_bytes(self) -> int:
         """Return the bytes that this rank puts on the wire."""
-        if self.kept_bytes >= 0:
-            return self.payload - self.kept_bytes
         group = self.group
+        if self.input_splits:
+            return self.payload - self.input_splits[group.group_rank]
         distance = group.distance(max(self.root, 0))
         return wire_bytes(self.signature.kind, self.payload, len(group.ranks), distance=distance)
 
@@ -133,7 +138,7 @@ class Request:
         if self.dtype is None:
             self.dtype = first.dtype
             if not first.is_cpu:
-                self.device = first.device.type
+                self.device, self.device_name = first.device.type, str(first.device)
                 self.is_computed = not first.is_meta
             if type(first) is not _Tensor and isinstance(first, FakeTensor):
                 self.is_computed = False
@@ -145,18 +150,23 @@ class Request:
             self.payload = sum([tensor.numel() * tensor.itemsize for tensor in tensors])
         return tuple([tensor.shape for tensor in tensors])
 
-    def _kept_bytes(self, args: Sequence[Any]) -> int:
-        """Return the bytes a rank sends to itself in an all-to-all; -1 if all get the same."""
-        signature, own = self.signature, self.group.group_rank
-        if signature.split is not None:
-            split = args[signature.split]
-            # Exact, since all rows have equally many bytes. All splits may be 0.
-            return self.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
+    def _read_splits(self, args: Sequence[Any]) -> None:
+        """Read the bytes of an all-to-all to and from each rank; none if all get the same."""
+        signature = self.signature
         sent = args[signature.sent or 0]
-        if isinstance(sent, torch.Tensor):  # equal splits, or splits that only the device knows
-            return _UNKNOWN
-        tensor = tensors_of(sent)[own]
-        return tensor.numel() * tensor.itemsize
+        if signature.split is not None:
+            row_bytes = prod(sent.shape[1:]) * sent.itemsize
+            self.input_splits = tuple([each * row_bytes for each in args[signature.split]])
+            self.output_splits = tuple([each * row_bytes for each in args[signature.split - 1]])
+        elif not isinstance(sent, torch.Tensor):  # else equal, or known to the device only
+            self.input_splits = _sizes(sent)
+            received = args[signature.received or 0]
+            self.output_splits = _sizes(received)
+
+
+def _sizes(tensors: Any) -> tuple[int, ...]:
+    """Return the bytes of each tensor."""
+    return tuple([tensor.numel() * tensor.itemsize for tensor in tensors_of(tensors)])
 
 
 def tensors_of(argument: Any) -> Sequence[torch.Tensor]:

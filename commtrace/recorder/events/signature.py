@@ -24,7 +24,7 @@ class Signature:
         reduce_op: the reduction; a sum if omitted.
         root: rank within the group.
         peer: rank within the group.
-        split: number of rows sent to each rank (all_to_all).
+        split: number of rows sent to each rank (all_to_all); those received come before it.
         is_async: a flag, true if omitted; operators without it are always asynchronous.
         payload: the tensors on which the payload is counted, `SENT` or `RECEIVED`.
         payload_per_rank: count the payload once for each rank of the group.

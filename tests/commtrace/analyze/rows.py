@@ -58,6 +58,7 @@ def trace_of(
     groups: Sequence[Any] | None = None,
     steps: Sequence[Any] = (),
     ops: Sequence[Any] = (),
+    kernels: Sequence[Any] = (),
     sources: Sequence[Any] = (),
     run: dict[str, Any] | None = None,
 ) -> Trace:
@@ -67,6 +68,7 @@ def trace_of(
         {
             "comm": comm,
             "ops": ops,
+            "kernels": kernels,
             "steps": steps,
             "sources": sources,
             "ranks": [rank_row(rank) for rank in range(num_ranks)] if ranks is None else ranks,

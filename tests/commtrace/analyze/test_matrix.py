@@ -30,6 +30,16 @@ def test_an_all_to_all_sends_every_other_member_as_much() -> None:
     assert pairs([call(rank=1, kind="all_to_all", wire_bytes=8)]) == {(1, 0): 4, (1, 2): 4}
 
 
+def test_an_all_to_all_with_splits_sends_each_member_its_own() -> None:
+    calls = [
+        call(id=0, kind="all_to_all", wire_bytes=8, input_splits="4,0,8"),
+        call(id=1, kind="all_to_all", wire_bytes=8, input_splits="4,0,8"),
+        call(id=2, kind="all_to_all", wire_bytes=3, input_splits="0,2,1"),
+        call(rank=2, kind="all_to_all", wire_bytes=6),
+    ]
+    assert pairs(calls) == {(0, 1): 2, (0, 2): 17, (2, 0): 3, (2, 1): 3}
+
+
 def test_a_gather_goes_to_the_root_and_a_scatter_from_it() -> None:
     gather = [
         call(rank=rank, kind="gather", root=0, wire_bytes=5 * (rank > 0)) for rank in range(3)

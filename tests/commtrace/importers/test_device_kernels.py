@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
+from commtrace.analyze.matrix import matrix
 from commtrace.errors import SettingsError
 from commtrace.importers import import_trace
 from commtrace.importers.device_kernels import KERNELS, UNKNOWN, recognizer
@@ -158,6 +159,80 @@ def test_a_kernel_that_was_launched_before_the_window_is_a_call(tmp_path: Path) 
     del profile.events[0]
     row = row_of(tmp_path, profile)
     assert (row["kind"], row["issue_ns"]) == ("all_gather", BASE_NS + 40 * US)
+
+
+def test_the_device_stream_algorithm_protocol_and_channels_of_a_kernel(tmp_path: Path) -> None:
+    profile = Profile(0)
+    profile.undescribed("all_reduce", "c10d::allreduce_", 10, shapes=[[8]], kernel=(100, 50))
+    profile.events[-1]["args"] |= {"device": 3, "grid": [24, 1, 1]}
+    row = row_of(tmp_path, profile)
+    columns = ("device", "stream", "algorithm", "protocol", "channels")
+    assert [row[name] for name in columns] == ["cuda:3", 84, "RING", "LL", 24]
+
+
+@pytest.mark.parametrize("grid", [[], [0, 1, 1], [1 << 40], ["24"], "24", None, [True]])
+def test_channels_that_cannot_be_are_unknown(grid: Any, tmp_path: Path) -> None:
+    profile = Profile(0)
+    profile.undescribed("all_reduce", "c10d::allreduce_", 10, shapes=[[8]], kernel=(100, 50))
+    profile.events[-1]["args"] |= {"grid": grid, "device": -4}
+    row = row_of(tmp_path, profile)
+    assert (row["channels"], row["device"]) == (-1, "")
+
+
+def test_blocks_of_another_library_s_kernel_are_no_channels(tmp_path: Path) -> None:
+    profile = Profile(0)
+    kernel = "vllm::cross_device_reduce_1stage<nv_bfloat16, 8>(vllm::RankData*)"
+    profile.launched(kernel, 15, (40, 5), grid=[36, 1, 1], device=0)
+    row = row_of(tmp_path, profile)
+    assert (row["kind"], row["channels"], row["device"]) == ("all_reduce", -1, "cuda:0")
+
+
+def test_all_work_of_the_device_is_in_table_kernels(tmp_path: Path) -> None:
+    profile = Profile(0)
+    profile.undescribed("all_reduce", "c10d::allreduce_", 10, shapes=[[8]], kernel=(100, 50))
+    profile.launched("ampere_sgemm_128x64_tn", 40, (60, 30), stream=7, device=0)
+    profile.span("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", 5, 2, stream=9, device=0)
+    profile.span("Memset (Device)", "gpu_memset", 8, 1, stream=7, device=0)
+    frames = imported(tmp_path, profile)
+    table = frames.kernels.astype({"name": object, "category": object, "device": object})
+    columns = ["id", "category", "stream", "start_ns", "duration_ns", "launch_ns", "call_id"]
+    assert table[columns].to_numpy().tolist() == [
+        [0, "memcpy", 9, BASE_NS + 5 * US, 2 * US, -1, -1],
+        [1, "memset", 7, BASE_NS + 8 * US, US, -1, -1],
+        [2, "compute", 7, BASE_NS + 60 * US, 30 * US, BASE_NS + 40 * US, -1],
+        [3, "communication", 84, BASE_NS + 100 * US, 50 * US, BASE_NS + 18 * US, 0],
+    ]
+    assert set(table["device"]) == {"cuda:0", ""}
+    assert table["name"][2] == "ampere_sgemm_128x64_tn"
+
+
+def exchange(splits: tuple[Any, Any], rank: int = 0) -> Profile:
+    profile = Profile(rank, groups={"0": [0, 1, 2, 3]})
+    profile.call(
+        "all_to_allv", "c10d::alltoall_base_", 10, kernel=(100, 50), kernel_name=EXCHANGE,
+        **{"In split size": splits[0], "Out split size": splits[1], "Out msg nelems": 512},
+    )  # fmt: skip
+    return profile
+
+
+def test_the_splits_of_an_all_to_all_give_its_traffic(tmp_path: Path) -> None:
+    folder = write_profiles(tmp_path, [exchange(("[1, 0, 4, 3]", [0, 16, 8, 8]), rank=2)])
+    frames = load(import_trace([folder]))
+    (row,) = frames.comm.to_dict("records")
+    assert row["input_splits"] == "256,0,1024,768"
+    assert row["output_splits"] == "0,512,256,256"
+    assert (row["payload_bytes"], row["wire_bytes"]) == (2048, 1024)
+    assert matrix(frames).to_numpy().tolist() == [[2, 0, 256, 1], [2, 3, 768, 1]]
+
+
+@pytest.mark.parametrize(
+    "split", ["[]", "[1, 2, ..., 3]", "[1, 2, 3]", "[5, 7, 1, 0]", "[0, 0, 0, 0]", 7, None]
+)
+def test_splits_that_do_not_fit_are_unknown(split: Any, tmp_path: Path) -> None:
+    folder = write_profiles(tmp_path, [exchange((split, split))])
+    (row,) = load(import_trace([folder])).comm.to_dict("records")
+    assert (row["input_splits"], row["output_splits"]) == ("", "")
+    assert row["wire_bytes"] == 2048 * 3 // 4
 
 
 def test_annotations_of_other_programs_are_no_calls(tmp_path: Path) -> None:

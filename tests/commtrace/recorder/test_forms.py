@@ -138,6 +138,14 @@ def test_each_form_is_recorded_as_what_it_is(function: Any) -> None:
         assert {each.source_function for each in events} <= {function.__name__}
 
 
+def test_splits_are_the_bytes_to_and_from_each_rank() -> None:
+    for rank, (single, lists) in enumerate(run_processes(recorded, 3, uneven)):
+        # The rows that a rank sends to each, and those that it receives, are `rank + each`.
+        splits = ",".join(str(4 * (rank + each)) for each in range(3))
+        assert (single.input_splits, single.output_splits) == (splits, splits)
+        assert (lists.input_splits, lists.output_splits) == ("8,8,8", "8,8,8")
+
+
 def objects() -> None:
     rank, here = dist.get_rank(), dist.get_rank() == 0
     dist.all_gather_object([None] * 3, rank)

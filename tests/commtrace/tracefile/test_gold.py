@@ -62,3 +62,15 @@ def test_version_3_says_which_calls_send_the_same() -> None:
     ]
     assert min(sent) >= 0
     assert len(set(sent)) == len(sent)  # gradients and losses, each reduced once
+
+
+def test_version_4_says_what_each_member_is_sent_and_on_which_device() -> None:
+    assert set(read_trace(GOLD / "run-v3.json").tables["comm"]["device"]) == {""}
+    comm = read_trace(GOLD / "run-v4.json").tables["comm"]
+    assert set(comm["device"]) == {"cpu"}
+    assert set(comm["stream"]) == {-1}
+    columns = (comm[name] for name in ("rank", "kind", "input_splits", "output_splits"))
+    assert [row for row in zip(*columns, strict=True) if row[1] == "all_to_all"] == [
+        (0, "all_to_all", "4,8", "4,4"),
+        (1, "all_to_all", "4,8", "8,8"),
+    ]

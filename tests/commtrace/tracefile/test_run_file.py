@@ -18,6 +18,7 @@ from commtrace.errors import (
     TruncatedTraceError,
 )
 from commtrace.event import CommEvent
+from commtrace.schema import FORMAT_VERSION
 from commtrace.tracefile import read_run_file, read_trace, trace_of_rows, write_trace
 from tests.commtrace.synthetic import write_synthetic_run
 from tests.commtrace.tracefile.tables import TEXT, tables
@@ -110,13 +111,13 @@ def test_a_trace_with_a_part_that_does_not_fit_is_refused(text: str, tmp_path: P
 
 def test_a_newer_version_is_refused_by_its_number(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    path.write_text('{"format": "commtrace", "version": 4, "new": []}')
+    path.write_text(f'{{"format": "commtrace", "version": {FORMAT_VERSION + 1}, "new": []}}')
     with pytest.raises(NewerTraceError) as error:
         read_trace(path)
     assert str(error.value) == (
         f"cannot read the trace {path}\n"
-        "  found: version 4 of the format\n"
-        "  why: this commtrace supports versions up to 3\n"
+        f"  found: version {FORMAT_VERSION + 1} of the format\n"
+        f"  why: this commtrace supports versions up to {FORMAT_VERSION}\n"
         "  try: install the commtrace that recorded it, or a newer one"
     )
 

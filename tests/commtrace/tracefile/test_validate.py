@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commtrace.errors import InvalidTraceError
-from commtrace.event import SourceRow
+from commtrace.event import KernelRow, SourceRow
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS, TABLES, Column
 from commtrace.tracefile import Trace, read_trace, trace_of_rows
 from commtrace.tracefile.validate import validated
@@ -24,7 +24,11 @@ def sound(**changes: Any) -> Trace:
         for n in (0, 1)
     ]
     ops = [op(rank=0, id=0, at=0, duration_ns=50), op(rank=0, id=1, at=1, parent=0)]
-    trace = trace_of(comm, ops=ops, steps=[step(0, 0, 0, 500), step(1, 0, 0, 500)])
+    kernels = [
+        KernelRow(rank=0, id=n, category="compute", start_ns=START_NS + n, duration_ns=1)
+        for n in (0, 1)
+    ]
+    trace = trace_of(comm, ops=ops, kernels=kernels, steps=[step(0, 0, 0, 500), step(1, 0, 0, 500)])
     rows: dict[str, Any] = {name: list(trace.rows(name)) for name in TABLES}
     return trace_of_rows(trace.run, rows | {"sources": [SourceRow("a.py", 3, "reduce(x)")]})
 

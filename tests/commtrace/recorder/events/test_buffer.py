@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import commtrace
+from commtrace.schema import FORMAT_VERSION
 from commtrace.tracefile import parse_spool
 from dtensor_core.testing import fake_world, run_processes
 from tests.commtrace.recorder.recorded import calls, steps
@@ -140,4 +141,4 @@ def test_a_million_events_would_fit() -> None:
     num_calls = len(spool.tables["comm"]["id"])
     assert num_calls == 800
     assert len(written) / num_calls < 40
-    assert io.BytesIO(written).readline() == b"commtrace-spool 3\n"
+    assert io.BytesIO(written).readline() == b"commtrace-spool %d\n" % FORMAT_VERSION
