@@ -100,7 +100,7 @@ def num_unknown(values: pd.Series, by: Any, index: pd.Index | None = None) -> pd
 def why_incomplete(frames: Frames) -> Sequence[str]:
     """Return the reasons for which calls of the program may be missing; none for a whole recording.
 
-    Without a call in the trace, only a whole recording proves that the program made none.
+    A trace without calls proves that the program made none only if it is a whole recording.
     """
     run, ranks = frames.run, frames.ranks
     num_missing = max(int(run.get("world_size", 0)), len(ranks)) - len(ranks)
@@ -108,7 +108,6 @@ def why_incomplete(frames: Frames) -> Sequence[str]:
     num_dropped = int(ranks["num_dropped"].clip(lower=0).sum())
     source = run.get("imported_from")
     reasons = (
-        (bool(source), f"{source} may have recorded a part of the run, or none of its calls"),
         (bool(run.get("part")), "only a part of the run is shown"),
         (not len(ranks), "no rank was recorded"),
         (
@@ -120,5 +119,11 @@ def why_incomplete(frames: Frames) -> Sequence[str]:
             f"{counted(num_open, 'rank')} did not close the recording",
         ),
         (num_dropped > 0, f"{counted(num_dropped, 'call')} were dropped"),
+        (
+            bool(source),
+            f"{source} may have recorded a part of the run"
+            if len(frames.comm)
+            else f"the files imported from {source} contain no calls",
+        ),
     )
     return [text for holds, text in reasons if holds]

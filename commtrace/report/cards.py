@@ -14,10 +14,10 @@ import pandas as pd
 
 from commtrace.analyze import Frames
 from commtrace.analyze.findings import by_missing_data, unanswered
-from commtrace.analyze.findings.finding import MAX_EVIDENCE
+from commtrace.analyze.findings.finding import MAX_EVIDENCE, savings
 from commtrace.analyze.matching import numbers
 from commtrace.report.answers import Answers
-from commtrace.units import contracted, counted, counted_mean, text_of_bytes, text_of_duration
+from commtrace.units import contracted, counted, counted_mean
 
 MAX_CARDS = 100
 
@@ -97,16 +97,11 @@ def _finding(row: Mapping[Any, Any], of_what: str, num_ranks: int) -> Card:
     places = (row["module"], row["op"], row["kind"], row["source"])
     axis = f"axis {row['mesh_axis']}" if row["mesh_axis"] else ""
     calls = counted_mean(row["num_calls"], num_ranks, "call", " per rank")
-    costs = []
-    if row["cost_ns"] > 0:
-        costs.append(text_of_duration(row["cost_ns"]))
-    if row["cost_bytes"] > 0:
-        costs.append(text_of_bytes(row["cost_bytes"]))
     return Card(
         name=row["rule"].replace("_", " "),
         title=row["title"],
         advice=row["advice"],
-        saves=" and ".join(costs),
+        saves=" and ".join(savings(row, num_ranks)),
         share=f"{row['share']:.1%} {of_what}" if row["share"] >= 0.0005 else "",
         facts=tuple(filter(None, (*places, axis, calls))),
         evidence=row["evidence"],
