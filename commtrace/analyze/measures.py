@@ -146,6 +146,8 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
             "time_ns": lasted,
             "blocked_ns": _known(comm["blocked_ns"]),
             "num_untimed": (comm["blocked_ns"] < 0).astype("float64"),
+            "num_sized": (comm["wire_bytes"] >= 0).astype("float64"),
+            "num_ended": lasted.notna().astype("float64"),
             "blocked_in_steps": _known(comm["blocked_ns"]).where(comm["step"] >= 0),
             "elapsed_ns": elapsed,
             "elapsed_payload": payload.where(elapsed.notna()),

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from commtrace.analyze.known import known_note
 from commtrace.analyze.measures import MEASURE
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
@@ -56,7 +57,12 @@ def sizes(
     places = _places(table)
     figure = go.Figure(layout=titled(_layout(theme, places, value), title))
     by = ["kind", "from_bytes"]
-    sums = table.groupby(by)[list(VALUES)].sum()
+    # An unknown blocked time, which is negative, has no height.
+    sums = (
+        table.assign(blocked_ns=table["blocked_ns"].clip(lower=0))
+        .groupby(by)[[*VALUES, "num_untimed"]]
+        .sum()
+    )
     order = sums.groupby("kind")["num_calls"].sum().sort_values(ascending=False, kind="stable")
     for kind in order.index:
         of_kind = sums.loc[kind]
@@ -127,6 +133,12 @@ def _hover_text(kind: str, row: Any) -> str:
             f"{text_of_power(size)} to {text_of_power(2 * size)} each" if size else "no payload",
             calls,
             f"payload {text_of_bytes(row.payload_bytes)}" if size else "",
-            f"exposed {text_of_duration(row.blocked_ns)}",
+            f"exposed {_exposed(row)}",
         )
     )
+
+
+def _exposed(row: Any) -> str:
+    note = known_note(row.num_calls - row.num_untimed, row.num_calls)
+    time = "" if row.num_untimed == row.num_calls else text_of_duration(row.blocked_ns)
+    return ", ".join(filter(None, (time, note)))

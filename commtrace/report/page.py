@@ -14,7 +14,14 @@ from commtrace.analyze.notices import notices_on
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
-from commtrace.figures.flame import VALUES, block_names, flame, flame_nodes
+from commtrace.figures.flame import (
+    NUM_UNKNOWN,
+    VALUES,
+    block_names,
+    flame,
+    flame_nodes,
+    value_note,
+)
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import call_facts
@@ -126,6 +133,11 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "tables": [table | {"notices": notices_on(table["name"], all_notices)} for table in made],
         "flame": flame(frames).to_plotly_json(),
         "flame_values": {value: nodes[value].tolist() for value in VALUES},
+        "flame_notes": {
+            value: [value_note(node, value) for node in nodes.to_dict("records")]
+            for value in NUM_UNKNOWN
+            if len(nodes) and value_note(nodes.iloc[0], value)
+        },
         "flame_names": block_names(nodes),
         "fingerprint": fingerprint(frames, store),
         "patterns": {name: _pattern(answers, name, all_notices) for name in PATTERNS},

@@ -1,4 +1,4 @@
-"""A rule is evaluated only on a trace that has all that it needs; otherwise it says what is lacking."""
+"""A rule is evaluated on a trace that has all that it needs, and otherwise says what is lacking."""
 
 from __future__ import annotations
 
