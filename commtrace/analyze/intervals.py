@@ -61,6 +61,51 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return joined.assign(start=start[firsts], end=reached[last])
 
 
+def one_at_a_time(intervals: pd.DataFrame) -> pd.DataFrame:
+    """Return the intervals of each rank without overlaps: at any time, the first to start counts.
+
+    They are sorted by rank and time; those that are covered by earlier ones are left out.
+    """
+    ordered = intervals.sort_values(["rank", "start", "end"], kind="stable")
+    if ordered.empty:
+        return ordered
+    rank, start, end = (ordered[name].to_numpy() for name in ("rank", "start", "end"))
+    before = np.append(start[:1], reached_by(end, rank)[:-1])
+    before = np.where(np.append(True, rank[1:] != rank[:-1]), start, before)
+    free = ordered.assign(start=np.maximum(start, before))
+    return free[free["end"] > free["start"]]
+
+
+def without(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the intervals that no other interval of their rank covers.
+
+    `others` do not overlap each other. An interval becomes a row for each gap between them, so
+    that many long intervals over many others would become too many rows; merge them before.
+    """
+    by_rank = dict(iter(others.sort_values(["rank", "start"]).groupby("rank")))
+    pieces = [
+        _gaps(of_rank, by_rank[rank]) if rank in by_rank else of_rank
+        for rank, of_rank in intervals.groupby("rank", sort=False)
+    ]
+    return pd.concat(pieces) if pieces else intervals
+
+
+def _gaps(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the intervals between sorted others, of one rank."""
+    start, end = intervals["start"].to_numpy(), intervals["end"].to_numpy()
+    begins, ends = others["start"].to_numpy(), others["end"].to_numpy()
+    first = np.searchsorted(ends, start, side="right")
+    num = np.searchsorted(begins, end, side="left") - first + 1
+    which = np.repeat(np.arange(len(start)), num)
+    place = np.arange(len(which)) - np.repeat(np.cumsum(num) - num, num)
+    after = first[which] + place
+    last = len(others) - 1
+    begin = np.where(place == 0, start[which], ends[np.clip(after - 1, 0, last)])
+    finish = np.where(place == num[which] - 1, end[which], begins[np.clip(after, 0, last)])
+    pieces = intervals.iloc[which].assign(start=begin, end=finish)
+    return pieces[pieces["end"] > pieces["start"]]
+
+
 def reached_by(end: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Return the latest end so far among the rows with the same key."""
     return pd.Series(end).groupby(keys, sort=False).cummax().to_numpy()

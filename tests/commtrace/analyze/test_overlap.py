@@ -109,6 +109,25 @@ def test_what_a_rank_does_follows_without_gaps() -> None:
     ]
 
 
+def test_what_a_rank_does_is_unknown_while_only_untimed_calls_are_in_flight() -> None:
+    calls = [
+        call(id=0, at=0, until=50, is_async=True),
+        call(id=1, at=10, until=20, call_ns=10, blocked_ns=10),
+        call(id=2, at=40, until=70, is_async=True),
+        call(id=3, at=90, until=100, call_ns=10, blocked_ns=10),
+        call(id=4, at=200),  # of unknown end
+    ]
+    table = activity(run_of(calls, num_ranks=1))
+    assert table[["duration_ns", "activity", "id"]].values.tolist() == [
+        [10, "unknown", 0],
+        [10, "transferring", 1],
+        [30, "unknown", 0],
+        [20, "unknown", 2],
+        [20, "working", -1],
+        [10, "transferring", 3],
+    ]
+
+
 def test_a_wait_for_a_late_rank_is_distinguished_from_the_transfer() -> None:
     calls = [
         call(rank=r, seq=0, at=at, until=100, call_ns=100 - at, blocked_ns=100 - at)

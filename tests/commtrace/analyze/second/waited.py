@@ -252,10 +252,15 @@ def mean_known(values: list[float]) -> float:
 
 
 def activity(run: Run) -> list[dict[str, Any]]:
-    """Activity between consecutive edges: the first of the open intervals determines it."""
+    """Activity between consecutive edges: the first of the open intervals determines it.
+
+    Calls of unknown blocked time count while no other call is known to block the rank.
+    """
     found = []
     for rank in {call.rank for call in run.comm}:
         blocks = _blocks_of(run, rank)
+        num_blocks = len(blocks)
+        blocks += _untimed_of(run, rank)
         arrived = [
             wait[1].issue_ns if wait and _waits_for_it(call, wait[1]) else -1
             for _, call, wait in blocks
@@ -266,14 +271,22 @@ def activity(run: Run) -> list[dict[str, Any]]:
         }
         segments: list[tuple[tuple[int, str], int, int]] = []
         ordered = sorted(edges)
-        coming, begun = list(enumerate(blocks))[::-1], list[int]()
+        coming = sorted(enumerate(blocks), key=lambda each: (each[1][0][0], each[0]))[::-1]
+        begun = list[int]()
         for start, end in pairwise(ordered):
             while coming and coming[-1][1][0][0] <= start:
                 begun.append(coming.pop()[0])
             begun = [which for which in begun if start < blocks[which][0][1]]
-            which = begun[0] if begun else -1
+            # Those that block the rank precede those of which that is unknown.
+            which = min(begun, key=lambda each: each >= num_blocks) if begun else -1
             state = (
-                "working" if which < 0 else "waiting" if start < arrived[which] else "transferring"
+                "working"
+                if which < 0
+                else "unknown"
+                if which >= num_blocks
+                else "waiting"
+                if start < arrived[which]
+                else "transferring"
             )
             if segments and segments[-1][0] == (which, state):
                 segments[-1] = (segments[-1][0], segments[-1][1], end)
@@ -295,6 +308,16 @@ def activity(run: Run) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _untimed_of(run: Run, rank: int) -> list[tuple[Interval, Any, Any]]:
+    """Spans of calls of known end and unknown blocked time, by time."""
+    found = [
+        ((call.issue_ns, run.end(call)), call, None)
+        for call in run.comm
+        if call.rank == rank and call.blocked_ns < 0 and time_of(call) > 0
+    ]
+    return sorted(found, key=lambda each: each[0])
 
 
 def _waits_for_it(call: Any, last: Any) -> bool:
