@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from commtrace.errors import UsageError
-from commtrace.units import counted, text_of_value
+from commtrace.units import counted, known_note, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import fitted, omissions
@@ -162,8 +162,6 @@ def _require_known(table: pd.DataFrame, measure: str, metric: options.Metric, la
     """
     if table.empty:
         return
-    from commtrace.analyze.known import known_note
-
     summary = f"cannot determine whether {metric.value} grew"
     attempt = "another metric, or a run with that data"
     for name in (f"{measure}_before", f"{measure}_after"):
@@ -181,7 +179,6 @@ def _require_known(table: pd.DataFrame, measure: str, metric: options.Metric, la
 
 def _print(runs: Sequence[Frames], tables: dict[str, pd.DataFrame], rows: int) -> None:
     from commtrace.analyze.diff import SAME, differences_of_runs
-    from commtrace.analyze.known import known_note
 
     console = data_console()
     for text in differences_of_runs(*runs):
@@ -308,8 +305,6 @@ def _totals(table: pd.DataFrame) -> Iterator[Text]:
 
 def _total(rows: pd.DataFrame, name: str, unit: str, noun: str) -> str:
     """Format the total change of a measure, over the places of which its change is known."""
-    from commtrace.analyze.known import known_note
-
     known = rows[rows[f"{name}_change"].notna()]
     note = known_note(len(known), len(rows), "place")
     if known.empty:

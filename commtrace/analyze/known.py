@@ -20,7 +20,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import addable
 from commtrace.analyze.frame import Frames
-from commtrace.units import counted, text_of_value
+from commtrace.units import counted, known_note, text_of_value
 
 NOT_KNOWN = -1
 """Value of an unknown sum in a column of integers."""
@@ -55,19 +55,6 @@ class PartialSum:
         if self.is_unknown:
             return self.note
         return ", ".join(filter(None, (text_of_value(self.total, unit), self.note)))
-
-
-def known_note(num_known: int, num: int, noun: str = "call") -> str:
-    """Return the number of calls with a known value, in words; empty if all have one.
-
-    >>> known_note(40, 64), known_note(0, 1), known_note(64, 64)
-    ('known for 40 of 64 calls', 'not known for 1 of 1 call', '')
-    """
-    if num_known >= num:
-        return ""
-    if not num_known:
-        return f"not known for {num:,} of {counted(num, noun)}"
-    return f"known for {num_known:,} of {counted(num, noun)}"
 
 
 def partial_sum(values: pd.Series) -> PartialSum:

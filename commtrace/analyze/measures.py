@@ -96,9 +96,6 @@ MEASURES = (
 MEASURE = {column.name: column for column in MEASURES}
 """The measures by name; tables, figures and the command line take their titles from here."""
 
-UNTIMED = "num_untimed"
-"""Measure that is shown where it is not 0."""
-
 SHOWN_MEASURES = "num_calls calls_per_step payload_bytes wire_bytes blocked_ns share"
 """Measures that most tables of the page show."""
 

@@ -16,11 +16,11 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.findings import muted, unanswered
 from commtrace.analyze.findings.needs import in_module
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import known_note, why_incomplete
+from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
 from commtrace.tracefile import RECORDING, STEPS_FROM
-from commtrace.units import counted, text_of_ranks
+from commtrace.units import counted, known_note, text_of_ranks
 
 EVERYTHING = "everything"
 

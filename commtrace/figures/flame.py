@@ -16,7 +16,6 @@ import plotly.graph_objects as go
 from commtrace.analyze.by_module import ancestors, natural_key, parts
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import known_note
 from commtrace.analyze.measures import MEASURE, totals
 from commtrace.errors import UsageError, closest
 from commtrace.figures.label import bold, lines, plain, wrapped
@@ -33,7 +32,7 @@ from commtrace.figures.theme import (
     titled,
 )
 from commtrace.schema import PHASES
-from commtrace.units import text_of_bytes, text_of_duration, text_of_mean
+from commtrace.units import known_note, text_of_bytes, text_of_duration, text_of_mean
 
 VALUES: dict[str, str] = {
     name: MEASURE[name].long_heading

@@ -7,12 +7,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.known import known_note
 from commtrace.analyze.measures import MEASURE
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import known_note, text_of_bytes, text_of_duration
 
 VALUES: dict[str, tuple[str, str]] = {
     name: (f"{MEASURE[name].long_heading.lower()} of all ranks", unit)

@@ -13,10 +13,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.known import known_note
 from commtrace.figures.label import bold, lines
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
-from commtrace.units import text_of_duration
+from commtrace.units import known_note, text_of_duration
 
 MAX_BARS = 200
 

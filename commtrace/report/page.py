@@ -112,6 +112,7 @@ def render_page(
         resolution=text_of_duration(store.head["resolution_ns"]),
         is_rounded=store.head["resolution_ns"] > 1,
         has_calls=len(frames.comm) > 0,
+        has_untimed=bool((frames.comm["blocked_ns"] < 0).any()),
         has_waits=not any("wait" in text for text in notices_on("timeline", all_notices)),
     )
 

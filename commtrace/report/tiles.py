@@ -15,11 +15,11 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.consistency import BAD, GOOD
 from commtrace.analyze.findings import RULES, unanswered
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import known_note, partial_sum, why_incomplete
+from commtrace.analyze.known import partial_sum, why_incomplete
 from commtrace.analyze.measures import recorded_ns
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
-from commtrace.units import counted, text_of_bytes, text_of_duration
+from commtrace.units import counted, known_note, text_of_bytes, text_of_duration
 
 NOT_KNOWN = "–"
 

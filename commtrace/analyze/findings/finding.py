@@ -12,10 +12,10 @@ import pandas as pd
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.findings.needs import Need
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import known_note, partial_sum
+from commtrace.analyze.known import partial_sum
 from commtrace.analyze.measures import counted_ns
 from commtrace.schema import Column
-from commtrace.units import counted_mean, text_of_bytes, text_of_duration
+from commtrace.units import counted_mean, known_note, text_of_bytes, text_of_duration
 
 COLUMNS = (
     Column("rule", str, "", "name of the rule that found it"),

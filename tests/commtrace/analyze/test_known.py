@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from commtrace.analyze import known
 from commtrace.analyze.known import known_sums, num_unknown, partial_sum, why_incomplete
 from tests.commtrace.analyze.rows import call, rank_row, run_of
 
@@ -43,10 +41,6 @@ def test_sums_by_key_are_unknown_where_no_value_is_known_and_0_without_calls() -
 def test_sums_beyond_64_bits_do_not_become_unknown() -> None:
     values = pd.Series([1 << 62] * 4)
     assert known_sums(values, pd.Series([0] * 4)).tolist() == [float(1 << 64)]
-
-
-def test_the_examples() -> None:
-    assert doctest.testmod(known).failed == 0
 
 
 @pytest.mark.parametrize(
