@@ -1,32 +1,55 @@
 """Intervals in which ranks were blocked or communicated, and their total length.
 
-Times count from the start of the run, so that they are exact in floats, too.
+Times count from the start of the run, so that they are exact in floats, too. Functions with `by`
+treat the intervals of each value of these columns by themselves.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import blocked_parts, end_ns, has_known_end
+from commtrace.analyze.device import computing, is_exact
 from commtrace.analyze.frame import Frames
 
 
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
     """Return `row rank step start end` of each interval in which a call blocked its rank.
 
-    These are the call itself and the wait for it, as far as they are blocked (`blocked_parts`).
+    Of a call on a device, these are the periods in which no kernel computes there, if the trace has
+    its kernels (`is_exact`); of several at once, those of the first. Of another call, they are the
+    call itself and the wait for it, as far as they are blocked (`blocked_parts`).
     """
     comm = frames.comm
-    known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0)]
+    exact = is_exact(frames)
+    known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0) & ~exact]
     begin = known["issue_ns"] - frames.start_ns
     end = end_ns(known) - frames.start_ns
     in_call, _, began_waiting = blocked_parts(known, begin)
     shared = {"row": known.index, "rank": known["rank"], "step": known["step"]}
     calls = pd.DataFrame({**shared, "start": begin, "end": begin + in_call})
     waits = pd.DataFrame({**shared, "start": began_waiting, "end": end})
-    both = pd.concat([calls, waits], ignore_index=True)
-    return both[both["end"] > both["start"]].reset_index(drop=True)
+    every = pd.concat([calls, waits, _exposed(frames, exact)], ignore_index=True)
+    return every[every["end"] > every["start"]].reset_index(drop=True)
+
+
+def _exposed(frames: Frames, exact: pd.Series) -> pd.DataFrame:
+    """Return the intervals in which calls on devices are in flight and their device is idle."""
+    in_flight = spans(frames)
+    in_flight = in_flight[exact[in_flight["row"]].to_numpy()]
+    if in_flight.empty:
+        return in_flight
+    device = frames.comm["device"].astype(object)[in_flight["row"]].to_numpy()
+    busy = pd.concat(
+        pd.DataFrame({"rank": rank, "device": name, "start": each.starts, "end": each.ends})
+        for (rank, name), each in computing(frames).items()
+    )
+    by = ["rank", "device"]
+    free = without(one_at_a_time(in_flight.assign(device=device), by), busy, by)
+    return free.drop(columns="device")
 
 
 def spans(frames: Frames) -> pd.DataFrame:
@@ -61,41 +84,45 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return joined.assign(start=start[firsts], end=reached[last])
 
 
-def one_at_a_time(intervals: pd.DataFrame) -> pd.DataFrame:
-    """Return the intervals of each rank without overlaps: at any time, the first to start counts.
+def one_at_a_time(intervals: pd.DataFrame, by: Sequence[str] = ("rank",)) -> pd.DataFrame:
+    """Return the intervals without overlaps: at any time, the first to start counts.
 
-    They are sorted by rank and time; those that are covered by earlier ones are left out.
+    They are sorted by time; those that are covered by earlier ones are left out.
     """
-    ordered = intervals.sort_values(["rank", "start", "end"], kind="stable")
+    ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
     if ordered.empty:
         return ordered
-    rank, start, end = (ordered[name].to_numpy() for name in ("rank", "start", "end"))
-    before = np.append(start[:1], reached_by(end, rank)[:-1])
-    before = np.where(np.append(True, rank[1:] != rank[:-1]), start, before)
+    start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
+    keys = ordered.groupby(list(by), sort=False).ngroup().to_numpy()
+    before = np.append(start[:1], reached_by(end, keys)[:-1])
+    before = np.where(np.append(True, keys[1:] != keys[:-1]), start, before)
     free = ordered.assign(start=np.maximum(start, before))
     return free[free["end"] > free["start"]]
 
 
-def without(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """Return the parts of the intervals that no other interval of their rank covers.
+def without(
+    intervals: pd.DataFrame, others: pd.DataFrame, by: Sequence[str] = ("rank",)
+) -> pd.DataFrame:
+    """Return the parts of the intervals that no other interval covers.
 
-    `others` do not overlap each other. An interval becomes a row for each gap between them, so
-    that many long intervals over many others would become too many rows; merge them before.
+    Neither are the intervals to overlap each other, nor the others: an interval becomes a row for
+    each gap between the others that it covers, so that the rows are at most as many as both.
     """
-    by_rank = dict(iter(others.sort_values(["rank", "start"]).groupby("rank")))
+    key = list(by)
+    cover = dict(iter(others.sort_values([*key, "start"]).groupby(key)))
     pieces = [
-        _gaps(of_rank, by_rank[rank]) if rank in by_rank else of_rank
-        for rank, of_rank in intervals.groupby("rank", sort=False)
+        _gaps(rows, cover[value]) if value in cover else rows
+        for value, rows in intervals.groupby(key, sort=False)
     ]
     return pd.concat(pieces) if pieces else intervals
 
 
 def _gaps(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """Return the parts of the intervals between sorted others, of one rank."""
+    """Return the parts of the intervals between sorted others, all of one key."""
     start, end = intervals["start"].to_numpy(), intervals["end"].to_numpy()
     begins, ends = others["start"].to_numpy(), others["end"].to_numpy()
     first = np.searchsorted(ends, start, side="right")
-    num = np.searchsorted(begins, end, side="left") - first + 1
+    num = np.maximum(np.searchsorted(begins, end, side="left") - first + 1, 0)
     which = np.repeat(np.arange(len(start)), num)
     place = np.arange(len(which)) - np.repeat(np.cumsum(num) - num, num)
     after = first[which] + place
@@ -104,6 +131,11 @@ def _gaps(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     finish = np.where(place == num[which] - 1, end[which], begins[np.clip(after, 0, last)])
     pieces = intervals.iloc[which].assign(start=begin, end=finish)
     return pieces[pieces["end"] > pieces["start"]]
+
+
+def common(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the intervals of ranks that other intervals cover; see `without`."""
+    return without(intervals, without(intervals, others))
 
 
 def reached_by(end: np.ndarray, keys: np.ndarray) -> np.ndarray:

@@ -15,26 +15,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.documents import Document, loaded, read_document
-from commtrace.importers.kineto_rank import KERNEL, WAYS, Profile
-from commtrace.importers.matching import (
-    infer_members,
-    number_by_order,
-    stream_groups,
-    with_sizes,
-)
-from commtrace.importers.names import (
-    NOT_KNOWN,
-)
-from commtrace.importers.recorded import (
-    Imported,
-    RankRecord,
-    ranks_of,
-)
+from commtrace.importers.kineto_joining import KERNEL, WAYS
+from commtrace.importers.kineto_rank import Found, Profile
+from commtrace.importers.matching import infer_members, number_by_order, with_sizes
+from commtrace.importers.names import NOT_KNOWN
+from commtrace.importers.recorded import Imported, RankRecord, ranks_of
+from commtrace.importers.stream_groups import stream_groups
 from commtrace.settings import settings_of
 
 _LARGE_BYTES = 16_000_000
@@ -96,32 +86,12 @@ def write_record() -> None:
     pickle.dump(read_file(document), sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Facts about a rank's file that outlive it.
-
-    Attributes:
-        stated_rank: The rank that it states; -1 if none.
-        matched: Number of kernels by the way in which their calls were found.
-        num_invalid: Number of events with invalid times.
-        has_modules: True if operators are located in modules.
-    """
-
-    stated_rank: int
-    matched: Counter[str]
-    num_invalid: int
-    has_modules: bool
-
-
 def read_file(document: Document) -> tuple[RankRecord, Found]:
     """Read one file; its text and its events are dropped before the next one is read."""
     with _no_cycle_collection():
         profile = Profile(loaded(document), recognizer(settings_of().kernels))
         # As `ranks_of` decides, which refuses files of which this is not the rank.
-        rank = profile.rank if profile.rank >= 0 else max(document.rank_in_name, 0)
-        record = profile.record(rank)
-        found = Found(profile.rank, profile.matched, profile.num_invalid, profile.has_modules)
-        return record, found
+        return profile.record(profile.rank if profile.rank >= 0 else max(document.rank_in_name, 0))
 
 
 @contextmanager

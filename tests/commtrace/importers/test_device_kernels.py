@@ -10,8 +10,11 @@ import pytest
 from commtrace.analyze import CATALOG, Frames, load
 from commtrace.analyze.matrix import matrix
 from commtrace.errors import SettingsError
+from commtrace.event import CommEvent
 from commtrace.importers import import_trace
 from commtrace.importers.device_kernels import KERNELS, UNKNOWN, recognizer
+from commtrace.importers.recorded import RankRecord
+from commtrace.importers.stream_groups import stream_groups
 from commtrace.settings import settings_of
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, write_profiles
 
@@ -285,8 +288,26 @@ def test_calls_of_a_stream_are_matched_across_ranks_where_they_fit(tmp_path: Pat
     assert [(row["worst_rank"], row["wait_ns"]) for row in states] == [(3, 3 * 30 * US)] * 2
     assert CATALOG["consistency"].function(frames)["is_fault"].sum() == 0
     (said,) = [text for text in frames.run["lacks"] if "stream 84" in text]
-    assert "taken for all ranks" in said
+    assert said.endswith("agree in number, kind, size and order, and overlap in time")
+    assert frames.groups["backend"].tolist() == ["nccl"]
     assert frames.run["kernels"] == "8 communication kernels, by launch: 8"
+
+
+@pytest.mark.parametrize(("ends", "is_said"), [((9, 9), True), ((9, -1), False), ((-1, -1), False)])
+def test_calls_are_said_to_overlap_only_where_all_are_timed(
+    ends: tuple[int, int], is_said: bool
+) -> None:
+    records = [RankRecord(rank, Path(f"rank{rank}"), backend="nccl") for rank in range(2)]
+    for record, end in zip(records, ends, strict=True):
+        record.comm = [
+            CommEvent(
+                rank=record.rank, kind="all_reduce", group="stream 7", issue_ns=1, complete_ns=n
+            )
+            for n in (5, end)
+        ]
+    (said,) = stream_groups(records, 2)
+    assert said.endswith("order, and overlap in time" if is_said else "order")
+    assert [record.groups["stream 7"].backend for record in records] == ["nccl"] * 2
 
 
 def more_calls(profiles: list[Profile]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
-from commtrace.errors import TraceError, TruncatedTraceError
+from commtrace.errors import NotATraceError, TraceError, TruncatedTraceError
+from commtrace.importers import documents as documents_module
 from commtrace.importers import import_trace, kineto
-from commtrace.importers.documents import Document, documents_of, loaded
+from commtrace.importers.documents import PROFILER, Document, documents_of, loaded
+from commtrace.tracefile.reading import read_head
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, training, write_profiles
 
 
@@ -254,6 +257,37 @@ def test_one_file_of_many_is_in_memory_at_a_time(tmp_path: Path) -> None:
     assert [document.content for document in documents] == [None] * 3
     (alone,) = documents_of([folder / "trace_rank1.json"])
     assert loaded(documents[1]) == alone
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_one_of_several_traces_is_recognized_by_its_head(
+    zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_profiles(tmp_path, training(ranks=2), zipped=zipped)
+    monkeypatch.setattr(documents_module, "read_document", None)  # would read the whole file
+    documents = documents_of([folder])
+    assert [document.format for document in documents] == [PROFILER] * 2
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_trace_whose_events_begin_late_is_recognized_too(zipped: bool, tmp_path: Path) -> None:
+    for profile in training(ranks=2):
+        data = json.dumps({"padding": "x" * 2_000_000, **profile.document()}).encode()
+        path = tmp_path / f"rank{profile.rank}"
+        path.write_bytes(gzip.compress(data) if zipped else data)
+    documents = documents_of([tmp_path])
+    assert [document.format for document in documents] == [PROFILER] * 2
+    assert load(import_trace([tmp_path])).run["world_size"] == 2
+
+
+def test_a_head_is_bounded_and_may_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "head"
+    path.write_bytes(gzip.compress(b"x" * 50_000_000))
+    assert read_head(path, 1000, "reading") == b"x" * 1000
+    path.write_bytes(b"\x1f\x8bxx")
+    assert read_head(path, 1000, "reading") == b""
+    with pytest.raises(NotATraceError, match="a folder"):
+        read_head(tmp_path, 1000, "reading")
 
 
 def test_a_file_that_was_replaced_while_it_was_read_is_refused(tmp_path: Path) -> None:
