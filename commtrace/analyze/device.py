@@ -11,8 +11,9 @@ trace has the device's kernels, that is exact for any part of the call:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,18 +56,18 @@ def computing(frames: Frames) -> Mapping[tuple[int, str], Busy]:
     kernels = kernels[(kernels["start_ns"] >= 0) & (kernels["duration_ns"] >= 0)]
     computes = kernels["category"] == COMPUTE
     nothing = Busy(np.zeros(0, "int64"), np.zeros(0, "int64"))
-    found = dict.fromkeys(_keys(kernels), nothing)
-    for key, of_device in kernels[computes].groupby(_BY, observed=True):
+    found = {key: nothing for key, _ in _by_device(kernels)}
+    for key, of_device in _by_device(kernels[computes]):
         start = of_device["start_ns"].to_numpy() - frames.start_ns
-        found[int(key[0]), str(key[1])] = _united(
-            start, start + of_device["duration_ns"].to_numpy()
-        )
+        found[key] = _united(start, start + of_device["duration_ns"].to_numpy())
     return found
 
 
-def _keys(kernels: pd.DataFrame) -> list[tuple[int, str]]:
-    pairs = kernels[_BY].drop_duplicates().itertuples(index=False, name=None)
-    return [(int(rank), str(device)) for rank, device in pairs]
+def _by_device(table: pd.DataFrame) -> Iterator[tuple[tuple[int, str], pd.DataFrame]]:
+    """Yield rank and device with the rows of each."""
+    groups: Any = table.groupby(_BY, observed=True)
+    for (rank, device), rows in groups:
+        yield (int(rank), str(device)), rows
 
 
 def _united(start: np.ndarray, end: np.ndarray) -> Busy:
@@ -109,8 +110,8 @@ def _idle_ns(frames: Frames, calls: pd.DataFrame, until: pd.Series) -> pd.Series
     if not busy_of:
         return found
     begin = calls["issue_ns"] - frames.start_ns
-    for (rank, device), rows in calls.groupby(_BY, observed=True).groups.items():
-        busy = busy_of.get((int(rank), str(device)))
+    for key, of_device in _by_device(calls):
+        rows, busy = of_device.index, busy_of.get(key)
         if busy is not None:
             first, last = begin[rows].to_numpy(), until[rows].to_numpy().astype("int64")
             found[rows] = last - first - (busy.until(last) - busy.until(first))

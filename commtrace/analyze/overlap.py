@@ -5,12 +5,17 @@ A call is in flight from its issue to its completion. *Exposed* communication bl
 all calls in flight have unknown blocked times. Concurrent calls count once. Step -1 is the time
 outside of steps. Overlap between streams of a device is not visible to the clock of the host.
 
+Communication on a device counts in the steps in which it runs, by the clock; that of the host
+counts in the step that issued it (`step_times`). Of a part of a run, only the time within it
+counts.
+
 Calls of unknown end are in flight for an unknown time, which `num_untimed` counts. Times of a row
 in which no call has the value that they need are unknown, not 0.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
@@ -19,6 +24,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.intervals import blocked_intervals, lasting, spans
 from commtrace.analyze.known import NOT_KNOWN
 from commtrace.analyze.measures import recorded_ns, steps_ns
+from commtrace.analyze.step_times import in_steps, steps_of_calls
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -61,8 +67,10 @@ def overlap(frames: Frames) -> pd.DataFrame:
     in_flight = spans(frames)
     is_timed = (comm["issue_ns"] >= 0) & (comm["blocked_ns"] >= 0)
     is_known = is_timed[in_flight["row"]].to_numpy()
-    communication, known = lasting(in_flight, by), lasting(in_flight[is_known], by)
-    exposed = lasting(blocked_intervals(frames), by)
+    communication, known, exposed = (
+        lasting(in_steps(frames, _in_part(frames, each)), by)
+        for each in (in_flight, in_flight[is_known], blocked_intervals(frames))
+    )
     duration = _durations(frames, by)
     calls = pd.DataFrame(
         {
@@ -71,9 +79,9 @@ def overlap(frames: Frames) -> pd.DataFrame:
             "num_timed": is_timed.astype("int64"),
         }
     )
-    counts = calls.groupby([comm[name] for name in by]).sum()
+    counts = calls.groupby([steps_of_calls(frames), comm["rank"]]).sum()
     marked = pd.MultiIndex.from_frame(frames.steps[by])
-    index = counts.index.union(marked)
+    index = counts.index.union(marked).union(communication.index)
     counts = counts.reindex(index, fill_value=0)
     table = pd.DataFrame(
         {
@@ -97,6 +105,24 @@ def overlap(frames: Frames) -> pd.DataFrame:
         of, over = (table[f"{name}_ns"].astype("float64") for name in (part, total))
         table[f"{part}_share"] = of.where(of >= 0) / over.where(over > 0)
     return typed(table.sort_index().reset_index(), COLUMNS)
+
+
+def _in_part(frames: Frames, intervals: pd.DataFrame) -> pd.DataFrame:
+    """Clip intervals to the recorded time, if the run is a part of another one."""
+    if "part" not in frames.run:
+        return intervals
+    ranks = frames.ranks.set_index("rank")
+    begin, end = (
+        (ranks[name] - frames.start_ns)
+        .where(ranks[name] >= 0)
+        .reindex(intervals["rank"])
+        .to_numpy()
+        for name in ("start_ns", "end_ns")
+    )
+    clipped = intervals.assign(
+        start=np.fmax(intervals["start"], begin), end=np.fmin(intervals["end"], end)
+    )
+    return clipped[clipped["end"] > clipped["start"]].astype({"start": "int64", "end": "int64"})
 
 
 def _durations(frames: Frames, by: list[str]) -> pd.Series:
