@@ -46,8 +46,8 @@ _NAME_FILES = "pass the files that the ranks wrote"
 class Document:
     """One file: the text of a chrome trace, or the values of a flight recorder's dump.
 
-    The text of one of several chrome traces is None: `loaded` reads it when it is imported, so that
-    one of them is in memory at a time.
+    The text of a chrome trace is None until `loaded` reads it, so that one of them is in memory at
+    a time, and only while its events are read.
     """
 
     path: Path
@@ -77,8 +77,7 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
     Raises:
         TraceError: names the file that cannot be imported, and the reason.
     """
-    paths = _files_of(sources)
-    documents = [_classified(path) for path in paths] if len(paths) > 1 else [read_document(*paths)]
+    documents = [_classified(path) for path in _files_of(sources)]
     formats = {document.format: document.path for document in documents}
     if len(formats) > 1:
         found = "; ".join(f"{path} of {name}" for name, path in formats.items())
@@ -92,7 +91,7 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
 
 
 def _classified(path: Path) -> Document:
-    """Return one of several files, without its content if that is the text of a chrome trace.
+    """Return a file, without its content if that is the text of a chrome trace.
 
     The head of a chrome trace mostly shows that it is one. A dump is small, and is read at once.
     """

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from commtrace.importers.device_kernels import recognizer
-from commtrace.importers.documents import Document, loaded, read_document
+from commtrace.importers.documents import PROFILER, Document, loaded
 from commtrace.importers.kineto_joining import KERNEL, WAYS
 from commtrace.importers.kineto_rank import Found, Profile
 from commtrace.importers.matching import infer_members, number_by_order, with_sizes
@@ -82,7 +82,7 @@ _READER = "from commtrace.importers.kineto import write_record; write_record()"
 
 def write_record() -> None:
     """Read the file that the command line names, and write the result to standard output."""
-    document = read_document(Path(sys.argv[1]))
+    document = Document(Path(sys.argv[1]), PROFILER, None)
     pickle.dump(read_file(document), sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
 
 
@@ -98,7 +98,7 @@ def read_file(document: Document) -> tuple[RankRecord, Found]:
 def _no_cycle_collection() -> Iterator[None]:
     """Pause Python's search for reference cycles while the body runs.
 
-    Reading makes none, and each search visits all events read so far: a quarter of the time.
+    Reading makes none, and each search visits all events read so far.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -173,7 +173,7 @@ class _Walk:
         elif span_type == C10D or (around is None and (span_type == NOTE or _is_call(span))):
             own = self._issued(span, stack)
         elif _is_call(span) and around is not None and around.described:
-            # Inside of a description, another one tells how the call is done: a barrier's
+            # Inside of a description, another one describes an implementation: a barrier's
             # all-reduce. After it, it is a second call of the operator.
             own = None if any(map(_is_call, _spans(stack))) else self._issued(span, stack)
         target = own or around
@@ -211,12 +211,15 @@ def _spans(stack: Stack) -> Iterator[Span]:
 def _is_call(span: Span) -> bool:
     """Return whether a span is the description of a call."""
     kind = _described_kind(span)
-    return bool(kind) and kind not in NO_COMMUNICATION | COALESCED
+    return bool(kind) and kind not in NO_COMMUNICATION | _BATCH_ENDS
 
 
 def _closes_batch(span: Span) -> bool:
     kind = kind_of(span[3]) if span[2] == NOTE else _described_kind(span)
-    return kind in COALESCED
+    return kind in _BATCH_ENDS
+
+
+_BATCH_ENDS = COALESCED | {"batch_op_issue"}
 
 
 def _described_kind(span: Span) -> str:

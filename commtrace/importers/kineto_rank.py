@@ -64,7 +64,8 @@ class Profile:
 
     def __init__(self, document: Document, recognized: Callable[[str], Kernel | None]) -> None:
         events = Events(document)
-        self.document = document
+        # Not the document: its text is as large as all that is kept of it.
+        self.path = document.path
         self._found: Gathered = gather(events, recognized)
         self._about = events.about
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
@@ -82,13 +83,13 @@ class Profile:
         calls = joined.calls
         record = RankRecord(
             rank,
-            self.document.path,
+            self.path,
             backend=self._backend,
             host=str(self._about.get("host_name") or ""),
             pid=min(found.pids, default=-1),
             device=self._device(),
-            start_ns=found.start + epoch if found.start >= 0 else epoch,
-            end_ns=found.end + epoch if found.end >= 0 else epoch,
+            start_ns=found.start + epoch,
+            end_ns=found.end + epoch,
             world_size=int(self._distributed.get("world_size") or 1),
             groups=self._groups(calls),
         )
@@ -129,11 +130,12 @@ class Profile:
         for call in calls:
             args = call.described
             name = str(args.get("Process Group Name") or "")
-            if name and (name not in groups or not groups[name].ranks):
+            listed = groups.get(name)
+            if name and (listed is None or not listed.ranks):
                 ranks = self._ranks_in(str(args.get("Process Group Ranks") or ""), args)
                 description = str(args.get("Process Group Description") or "")
-                size = args.get("Group size")
-                groups[name] = _group(name, description, ranks, size, self._backend)
+                row = _group(name, description, ranks, args.get("Group size"), self._backend)
+                groups[name] = row if listed is None else _with_gaps_filled(listed, row)
         return groups
 
     def _ranks_in(self, text: str, about: Mapping[str, Any]) -> list[int]:
@@ -274,6 +276,12 @@ class Profile:
             "blocked_ns": NOT_KNOWN if is_async(call) else end - call.start,
             "complete_ns": end + epoch,
         }
+
+
+def _with_gaps_filled(row: Any, other: Any) -> Any:
+    """Return a group's row with the facts of another row for those that it lacks."""
+    unknown = (NOT_KNOWN, "")
+    return type(row)(*(b if a in unknown else a for a, b in zip(row, other, strict=True)))
 
 
 class _Busy:

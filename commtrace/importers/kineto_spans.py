@@ -15,6 +15,7 @@ spans.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -72,8 +73,8 @@ class Gathered:
     """Thread and time of the launch of each kernel or copy, by correlation."""
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
-    start: int = -1
-    end: int = -1
+    start: int = 0
+    end: int = 0
     num_invalid: int = 0
     """Number of events with invalid times, or that end before they begin."""
 
@@ -83,6 +84,7 @@ def gather(
 ) -> Gathered:
     """Collect the events of interest; `recognized` knows the kernels that communicate."""
     found = Gathered(recognized)
+    first, last = _FAR_NS, -_FAR_NS
     for event in events:
         if event.get("ph") != "X" or event.get("ts") is None:
             continue
@@ -94,9 +96,11 @@ def gather(
             found.num_invalid += 1
             continue
         start, end = times
-        found.start = start if found.start < 0 else min(found.start, start)
-        found.end = max(found.end, end)
-        handler(found, event, str(event.get("name", "")), start, end)
+        first, last = min(first, start), max(last, end)
+        # A trace has many events of few names.
+        handler(found, event, sys.intern(str(event.get("name", ""))), start, end)
+    if first <= last:
+        found.start, found.end = first, last
     return found
 
 
@@ -125,7 +129,7 @@ _FAR_NS = 1 << 61
 
 @lru_cache(maxsize=65536)
 def _meaning(name: str) -> tuple[int, str]:
-    """Return the type of an operator or annotation, and the part of its name that tells more."""
+    """Return the type of an operator or annotation, and the part of its name that identifies it."""
     if name == _DESCRIPTION:
         return PARAMS, name
     if name.startswith(COLLECTIVES) and kind_of(name.removeprefix(COLLECTIVES)) in KINDS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commtrace.importers.names import TRANSFERS, payload_of, wire_of
+from commtrace.importers.names import NOT_KNOWN, TRANSFERS, payload_of, wire_of
 from commtrace.importers.recorded import RankRecord, members_of
 from commtrace.importers.stream_groups import STREAM
 
@@ -32,7 +32,8 @@ def with_sizes(records: Sequence[RankRecord]) -> None:
 def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
     """Infer the ranks of groups that no file lists; return those groups' names, to be reported.
 
-    The default group has all ranks. Other groups have the ranks whose calls on them were recorded.
+    The default group has all ranks, and so has a group of that size. Other groups have the ranks
+    whose calls on them were recorded, unless it is known that they have more.
     """
     known: dict[str, Any] = {}
     callers: dict[str, set[int]] = {}
@@ -45,8 +46,10 @@ def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
     inferred = {}
     for name, row in known.items():
         if not row.ranks and not name.startswith(STREAM):
-            is_default = row.description == "default_pg"
-            ranks = range(world_size) if is_default else sorted(callers.get(name, ()))
+            has_all = row.description == "default_pg" or row.size == world_size
+            ranks = range(world_size) if has_all else sorted(callers.get(name, ()))
+            if row.size not in (NOT_KNOWN, len(ranks)):
+                continue
             inferred[name] = row._replace(ranks=",".join(map(str, ranks)), size=len(ranks) or -1)
     for record in records:
         for name, row in record.groups.items():

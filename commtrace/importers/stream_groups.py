@@ -1,4 +1,4 @@
-"""Groups of calls of which a trace tells only the stream.
+"""Groups of calls whose trace states only their stream.
 
 Traces of 2023 and before state no groups. The kernels of a collective end on all members at once,
 but not on the members of another group. Ranks are therefore members of one group if their calls on
@@ -176,7 +176,7 @@ def _are_apart(clusters: list[list[int]], calls: Sequence[_Calls], *, is_named: 
 
 def _are_of_one_clock(one: _Calls, other: _Calls) -> bool:
     offsets = [a.complete_ns - b.complete_ns for a, b in _compared(one, other)]
-    return max(offsets) - min(offsets) > _SKEW_NS
+    return bool(offsets) and max(offsets) - min(offsets) > _SKEW_NS
 
 
 def _kinds(calls: _Calls) -> list[str]:

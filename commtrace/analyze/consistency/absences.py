@@ -49,9 +49,12 @@ def absences(covered: Coverage) -> list[Absence]:
             for rank, last in zip(behind["rank"], behind["last"], strict=True)
             if rank in covered.dropping
             or (group, rank) in covered.unsure
-            or (last < 0 and rank in covered.ring_truncated)
+            or (last < 0 and rank in covered.doubtful)
         }
         sure = behind[~behind["rank"].isin(lost)]
+        if lost and len(sure) and _hangs_in(covered, group, sure["last"].min()):
+            # All others may wait there for a rank in `lost`.
+            lost |= set(behind["rank"])
         number = _next_after(covered, group, (sure if len(sure) else behind)["last"].min())
         late = behind[behind["last"] < number]["rank"].tolist()
         if covered.imported_from == PROFILER:  # which may end on each rank at another call
@@ -68,6 +71,10 @@ def _next_after(covered: Coverage, group: str, number: int) -> int:
     calls = covered.calls
     later = calls.loc[(calls["group"] == group) & (calls["number"] > number), "number"]
     return int(later.min())
+
+
+def _hangs_in(covered: Coverage, group: str, number: int) -> bool:
+    return number >= 0 and not _went_through(covered, group, number)
 
 
 def _went_through(covered: Coverage, group: str, number: int) -> bool:
@@ -182,11 +189,21 @@ def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
         return "it exceeded the memory bound"
     if covered.imported_from == PROFILER:
         return "the profiler covered a part of the run"
+    if rank in covered.partial:
+        return "its dump does not list the calls that had ended"
     if covered.imported_from and is_at_the_end and rank not in covered.ring_truncated:
         return "its dump was written before those of other ranks"
     if rank in covered.truncated and not covered.imported_from:
         return "its recording was truncated"
+    if covered.imported_from and rank not in covered.ring_truncated:
+        return _NOT_ENTERED
     return "its ring buffer holds only the latest calls"
+
+
+_NOT_ENTERED = (
+    "its flight recorder was reset, or did not enter them, such as gloo's monitored barriers and "
+    "NCCL's calls in CUDA graphs"
+)
 
 
 def not_compared(covered: Coverage) -> Iterator[Problem]:

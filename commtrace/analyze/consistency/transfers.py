@@ -79,7 +79,7 @@ def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
         pd.MultiIndex.from_frame(open_to_all[["group", "target"]])
     )
     from_dumps = covered.imported_from == FLIGHT_RECORDER  # the end of a dump is certain
-    incomplete = covered.ring_truncated if from_dumps else covered.truncated
+    incomplete = covered.ring_truncated | covered.partial if from_dumps else covered.truncated
     unsure = covered.unrecorded | incomplete | covered.dropping
     known = ~(ends["source"].isin(unsure) | ends["target"].isin(unsure))
     return ends[known & ~is_open & (transfers["peer"] >= 0)]

@@ -265,7 +265,7 @@ class Program:
         return self._quantized(self._chance.uniform(least, most))
 
     def _runs(self, axis: str, stream: int, issues: dict[int, float]) -> dict[int, Run]:
-        """When the members' kernels run: all end within a few µs of each other."""
+        """Runs of the members' kernels, which end within a few µs of each other."""
         starts = {rank: self._quantized(at + self._between(50, 450)) for rank, at in issues.items()}
         runs = {}
         for ranks in self._groups[axis]:

@@ -149,6 +149,57 @@ def test_a_launch_outside_of_calls_is_a_call_with_the_operator_around_it(tmp_pat
     assert row["payload_bytes"] == -1
 
 
+BATCHES = {
+    "annotation": ("nccl:coalesced", "user_annotation", {}),
+    "description": ("record_param_comms", "cpu_op", {"Collective name": "batch_op_issue"}),
+}
+
+
+def batch(closing: str, *before: str) -> Profile:
+    """Calls that the given event closes; it launches the kernel of all."""
+    profile = Profile(0)
+    for number, name in enumerate(before):
+        profile.call(name, f"c10d::{name}", 10 + 30 * number)
+    name, category, args = BATCHES[closing]
+    profile.span(name, category, 300, 30, **args)
+    profile.launched(EXCHANGE, 310, (400, 50), stream=20)
+    return profile
+
+
+@pytest.mark.parametrize("closing", BATCHES)
+def test_the_calls_of_a_batch_have_the_times_of_its_kernel(closing: str, tmp_path: Path) -> None:
+    frames = load(import_trace([write_profiles(tmp_path, [batch(closing, "send", "recv")])]))
+    assert frames.comm["kind"].tolist() == ["send", "recv"]
+    assert frames.comm["complete_ns"].tolist() == [BASE_NS + 450 * US] * 2
+    assert frames.comm["blocked_ns"].tolist() == [50 * US] * 2
+    assert frames.kernels["call_id"].tolist() == [0]
+    assert frames.run["kernels"] == "1 communication kernels, by launch: 1"
+
+
+def test_calls_that_launched_or_differ_are_not_in_the_batch(tmp_path: Path) -> None:
+    profile = Profile(0)
+    profile.call("send", "c10d::send", 10)
+    profile.launched(EXCHANGE, 20, (30, 5), stream=20)
+    profile.call("_allgather_base", "c10d::_allgather_base_", 60)
+    profile.call("recv", "c10d::recv_", 110)
+    profile.span("nccl:coalesced", "user_annotation", 300, 30)
+    profile.launched(EXCHANGE, 310, (400, 50), stream=20)
+    frames = load(import_trace([write_profiles(tmp_path, [profile])]))
+    ends = dict(zip(frames.comm["kind"], frames.comm["complete_ns"], strict=True))
+    assert ends == {
+        "send": BASE_NS + 35 * US,
+        "all_gather": -1,
+        "recv": BASE_NS + 450 * US,
+    }
+
+
+def test_a_batch_without_calls_is_a_call_of_its_own(tmp_path: Path) -> None:
+    frames = load(import_trace([write_profiles(tmp_path, [batch("annotation")])]))
+    assert frames.comm[["kind", "complete_ns"]].to_numpy().tolist() == [
+        [UNKNOWN, BASE_NS + 450 * US]
+    ]
+
+
 def test_each_kernel_that_a_graph_launches_is_a_call(tmp_path: Path) -> None:
     profile = Profile(0)
     profile.launched(GATHER, 15, (40, 5), (50, 7), runtime="cudaGraphLaunch")
