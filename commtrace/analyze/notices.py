@@ -238,7 +238,7 @@ def _unmatched(frames: Frames) -> str:
 
 def _note_of_calls(unknown: pd.DataFrame, comm: pd.DataFrame) -> tuple[str, str]:
     """Return the number of calls with a known value, and the kinds of those with an unknown one."""
-    kinds = ", ".join(sorted(map(str, unknown["kind"].unique())))
+    kinds = ", ".join(sorted({str(kind) or "kind not known" for kind in unknown["kind"].unique()}))
     return known_note(len(comm) - len(unknown), len(comm)), kinds
 
 

@@ -162,5 +162,5 @@ def _why_nothing(frames: Frames, comparison: Comparison) -> str:
     if num_calling == 1:
         return f"the calls of 1 of {world_size:,} ranks only"
     if comparison.is_complete:
-        return f"all {counted(comparison.num_alone, 'call')} are each {ALONE}"
-    return f"none of {counted(comparison.num_calls, 'call')} of {counted(num_calling, 'rank')}"
+        return f"{counted(comparison.num_alone, 'call')}, each {ALONE}"
+    return f"{counted(comparison.num_calls, 'call')} of {counted(num_calling, 'rank')}"

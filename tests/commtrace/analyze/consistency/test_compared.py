@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Frames, dict[str, int], str]] = {
     "no number": (
         run_of([call(rank=rank, id=n) for rank in range(2) for n in range(3)]),
         {UNNUMBERED: 6},
-        "not compared: none of 6 calls of 2 ranks",
+        "not compared: 6 calls of 2 ranks",
     ),
     "one rank of two": (
         run_of(calls_of([0], 4), ranks=[rank_row(0)], run={"world_size": 2} | PROFILE),
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Frames, dict[str, int], str]] = {
     "such a group alone": (
         run_of(calls_of([0, 1], 2, group="stream 7"), groups=[group("stream 7")], run=PROFILE),
         {AGREEING: 4},
-        "not compared: none of 4 calls of 2 ranks",
+        "not compared: 4 calls of 2 ranks",
     ),
     "transfers of a profile": (
         run_of(
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Frames, dict[str, int], str]] = {
             groups=[group("a", [0]), group("b", [1])],
         ),
         {},
-        "not compared: all 4 calls are each in a group of one rank",
+        "not compared: 4 calls, each in a group of one rank",
     ),
     "a group of one rank beside others": (
         run_of(
