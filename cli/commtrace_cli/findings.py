@@ -11,6 +11,7 @@ from rich.padding import Padding
 
 from commtrace.errors import unknown_name
 from commtrace.settings import FORMER_RULES
+from commtrace.units import counted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
@@ -117,8 +118,13 @@ def _following(table: pd.DataFrame, trace: Path) -> list[str]:
 def _print(
     frames: Frames, table: pd.DataFrame, rows: int, open_questions: Mapping[str, Sequence[str]]
 ) -> None:
+    from commtrace.analyze.findings import evaluated_note
+
     console = data_console()
-    console.print(Text(f"{len(table)} finding{'' if len(table) == 1 else 's'}", style="bold"))
+    console.print(Text(counted(len(table), "finding"), style="bold"))
+    note = evaluated_note(frames)
+    if table.empty and note:
+        console.print(Text(note, style="dim"))
     for row in table.head(rows).to_dict("records"):
         _print_one(console, frames, row)
     if len(table) > rows:

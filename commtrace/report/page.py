@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import Frames, Notice, load, notices_of
+from commtrace.analyze.findings import evaluated_note
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.atomic_write import atomic_write
@@ -100,6 +101,7 @@ def render_page(
         findings=finding_cards(answers),
         num_findings=len(answers.findings),
         unevaluated_rules=unevaluated_rules(answers),
+        evaluated_note=evaluated_note(frames),
         consistency_summary=found,
         notices=[notice.text for notice in all_notices if not notice.is_minor],
         facts=answers["facts"].to_dict("records"),
