@@ -2,7 +2,8 @@
 
 Only recorded ranks can be reported as missing from a call. A rank without a recording is a problem
 of its own. The trace has lost calls, which is no fault of the program, if they were dropped at the
-memory bound, or if a recording was cut off although the call missing from it went through.
+memory bound, if a profile ended before, or if a recording was cut off although the call missing
+from it went through.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from commtrace.analyze.consistency.coverage import PROFILER, Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.units import counted, text_of_ranks
+
+NOT_COMPARED = "not compared"
+"""Problem of calls that cannot be matched across ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,9 @@ def absences(covered: Coverage) -> list[Absence]:
             lost |= set(behind["rank"])
         number = _next_after(covered, group, (sure if len(sure) else behind)["last"].min())
         late = behind[behind["last"] < number]["rank"].tolist()
-        if set(late) & covered.truncated and _went_through(covered, group, number):
+        if covered.imported_from == PROFILER:  # which may end on each rank at another call
+            lost |= set(late)
+        elif set(late) & covered.truncated and _went_through(covered, group, number):
             lost |= set(late) & covered.truncated
         present = tuple(sorted(set(rows["rank"]) - set(late)))
         found.append(Absence(group, number, present, tuple(late), tuple(sorted(lost & set(late)))))
@@ -206,7 +212,7 @@ def not_compared(covered: Coverage) -> Iterator[Problem]:
         return
     num = sum(covered.unnumbered.values())
     yield Problem(
-        problem="not compared",
+        problem=NOT_COMPARED,
         is_fault=False,
         ranks=numbers_text(covered.unnumbered),
         found=f"{num} collectives",
