@@ -252,9 +252,13 @@ _STEP_ENDS = {
     "scheduler": "a step ends when step() of the LR scheduler returns",
     RECORDING: "the recording counts as one step",
 }
-_OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
+_OF_TIMES = (
+    *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),
+    "bandwidth",
+)
 _OF_WAITS = (
-    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "stragglers", "activity"),
+    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "start_skew", "stragglers"),
+    *("activity", "bandwidth"),
 )
 
 
@@ -278,7 +282,11 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
 MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (_OF_TIMES, _none_of("issue_ns", "The time of issue is unknown for all calls.")),
     (("by_source",), _none_of("source_file", "The source line is unknown for all calls.")),
-    (("sizes",), _none_of("payload_bytes", "The message size is unknown for all calls.")),
+    (
+        ("sizes", "bandwidth"),
+        _none_of("payload_bytes", "The message size is unknown for all calls."),
+    ),
+    (("bandwidth",), _none_of("complete_ns", "The time of completion is unknown for all calls.")),
     (
         ("by_region",),
         _none_of("region", "No regions were marked: rec.region(name) labels calls."),
@@ -286,7 +294,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_axis",), _no_axes),
     (("by_group",), _none_of("group", "The process group is unknown for all calls.")),
     (("matrix",), _no_routes),
-    (("skew",), _only_transfers),
+    (("skew", "start_skew"), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),
     (("findings",), _unanswered_rules),
     (("findings",), _muted_findings),

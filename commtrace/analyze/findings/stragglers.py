@@ -13,6 +13,7 @@ import pandas as pd
 from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
 from commtrace.analyze.findings.finding import Finding, Rule, lacks_steps
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.lateness import main_reasons
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.stragglers import delayed_calls
 from commtrace.units import text_of_duration
@@ -32,7 +33,7 @@ def stragglers(frames: Frames) -> list[Finding]:
             Finding(
                 title=f"Rank {rank} delays the other ranks, by "
                 f"{text_of_duration(own['delay_ns'].sum())} in {len(own)} calls; {part:.0%} of it "
-                f"before {place}{_works(worst)}.",
+                f"before {place}{_because(worst)}.",
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",
                 rows=worst.index,
@@ -52,7 +53,7 @@ def stalls(frames: Frames) -> list[Finding]:
             title=f"Rank {rank} stalled the other ranks {_times(len(own))}, for "
             f"{text_of_duration(own['delay_ns'].sum())}: before "
             f"{_worst_place(frames, own.head(1))[0]}, in step {own['step'].iloc[0]}"
-            f"{_works(own.head(1))}.",
+            f"{_because(own.head(1))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
             rows=own.index,
@@ -149,6 +150,17 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
     kind, phase, module, file, line = calls.loc[worst.index[0]]
     text = f"{kind} in {phase or 'other'}{f' of {module}' if module else ''}"
     return (f"{text} ({file}:{line})" if file else text), worst
+
+
+def _because(events: pd.DataFrame) -> str:
+    """Describe the reason of most of the delay; without one, the time since the previous call."""
+    main = main_reasons(events.assign(every=0), ["every"]).iloc[0]
+    if not main["reason"]:
+        return _works(events)
+    calls = int((events["reason"] == main["reason"]).sum())
+    excess = text_of_duration(main["excess_ns"] / calls)
+    per_call = " per call" if calls > 1 else ""
+    return f"; reason: {main['reason']}, {excess} longer{per_call} than the others"
 
 
 def _works(events: pd.DataFrame) -> str:
