@@ -52,7 +52,7 @@ REASON_COLUMNS = (
 )
 """Columns of tables that have the reason of one collective's straggler."""
 
-NO_EARLIER = "not all members have an earlier call in the trace"
+NO_EARLIER = "a member has no earlier call"
 NO_OTHER_KERNELS = "the trace has no other kernels of the device"
 MIXED = "its members ran on devices and on hosts"
 NO_LAUNCH = "the launch of its kernel is not in the trace"
@@ -164,7 +164,7 @@ class Lateness:
     def sentence(self) -> str:
         """Return the reason in words, or the cause for which it is unknown."""
         if not self.reason:
-            return f"rank {self.rank} was late, for a reason that is unknown: {self.unknown}"
+            return f"rank {self.rank} was late; reason unknown: {self.unknown}"
         excess, usual = map(text_of_duration, (self.excess_ns, self.usual_ns))
         amounts = f"{excess} beyond the others' median of {usual}"
         return f"rank {self.rank} was late: {self.reason}, {amounts}"

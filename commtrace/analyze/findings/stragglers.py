@@ -153,14 +153,16 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
 
 
 def _because(events: pd.DataFrame) -> str:
-    """Describe the reason of most of the delay; without one, the time since the previous call."""
-    main = main_reasons(events.assign(every=0), ["every"]).iloc[0]
-    if not main["reason"]:
+    """Describe the reason of most of the delay, with the mean excess, weighted by delay.
+
+    Without a reason, the time since the previous call is described.
+    """
+    (reason,) = main_reasons(events.assign(every=0), ["every"])["reason"]
+    if not reason:
         return _works(events)
-    calls = int((events["reason"] == main["reason"]).sum())
-    excess = text_of_duration(main["excess_ns"] / calls)
-    per_call = " per call" if calls > 1 else ""
-    return f"; reason: {main['reason']}, {excess} longer{per_call} than the others"
+    known = events[events["reason"] == reason]
+    excess = (known["excess_ns"] * known["delay_ns"]).sum() / known["delay_ns"].sum()
+    return f"; reason: {reason}, {text_of_duration(excess)} longer than the others"
 
 
 def _works(events: pd.DataFrame) -> str:

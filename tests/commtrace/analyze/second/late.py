@@ -61,7 +61,7 @@ def _reason(
 ) -> tuple[str, float, float, str]:
     begins = _begins(run, group, number, calls)
     if None in begins:
-        return "", NAN, NAN, "not all members have an earlier call in the trace"
+        return "", NAN, NAN, "a member has no earlier call"
     measured = [_uses(run, call, begin) for call, begin in zip(calls, begins, strict=True)]
     clocks = {clock for clock, _ in measured}
     if "lone" in clocks:
