@@ -10,23 +10,82 @@ import pandas as pd
 
 from commtrace.analyze.arrivals import blocked_parts, end_ns
 from commtrace.analyze.frame import Frames
+from commtrace.schema import COMPUTE
 
 
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
     """Return `row rank step start end` of each interval in which a call blocked its rank.
 
-    These are the call itself and the wait for it, as far as they are blocked (`blocked_parts`).
+    Of a call on a device, these are the periods in which no kernel computes, if the trace has its
+    kernels. Otherwise they are the call itself and the wait for it, as far as they are blocked
+    (`blocked_parts`).
     """
     comm = frames.comm
     known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0)]
+    on_device = _without_computation(frames, known)
+    known = known[~known.index.isin(on_device["row"])]
     begin = known["issue_ns"] - frames.start_ns
     end = end_ns(known) - frames.start_ns
     in_call, _, began_waiting = blocked_parts(known, begin)
     shared = {"row": known.index, "rank": known["rank"], "step": known["step"]}
     calls = pd.DataFrame({**shared, "start": begin, "end": begin + in_call})
     waits = pd.DataFrame({**shared, "start": began_waiting, "end": end})
-    both = pd.concat([calls, waits], ignore_index=True)
-    return both[both["end"] > both["start"]].reset_index(drop=True)
+    every = pd.concat([calls, waits, on_device], ignore_index=True)
+    return every[every["end"] > every["start"]].reset_index(drop=True)
+
+
+def _without_computation(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:
+    """Return `row rank step start end` of parts of calls in which their device does not compute.
+
+    A call is left out if these parts do not add up to its blocked time, as in a part of a run,
+    which lacks kernels.
+    """
+    base = frames.start_ns
+    computing = frames.kernels[frames.kernels["category"] == COMPUTE]
+    busy = pd.DataFrame(
+        {
+            "rank": computing["rank"],
+            "device": computing["device"].astype(object),
+            "start": computing["start_ns"] - base,
+            "end": computing["start_ns"] + computing["duration_ns"] - base,
+        }
+    )
+    by = ["rank", "device"]
+    busy_of = {key: of_device for key, of_device in merged(busy, by).groupby(by)}
+    has_kernels = calls["rank"].isin(frames.kernels["rank"].unique())
+    calls = calls[has_kernels & (calls["stream"] >= 0)]
+    calls = calls.assign(device=calls["device"].astype(object))
+    parts = [
+        _gaps(busy_of[key] if key in busy_of else busy.head(0), of_device, base)
+        for key, of_device in calls.groupby(by)
+    ]
+    found = pd.concat([calls[["rank", "step"]].head(0).assign(row=0, start=0, end=0), *parts])
+    lasts = (found["end"] - found["start"]).groupby(found["row"]).sum()
+    fits = lasts.index[lasts == calls["blocked_ns"].reindex(lasts.index)]
+    return found[found["row"].isin(fits)].reset_index(drop=True)
+
+
+def _gaps(busy: pd.DataFrame, calls: pd.DataFrame, base: int) -> pd.DataFrame:
+    """Return `row rank step start end` of the parts of calls outside of disjoint intervals."""
+    first, last = calls["issue_ns"].to_numpy() - base, calls["complete_ns"].to_numpy() - base
+    starts, ends = busy["start"].to_numpy(), busy["end"].to_numpy()
+    # Gap n is the one before interval n.
+    begin = np.searchsorted(ends, first, side="right")
+    num = np.maximum(np.searchsorted(starts, last, side="left") - begin + 1, 0)
+    call = np.repeat(np.arange(len(calls)), num)
+    gap = np.arange(num.sum()) - np.repeat(np.cumsum(num) - num, num) + begin[call]
+    opens = np.maximum(np.append(first.min(), ends)[gap], first[call])
+    closes = np.minimum(np.append(starts, last.max())[gap], last[call])
+    own = calls.iloc[call]
+    return pd.DataFrame(
+        {
+            "row": own.index,
+            "rank": own["rank"].to_numpy(),
+            "step": own["step"].to_numpy(),
+            "start": opens,
+            "end": np.maximum(opens, closes),
+        }
+    )
 
 
 def spans(frames: Frames) -> pd.DataFrame:

@@ -39,7 +39,7 @@ _KIND_OF = {
 NO_COMMUNICATION = frozenset({"wait", "init", "split", "new_window", "start_coalescing"})
 """Entries listed among collectives that send nothing."""
 
-COALESCED = frozenset({"coalesced", "end_coalescing"})
+COALESCED = frozenset({"coalesced", "end_coalescing", "batch_op_issue"})
 """Entries that close a batch of separately listed calls."""
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})

@@ -15,6 +15,8 @@ from commtrace.importers import import_trace
 from dtensor_core.testing import run_processes
 from dtensor_core.testing.pool import _pool
 from tests.commtrace.importers.dumps import Dump
+from tests.commtrace.importers.tracked import fields_of
+from tests.docs.exchange import PROFILES, documented
 
 NUM_RANKS = 2
 
@@ -115,3 +117,9 @@ def test_made_up_dumps_have_the_fields_of_real_ones(recorded: Path) -> None:
         "state": str,
         "is_p2p": bool,
     }
+
+
+def test_the_page_names_every_field_of_a_profile(recorded: Path) -> None:
+    document = json.loads((recorded / "trace0.json").read_text())
+    complete = [each for each in document.pop("traceEvents") if each["ph"] == "X"]
+    assert fields_of([document, complete]) <= set(documented(PROFILES).fields)
