@@ -30,7 +30,7 @@ from commtrace.schema import Column
 from commtrace.units import NANOSECONDS_PER_SECOND
 
 LINK, BEST = "link", "best"
-"""Values of column `reference`."""
+"""Values of column `reference_is`."""
 
 
 def _speed(name: str, meaning: str, title: str) -> Column:
@@ -88,7 +88,7 @@ COLUMNS = (
     _speed("best_busbw", "highest busbw after arrival of a collective of the row", "Best busbw"),
     _speed("reference", "speed of the link, or best busbw of kind and group", "Reference"),
     Column(
-        "reference",
+        "reference_is",
         str,
         "",
         f"{LINK} if the settings give the speed of the group's link, else {BEST}",
@@ -221,7 +221,7 @@ def _with_reference(frames: Frames, table: pd.DataFrame) -> pd.DataFrame:
     reference = link.fillna(best)
     return table.assign(
         reference_bytes_per_s=reference,
-        reference=np.where(link.notna(), LINK, np.where(best.notna(), BEST, "")),
+        reference_is=np.where(link.notna(), LINK, np.where(best.notna(), BEST, "")),
         share_of_reference=table["busbw_after_arrival_bytes_per_s"] / reference,
     )
 
@@ -234,8 +234,8 @@ BANDWIDTH = Analysis(
     COLUMNS,
     topic="What",
     shown=(
-        "kind group mesh_axis from_bytes algorithm protocol num_calls num_after_arrival "
-        "busbw_bytes_per_s busbw_after_arrival_bytes_per_s median_busbw_bytes_per_s "
-        "best_busbw_bytes_per_s share_of_reference"
+        "kind group from_bytes busbw_after_arrival_bytes_per_s busbw_bytes_per_s "
+        "share_of_reference mesh_axis algorithm protocol num_calls num_after_arrival "
+        "median_busbw_bytes_per_s best_busbw_bytes_per_s"
     ),
 )

@@ -52,13 +52,14 @@ REASON_COLUMNS = (
 )
 """Columns of tables that have the reason of one collective's straggler."""
 
-NO_EARLIER = "a member has no earlier call"
+NO_BEGIN = "the begin of a member's recording is unknown"
 NO_OTHER_KERNELS = "the trace has no other kernels of the device"
 MIXED = "its members ran on devices and on hosts"
 NO_LAUNCH = "the launch of its kernel is not in the trace"
 NO_BLOCKED_TIME = "the blocked time of earlier calls is unknown"
+ALREADY = "it was late already where the comparison begins"
 NO_CAUSE = "no use of time explains half of the delay"
-UNKNOWN = (NO_EARLIER, NO_OTHER_KERNELS, MIXED, NO_LAUNCH, NO_BLOCKED_TIME, NO_CAUSE)
+UNKNOWN = (NO_BEGIN, NO_OTHER_KERNELS, MIXED, NO_LAUNCH, NO_BLOCKED_TIME, ALREADY, NO_CAUSE)
 
 _BY_USE = {
     "compute": COMPUTE,
@@ -94,17 +95,17 @@ def lateness(frames: Frames) -> pd.DataFrame:
     calls = calls[calls["collective"].isin(late.index)]
     begin = begin_of(frames, calls)
     calls, begin = calls[begin.notna()], begin[begin.notna()]
-    uses = uses_before(frames, calls, begin).assign(issue=calls["issue"])
+    uses = uses_before(frames, calls, begin).assign(begin=begin, issue=calls["issue"])
     incomparable = _incomparable(uses["clock"], calls["collective"])
     is_compared = ~calls["collective"].isin(incomparable.index)
     calls, uses = calls[is_compared], uses[is_compared]
     is_late = calls.index.isin(late)
     others = uses[~is_late].groupby(calls.loc[~is_late, "collective"])
-    usual = others[[*_BY_USE, *PARTS, "issue"]].median()
+    usual = others[[*_BY_USE, *PARTS, "begin", "issue"]].median()
     own = uses[is_late].set_axis(calls.loc[is_late, "collective"]).loc[usual.index]
     found = _reasons(own[usual.columns] - usual, usual).reindex(late.index)
     found["reason"] = found["reason"].fillna("")
-    found["unknown"] = found["unknown"].fillna(incomparable).fillna(NO_EARLIER)
+    found["unknown"] = found["unknown"].fillna(incomparable).fillna(NO_BEGIN)
     return found.set_axis(pd.Index(late, name="row"))
 
 
@@ -129,8 +130,10 @@ def _reasons(excess: pd.DataFrame, usual: pd.DataFrame) -> pd.DataFrame:
         # Kernels that the others' streams have too are the program's own computation.
         is_usual = (part == "stream_compute") & (usual[part].to_numpy() > 0)
         reason[is_part & ~is_usual] = _BY_PART[part]
-    explains = (over > 0) & (2 * over >= excess["issue"].to_numpy())
-    reason = np.where(explains, reason, NO_CAUSE)
+    delay = excess["issue"].to_numpy()
+    is_already = 2 * excess["begin"].to_numpy() >= delay
+    explains = (over > 0) & (2 * over >= delay)
+    reason = np.where(explains, reason, np.where(is_already, ALREADY, NO_CAUSE))
     is_known = np.isin(reason, [*REASONS])
     return pd.DataFrame(
         {

@@ -3,8 +3,8 @@
 The skew of a collective is the time from the arrival of its first member to that of its last one;
 only collectives with the calls of all members in the trace count. The straggler is the member for
 which others waited. Its reason is the use of time on which it spent the most beyond the median of
-the other members, counted since the group's previous collective that all of them had completed, or,
-without one, since each rank's previous calls:
+the other members, counted since the group's previous collective that all of them had completed;
+without one, since each rank's previous calls or since its recording began:
 
     longer compute             kernels computed longer on its device
     memory copies              copies ran longer on its device
@@ -88,7 +88,7 @@ START_SKEW = Analysis(
     COLUMNS,
     topic="Who waits",
     shown=(
-        "kind group mesh_axis number step first_rank straggler call skew_ns wait_ns "
-        "reason excess_ns unknown"
+        "kind group number straggler skew_ns reason excess_ns call wait_ns first_rank step "
+        "mesh_axis unknown"
     ),
 )

@@ -1,8 +1,9 @@
 """Time of each member before it arrives at a collective, by use.
 
 It begins with the last collective of the group that needs every rank and that all members have
-completed; if there is none, with the end of the rank's preceding calls. Until the arrival, each
-nanosecond has one use, the first of its list that holds.
+completed; if there is none, with the end of the rank's preceding calls; and if a member has none,
+with the start of the rank's recording. Until the arrival, each nanosecond has one use, the first of
+its list that holds.
 
 On a device of which the trace has kernels:
 
@@ -70,8 +71,11 @@ def begin_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     """
     begin = _last_in_common(frames, calls)
     alone = previous_end(frames).reindex(calls.index)
-    has_alone = alone.notna().groupby(calls["collective"]).transform("all")
-    begin = begin.fillna(alone.where(has_alone))
+    start = frames.ranks.drop_duplicates("rank").set_index("rank")["start_ns"]
+    recorded = calls["rank"].map(start[start >= 0]) - frames.start_ns
+    for known in (alone, recorded.astype("float64")):
+        is_known = known.notna().groupby(calls["collective"]).transform("all")
+        begin = begin.fillna(known.where(is_known))
     return begin.clip(upper=calls["issue"].astype("float64"))
 
 

@@ -128,12 +128,12 @@ def reference_lines(table: pd.DataFrame) -> list[Reference]:
     are several links.
     """
     known = table[table["reference_bytes_per_s"].notna()]
-    links = known[known["reference"] == LINK].groupby("reference_bytes_per_s")["mesh_axis"]
+    links = known[known["reference_is"] == LINK].groupby("reference_bytes_per_s")["mesh_axis"]
     found = []
     for speed, names in links:
         axes = f" of {_listed(names)}" if links.ngroups > 1 and _listed(names) else ""
         found.append(Reference(f"link{axes}", float(str(speed))))
-    best = known[known["reference"] == BEST].groupby("kind")["reference_bytes_per_s"].max()
+    best = known[known["reference_is"] == BEST].groupby("kind")["reference_bytes_per_s"].max()
     found += [Reference(f"best {kind}", speed, str(kind)) for kind, speed in best.items()]
     return sorted(found, key=lambda each: -each.speed)
 

@@ -24,6 +24,7 @@ from commtrace.analyze.notices import notices_of
 from commtrace.report import write_report
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile import Trace, trace_of_rows
+from tests.commtrace.analyze.device_rows import device_trace
 from tests.commtrace.analyze.rows import (
     START_NS,
     accumulated,
@@ -94,6 +95,7 @@ SHORT = {
     "in turn": late_trace(late_in_turn),
     "accumulated": trace_of(accumulated(by_hand=True), num_ranks=1),
     "random": random_trace(0),
+    "device": device_trace(0),
 }
 
 

@@ -13,6 +13,7 @@ from commtrace.analyze.findings import findings
 from commtrace.analyze.lateness import REASONS, UNKNOWN, lateness, lateness_at
 from commtrace.analyze.start_skew import COLUMNS, MOST_COLLECTIVES, start_skew
 from commtrace.analyze.stragglers import stragglers
+from commtrace.analyze.time_window import of_steps
 from tests.commtrace.analyze.device_rows import CALL_STREAM, kernel, numbered
 from tests.commtrace.analyze.rows import START_NS, call, group, late_trace, rank_row, run_of, step
 
@@ -210,11 +211,34 @@ def test_a_trace_that_does_not_show_the_reason_says_so(work: Work, unknown: str)
     assert row["straggler"] == LATE
 
 
-def test_the_first_call_of_a_run_has_no_reason() -> None:
-    comm = [call(rank=rank, id=0, seq=0, at=50 * rank, until=99, blocked_ns=9) for rank in (0, 1)]
-    (row,) = start_skew(run_of(comm)).to_dict("records")
+FIRST = [
+    call(rank=rank, id=1, seq=0, at=50 + 90 * rank, until=199, blocked_ns=9) for rank in (0, 1)
+]
+
+
+def test_the_first_call_of_a_run_is_compared_since_the_recording_began() -> None:
+    (row,) = start_skew(run_of(FIRST)).to_dict("records")
+    assert (row["reason"], row["excess_ns"], row["usual_ns"]) == ("longer work", 90, 50)
+    times = {"at": 60, "until": 130, "call_ns": 70, "blocked_ns": 70}
+    one_has_another = [call(rank=1, id=0, group="alone", seq=0, **times)]
+    groups = [group("g"), group("alone", [1])]
+    (row,) = start_skew(run_of([*FIRST, *one_has_another], groups=groups)).to_dict("records")
+    assert (row["reason"], row["excess_ns"], row["usual_ns"]) == ("blocked in another group", 70, 0)
+
+
+def test_a_rank_whose_recording_began_later_was_late_already() -> None:
+    ranks = [rank_row(0), rank_row(1, start_ns=START_NS + 80)]
+    (row,) = start_skew(run_of(FIRST, ranks=ranks)).to_dict("records")
     assert (row["reason"], row["unknown"]) == (
-        "", "a member has no earlier call",
+        "", "it was late already where the comparison begins",
+    )  # fmt: skip
+
+
+def test_the_first_call_has_no_reason_if_the_begin_of_a_recording_is_unknown() -> None:
+    ranks = [rank_row(0), rank_row(1, start_ns=-1)]
+    (row,) = start_skew(run_of(FIRST, ranks=ranks)).to_dict("records")
+    assert (row["reason"], row["unknown"]) == (
+        "", "the begin of a member's recording is unknown",
     )  # fmt: skip
 
 
@@ -234,7 +258,7 @@ def test_a_clock_that_is_off_is_no_reason() -> None:
         for rank in range(2) for n in range(2)
     ]  # fmt: skip
     table = start_skew(run_of(comm)).set_index("number")
-    assert table.loc[1, "unknown"] == "no use of time explains half of the delay"
+    assert table.loc[1, "unknown"] == "it was late already where the comparison begins"
 
 
 def test_two_small_reasons_are_none() -> None:
@@ -302,10 +326,12 @@ def test_a_part_of_a_run_has_the_reasons_that_it_shows() -> None:
     assert late.sentence() == (
         "rank 1 was late: longer compute, 3 µs beyond the others' median of 3.89 µs"
     )
-    first = [call(rank=rank, id=0, seq=0, at=50 * rank, until=99, blocked_ns=9) for rank in (0, 1)]
-    unknown = lateness_at(run_of(first), 0)
+    ranks = [rank_row(0), rank_row(1, start_ns=-1)]
+    unknown = lateness_at(run_of(FIRST, ranks=ranks), 0)
     assert unknown is not None
-    assert unknown.sentence() == ("rank 1 was late; reason unknown: a member has no earlier call")
+    assert unknown.sentence() == (
+        "rank 1 was late; reason unknown: the begin of a member's recording is unknown"
+    )
 
 
 def test_stragglers_name_the_reason_of_most_of_their_delay() -> None:
@@ -338,3 +364,15 @@ def test_the_finding_names_the_reason() -> None:
 
 def test_reasons_and_causes_are_distinct() -> None:
     assert len({*REASONS, *UNKNOWN}) == len(REASONS) + len(UNKNOWN)
+
+
+def test_a_part_of_a_run_has_the_reasons_of_the_whole() -> None:
+    """All but the first collective of the part have the same calls before them."""
+    frames = load(late_trace(lambda n, rank: 100 * n * (rank == n % 3)))
+    names = ["number", "call", "reason", "excess_ns"]
+    whole = start_skew(frames).set_index("number")
+    part = start_skew(of_steps(frames, 1, 1))
+    assert len(part) == 10
+    for row in part[part["number"] > 10][names].to_dict("records"):
+        number = row.pop("number")
+        assert whole.loc[number, names[1:]].to_dict() == row

@@ -102,7 +102,7 @@ def test_bandwidth_is_compared_with_the_link_that_is_given(run: Run, tmp_path: P
     page = data(path.read_text(encoding="utf-8"))
     assert references(page["patterns"]["bandwidth"]) == ["link 50 GB/s"]
     (table,) = (each for each in page["tables"] if each["name"] == "bandwidth")
-    assert table["data"]["reference"]["strings"] == ["link"]
+    assert table["data"]["reference_is"]["strings"] == ["link"]
     with pytest.raises(UsageError, match="cannot use the speed of a link"):
         run.bandwidth(link="fast")
     with pytest.raises(UsageError, match="cannot use the speed of a link"):

@@ -60,8 +60,6 @@ def _reason(
     run: Run, group: str, number: int, calls: list[Any], late: Any
 ) -> tuple[str, float, float, str]:
     begins = _begins(run, group, number, calls)
-    if None in begins:
-        return "", NAN, NAN, "a member has no earlier call"
     measured = [_uses(run, call, begin) for call, begin in zip(calls, begins, strict=True)]
     clocks = {clock for clock, _ in measured}
     if "lone" in clocks:
@@ -79,6 +77,11 @@ def _reason(
     use = max(REASONS, key=lambda name: over[name])
     delay = median(late.issue_ns - call.issue_ns for call in calls if call.rank != late.rank)
     if over[use] <= 0 or 2 * over[use] < delay:
+        pairs = list(zip(calls, begins, strict=True))
+        begin = next(begin for call, begin in pairs if call.rank == late.rank)
+        later = median(begin - each for call, each in pairs if call.rank != late.rank)
+        if 2 * later >= delay:
+            return "", NAN, NAN, "it was late already where the comparison begins"
         return "", NAN, NAN, "no use of time explains half of the delay"
     reason = REASONS[use]
     if use in PARTS:
@@ -90,8 +93,8 @@ def _reason(
     return reason, float(over[use]), float(usual[use]), ""
 
 
-def _begins(run: Run, group: str, number: int, calls: list[Any]) -> list[int | None]:
-    """End of the last collective in common, else of each rank's earlier calls."""
+def _begins(run: Run, group: str, number: int, calls: list[Any]) -> list[int]:
+    """End of the last collective in common, else of each rank's earlier calls, else the start."""
     for before in range(number - 1, -1, -1):
         for kind in EVERYONE:
             ends = {
@@ -101,15 +104,16 @@ def _begins(run: Run, group: str, number: int, calls: list[Any]) -> list[int | N
             }
             if all(ends.get(call.rank, math.inf) <= call.issue_ns for call in calls):
                 return [ends[call.rank] for call in calls]
-    found: list[int | None] = []
+    found = []
     for call in calls:
         earlier = [
             run.end(each)
             for each in run.comm
             if each.rank == call.rank and each.id < call.id and each.issue_ns >= 0
         ]
-        found.append(min(max(earlier), call.issue_ns) if earlier else None)
-    return [None] * len(calls) if None in found else found
+        found.append(min(max(earlier, default=-1), call.issue_ns))
+    starts = [min(run.ranks[call.rank].start_ns, call.issue_ns) for call in calls]
+    return starts if -1 in found else found
 
 
 def _uses(run: Run, call: Any, begin: int) -> tuple[str, Uses]:

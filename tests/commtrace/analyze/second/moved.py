@@ -100,6 +100,6 @@ def bandwidth(run: Run) -> list[dict[str, Any]]:
         ]
         best = max((rate for rate in best if rate == rate), default=NAN)
         row["reference_bytes_per_s"] = best
-        row["reference"] = "best" if best == best else ""
+        row["reference_is"] = "best" if best == best else ""
         row["share_of_reference"] = row["busbw_after_arrival_bytes_per_s"] / best
     return found
