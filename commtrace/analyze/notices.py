@@ -206,6 +206,25 @@ def _none_of(column: str, text: str) -> NoticeCheck:
     return rule
 
 
+def _no_kernels(frames: Frames) -> str:
+    if len(frames.kernels):
+        return ""
+    return (
+        "There are no kernels of a device in this trace: only imported traces of torch.profiler "
+        "have them."
+    )
+
+
+def _unlaunched(frames: Frames) -> str:
+    unknown = int((frames.kernels["launch_ns"] < 0).sum())
+    if not unknown:
+        return ""
+    return (
+        f"The launch of {unknown:,} of {len(frames.kernels):,} kernels is unknown, so the reason "
+        "of the idle time before them is, too."
+    )
+
+
 def _no_routes(frames: Frames) -> str:
     if frames.num_ranks < 2 or not len(frames.comm) or len(matrix(frames)):
         return ""
@@ -255,6 +274,7 @@ _STEP_ENDS = {
 _OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
 _OF_WAITS = (
     *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "stragglers", "activity"),
+    "gpu_time",
 )
 
 
@@ -286,6 +306,8 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_axis",), _no_axes),
     (("by_group",), _none_of("group", "The process group is unknown for all calls.")),
     (("matrix",), _no_routes),
+    (("gpu_time", "kernel_patterns"), _no_kernels),
+    (("gpu_time",), _unlaunched),
     (("skew",), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),
     (("findings",), _unanswered_rules),

@@ -3,7 +3,8 @@
 A collective is included with all of its members or not at all, so that waits stay known: it is
 included if any member's call touches the window. The recorded time of ranks and steps is clipped to
 the window, so that shares refer to it. Consistency across ranks cannot be judged from a part; it is
-checked on the entire run.
+checked on the entire run. Kernels are those that touch the window, and the next one of each stream,
+whose launch explains the idle time before it.
 """
 
 from __future__ import annotations
@@ -103,9 +104,22 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
         run={**frames.run, "part": description},
         comm=comm,
         ops=ops[in_ops].reset_index(drop=True),
+        kernels=_kernels_of(frames.kernels, first, last),
         steps=steps[in_steps].reset_index(drop=True),
         ranks=ranks,
     )
+
+
+def _kernels_of(kernels: pd.DataFrame, first: int, last: int) -> pd.DataFrame:
+    """Return the kernels between two instants, and the next one of each stream."""
+    start = kernels["start_ns"]
+    touches = (start < last) & (start + kernels["duration_ns"] > first)
+    later = kernels[start >= last].sort_values("start_ns", kind="stable")
+    follows = later.drop_duplicates(["rank", "device", "stream"]).index
+    part = kernels[touches | kernels.index.isin(follows)].reset_index(drop=True)
+    for name in part.columns[part.dtypes == "category"]:
+        part[name] = part[name].cat.remove_unused_categories()
+    return part
 
 
 def _renumbered(frames: Frames, selected: pd.Series) -> pd.Series:

@@ -34,8 +34,13 @@ def tables(answers: Answers, store: CallStore) -> list[dict[str, Any]]:
         {"topic": topic} | _table(answers, analysis, store)
         for topic in TOPICS
         for analysis in CATALOG.values()
-        if analysis.topic == topic
+        if analysis.topic == topic and is_shown(analysis, answers.frames)
     ]
+
+
+def is_shown(analysis: Analysis, frames: Frames) -> bool:
+    """Return whether the run has the table of the schema that an analysis needs."""
+    return not analysis.needs or len(getattr(frames, analysis.needs)) > 0
 
 
 def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, Any]:
@@ -69,6 +74,7 @@ def _description(column: Column) -> dict[str, Any]:
         "unit": "ns since start" if column.unit == INSTANT else column.unit,
         "type": column.type.__name__,
         "meaning": column.meaning,
+        **({"minus": column.minus} if column.minus else {}),
     }
 
 
@@ -81,8 +87,8 @@ def _values(values: pd.Series, column: Column, frames: Frames) -> Any:
         return [None if value != value else value for value in values.tolist()]
     if column.unit == INSTANT:
         values = (values - frames.start_ns).where(values >= 0, column.missing)
-    # -1 stands for the time outside of steps and is no missing value.
-    may_lack = column.name not in ("step",)
+    # -1 of some columns is a value, such as the time outside of steps.
+    may_lack = column.name not in ("step",) and not column.minus
     return [None if may_lack and value == column.missing else value for value in values.tolist()]
 
 
