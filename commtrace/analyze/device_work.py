@@ -161,7 +161,7 @@ def devices(frames: Frames) -> Iterator[Device]:
     }
     for rank, of_rank in table.groupby("rank"):
         counts = of_rank["device"].value_counts()
-        of_steps = steps.get(rank, frames.timed_steps.head(0)).sort_values("step")
+        of_steps = (steps[rank] if rank in steps else frames.timed_steps[:0]).sort_values("step")
         edges = recorded.get(rank, (0, np.iinfo("int64").max))
         for name in sorted(counts.index[:MOST_DEVICES]):
             rows = of_rank[of_rank["device"] == name]

@@ -129,15 +129,11 @@ def _working(
 ) -> dict[str, np.ndarray]:
     """Return the busy parts of each window, of one stream's `work` or of the device as a whole."""
     own = on_device if work is None else work.covered()
+    sent = {sort: covered for sort, covered in own.items() if sort in _SENDS}
     found = _in_order(device, own)
-    if work is None:
-        exposed = {name: found[name] for name in _COMMUNICATION}
-        communicating = _in_order(device, {sort: own[sort] for sort in own if sort in _SENDS})
-    else:
-        behind = {sort: own[sort] for sort in own if sort in _SENDS}
-        exposed = _in_order(device, behind | {COMPUTING: on_device.get(COMPUTING, NOTHING)})
-        communicating = found
-    both = sum(communicating[name] - exposed[name] for name in _COMMUNICATION)
+    exposed = _in_order(device, sent | {COMPUTING: on_device.get(COMPUTING, NOTHING)})
+    communicating = _in_order(device, sent) if work is None else found
+    both = np.sum([communicating[name] - exposed[name] for name in _COMMUNICATION], axis=0)
     parts = found | {name: exposed[name] for name in _COMMUNICATION} | {CONCURRENT: both}
     return {f"{name}_ns": lasts for name, lasts in parts.items()}
 
@@ -145,7 +141,7 @@ def _working(
 def _in_order(device: Device, covered: Mapping[int, Covered]) -> dict[str, np.ndarray]:
     """Return the time of each sort in each window, while none of the sorts before it runs."""
     total, before = NOTHING, np.zeros(len(device.steps) + 1, dtype="int64")
-    found = dict.fromkeys(_NAMES, before)
+    found: dict[str, np.ndarray] = {name: before for name in _NAMES}
     for sort, name in zip(SORTS, _NAMES, strict=True):
         if sort in covered:
             total = total.joined(covered[sort])
