@@ -229,12 +229,16 @@ def _work(frames: Frames) -> pd.DataFrame:
 
 def _arrival(frames: Frames, kernels: pd.DataFrame) -> pd.Series:
     """Return the arrival of the last peer at each kernel's call; -1 if unknown."""
-    known = arrivals(frames)
-    of_call = pd.Series(
-        known["arrival_ns"].to_numpy(), index=pd.MultiIndex.from_frame(known[["rank", "id"]])
-    )
-    of_call = of_call[~of_call.index.duplicated()]
-    calls = pd.MultiIndex.from_frame(kernels[["rank", "call_id"]])
-    place = of_call.index.get_indexer(calls)
-    found = np.where(place >= 0, np.append(of_call.to_numpy(), -1)[place], -1)
-    return pd.Series(found, index=kernels.index).mask(kernels["call_id"] < 0, -1)
+    row = rows_of_calls(frames, kernels)
+    arrival = np.append(arrivals(frames)["arrival_ns"].to_numpy(), -1)
+    return pd.Series(arrival[row], index=kernels.index)
+
+
+def rows_of_calls(frames: Frames, kernels: pd.DataFrame) -> np.ndarray:
+    """Return the row in table `comm` of each kernel's call; -1 if it has none."""
+    ids = pd.MultiIndex.from_frame(frames.comm[["rank", "id"]])
+    is_first = ~ids.duplicated()
+    of_kernels = pd.MultiIndex.from_frame(kernels[["rank", "call_id"]])
+    place = ids[is_first].get_indexer(of_kernels)
+    is_known = (place >= 0) & (kernels["call_id"] >= 0).to_numpy()
+    return np.where(is_known, np.append(np.flatnonzero(is_first), -1)[place], -1)

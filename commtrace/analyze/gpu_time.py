@@ -163,45 +163,62 @@ def _idle(device: Device, busy: Covered, work: Work) -> dict[str, np.ndarray]:
     }
 
 
+def shares(table: pd.DataFrame) -> dict[str, float]:
+    """Return each part as a fraction of the time of all devices; empty if there are none.
+
+    The time is that of the steps, or, if there are none, the recorded time.
+    """
+    rows = _whole(table)
+    lasted = rows["duration_ns"].astype("float64").sum()
+    if not lasted:
+        return {}
+    return {name: rows[f"{name}_ns"].astype("float64").sum() / lasted for name in PARTS}
+
+
 def summary(table: pd.DataFrame) -> str:
     """Return in a sentence where the time of all devices goes; empty if there are none.
 
-    It is about the steps, or, if there are none, about the recorded time. Parts that take no time
-    are left out.
+    Parts that take no time are left out.
     """
-    whole = table[table["stream"] == ALL_STREAMS]
-    inside = whole[whole["step"] >= 0]
-    rows = inside if len(inside) else whole
-    lasted = rows["duration_ns"].astype("float64").sum()
-    if not lasted:
+    share = shares(table)
+    if not share:
         return ""
-    share = {name: rows[f"{name}_ns"].astype("float64").sum() / lasted for name in PARTS}
     texts = []
-    for words, names in _SAID.items():
+    for words, names in SUMS.items():
         total = sum(share[name] for name in names)
         detail = ", ".join(
-            f"{words_of_part} {share[name]:.1%}"
+            f"{_SAID[name]} {share[name]:.1%}"
             for name in names
-            if share[name] > 0 and (words_of_part := _SAID_PARTS.get(name))
+            if share[name] > 0 and name in _SAID
         )
         if total or words == "computing":
             verb = "" if texts else "is "
             texts.append(f"{total:.1%} {verb}{words}" + (f" ({detail})" if detail else ""))
+    rows = _whole(table)
     num = len(rows[["rank", "device"]].drop_duplicates())
     whose = "the device's time" if num == 1 else f"the time of {num:,} devices"
-    where = " in steps" if len(inside) else ""
+    where = " in steps" if (rows["step"] >= 0).any() else ""
     listed = " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
     return f"Of {whose}{where}, {listed}."
 
 
-_SAID = {
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of devices as a whole, of steps if there are any."""
+    whole = table[table["stream"] == ALL_STREAMS]
+    inside = whole[whole["step"] >= 0]
+    return inside if len(inside) else whole
+
+
+SUMS = {
     "computing": ("compute",),
     "exposed communication": ("exposed_wait", "exposed_transfer", "exposed_unknown"),
     "copying": ("copy",),
     "other work": ("other",),
     "idle": ("idle_host", "idle_kernel", "idle_launch", "idle_unknown"),
 }
-_SAID_PARTS = {
+"""Parts that are summed up in a few words."""
+
+_SAID = {
     "exposed_wait": "waiting for a peer",
     "exposed_transfer": "transferring",
     "exposed_unknown": "not known which",
@@ -218,7 +235,7 @@ GPU_TIME = Analysis(
     "Where does the time of each device go?",
     gpu_time,
     COLUMNS,
-    topic="When",
+    topic="Devices",
     shown=(
         "rank device stream step duration_ns compute_share exposed_wait_share "
         "exposed_transfer_share exposed_unknown_share overlapped_share copy_share "

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
+from commtrace.analyze.device_work import rows_of_calls
 from commtrace.analyze.frame import Frames
 from commtrace.importers.device_kernels import UNKNOWN, recognizer
 from commtrace.schema import COMMUNICATION, COMPUTE, Column
@@ -131,15 +132,9 @@ def setting_for(name: str) -> str:
 
 def _kinds(frames: Frames, kernels: pd.DataFrame) -> np.ndarray:
     """Return the kind of each kernel's call; empty for kernels without a call or a known kind."""
-    comm = frames.comm
-    calls = pd.MultiIndex.from_frame(comm[["rank", "id"]])
-    of_calls = comm["kind"].astype(object).to_numpy()[~calls.duplicated()]
-    place = calls[~calls.duplicated()].get_indexer(
-        pd.MultiIndex.from_frame(kernels[["rank", "call_id"]])
-    )
-    is_known = (place >= 0) & (kernels["call_id"] >= 0).to_numpy()
-    kinds = np.where(is_known, np.append(of_calls, "")[place], "")
-    return np.where(kinds == UNKNOWN, "", kinds)
+    kinds = np.append(frames.comm["kind"].astype(object).to_numpy(), "")
+    found = kinds[rows_of_calls(frames, kernels)]
+    return np.where(found == UNKNOWN, "", found)
 
 
 KERNEL_PATTERNS = Analysis(
@@ -148,7 +143,7 @@ KERNEL_PATTERNS = Analysis(
     "Which kernels communicate, and by which pattern were they recognized?",
     kernel_patterns,
     COLUMNS,
-    topic="What",
+    topic="Devices",
     shown="name kind is_communication matched_by num_kernels time_ns setting",
     needs="kernels",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commtrace.figures.flame import flame
+from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
 from commtrace.figures.pictures import PICTURES, Picture
 from commtrace.figures.sizes import sizes
@@ -10,4 +11,14 @@ from commtrace.figures.steps import steps
 from commtrace.figures.timeline import timeline
 from commtrace.figures.waits import waits
 
-__all__ = ["PICTURES", "Picture", "flame", "matrix", "sizes", "steps", "timeline", "waits"]
+__all__ = [
+    "PICTURES",
+    "Picture",
+    "flame",
+    "gpu_time",
+    "matrix",
+    "sizes",
+    "steps",
+    "timeline",
+    "waits",
+]

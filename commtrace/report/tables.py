@@ -23,6 +23,8 @@ from commtrace.schema import INSTANT, Column
 MAX_ROWS = 5_000
 
 TOPICS = ("What", "Where from", "Between whom", "When", "Who waits")
+DEVICES = "Devices"
+"""Topic of tables that only runs with kernels have."""
 
 ADDED_TO_CALLS = ("operators", "unknown")
 """Texts of the call sites that are not columns of the analysis: see `call_facts`."""
@@ -32,7 +34,7 @@ def tables(answers: Answers, store: CallStore) -> list[dict[str, Any]]:
     """Return every table of the page, with at most `MAX_ROWS` rows; the table of calls has all."""
     return [
         {"topic": topic} | _table(answers, analysis, store)
-        for topic in TOPICS
+        for topic in (*TOPICS, DEVICES)
         for analysis in CATALOG.values()
         if analysis.topic == topic and is_shown(analysis, answers.frames)
     ]

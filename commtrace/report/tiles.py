@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.gpu_time import SUMS, shares
 from commtrace.analyze.measures import recorded_ns
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
@@ -56,6 +57,7 @@ def tiles(answers: Answers, found: ConsistencySummary) -> list[Tile]:
         _blocked(frames, ranks),
         _share(steps, ranks),
         _late(ranks),
+        *_devices(answers),
         _findings(answers.findings),
         _consistency(found),
     ]
@@ -124,6 +126,18 @@ def _steps(steps: pd.DataFrame) -> str:
     median = inside["duration_ns"].median()
     lasts = "" if math.isnan(median) else f", median {text_of_duration(median)}"
     return f"{len(inside)} step{'' if len(inside) == 1 else 's'}{lasts}"
+
+
+def _devices(answers: Answers) -> list[Tile]:
+    """Return a tile on the time of devices, if the run has kernels."""
+    share = shares(answers["gpu_time"])
+    if not share:
+        return []
+    sums = {words: sum(share[part] for part in parts) for words, parts in SUMS.items()}
+    note = f"{sums['exposed communication']:.1%} exposed communication, {sums['idle']:.1%} idle"
+    return [
+        Tile("Devices compute", f"{sums['computing']:.1%}", note, sums["computing"], "gpu_time")
+    ]
 
 
 def _findings(findings: pd.DataFrame) -> Tile:
