@@ -1,7 +1,7 @@
 """Tables of the page, in the form that its script reads.
 
     {"name", "title", "question", "columns": [{"name", "title", "unit", "type", "meaning"}],
-     "shown": [names], "num_rows", "num_left_out", "topic",
+     "is_left_out", "shown": [names], "num_rows", "num_left_out", "topic",
      "data": {column: [values]} or, for text, {column: {"strings", "codes"}}}
 
 The table of calls has the call sites of `call_store` as data, and its head as `store`. An instant
@@ -22,9 +22,7 @@ from commtrace.schema import INSTANT, Column
 
 MAX_ROWS = 5_000
 
-TOPICS = ("What", "Where from", "Between whom", "When", "Who waits")
-DEVICES = "Devices"
-"""Topic of tables that only runs with kernels have."""
+TOPICS = ("What", "Where from", "Between whom", "When", "Who waits", "Devices")
 
 ADDED_TO_CALLS = ("operators", "unknown")
 """Texts of the call sites that are not columns of the analysis: see `call_facts`."""
@@ -34,15 +32,10 @@ def tables(answers: Answers, store: CallStore) -> list[dict[str, Any]]:
     """Return every table of the page, with at most `MAX_ROWS` rows; the table of calls has all."""
     return [
         {"topic": topic} | _table(answers, analysis, store)
-        for topic in (*TOPICS, DEVICES)
+        for topic in TOPICS
         for analysis in CATALOG.values()
-        if analysis.topic == topic and is_shown(analysis, answers.frames)
+        if analysis.topic == topic
     ]
-
-
-def is_shown(analysis: Analysis, frames: Frames) -> bool:
-    """Return whether the run has the table of the schema that an analysis needs."""
-    return not analysis.needs or len(getattr(frames, analysis.needs)) > 0
 
 
 def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, Any]:
@@ -55,6 +48,7 @@ def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, 
         "name": analysis.name,
         "title": analysis.title,
         "question": analysis.question,
+        "is_left_out": bool(analysis.needs) and not len(getattr(answers.frames, analysis.needs)),
         "columns": [_description(column) for column in analysis.columns],
         "shown": shown,
         "num_rows": num_rows,
