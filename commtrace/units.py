@@ -87,6 +87,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def known_note(num_known: int, num: int, noun: str = "call") -> str:
+    """Return the number of calls with a known value, in words; empty if all have one.
+
+    >>> known_note(40, 64), known_note(0, 1), known_note(64, 64)
+    ('known for 40 of 64 calls', 'not known for 1 of 1 call', '')
+    """
+    if num_known >= num:
+        return ""
+    if not num_known:
+        return f"not known for {num:,} of {counted(num, noun)}"
+    return f"known for {num_known:,} of {counted(num, noun)}"
+
+
 def text_of_mean(mean: float, num_ranks: int) -> str:
     """Format the mean over ranks of a count; the total over ranks unless it is a whole number.
 

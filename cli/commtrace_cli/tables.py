@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from commtrace.analyze import Analysis
     from commtrace.schema import Column
 
+UNTIMED = "num_untimed"
+"""Measure that is shown only where a call was not timed."""
+
 TERMINAL_MEASURES = (
     "calls_per_step",
     "num_calls",
     "payload_bytes",
     "wire_bytes",
     "blocked_ns",
+    UNTIMED,
     "share_of_steps",
     "share",
     "busbw_bytes_per_s",
@@ -41,7 +45,7 @@ _UNITS_OF_MEASURES = ("ns", "bytes", "1")
 _SUFFIXES = ("_bytes_per_s", "_ns", "_bytes")
 """Units at the end of names, which headings leave out, since each value has its unit."""
 
-MEANS_OVER_RANKS = ("num_calls", "own_num_calls")
+MEANS_OVER_RANKS = ("num_calls", "own_num_calls", UNTIMED)
 """Counts that are means over ranks where their column has fractions."""
 
 
@@ -58,6 +62,8 @@ def measures_table(
         keys = [column.name for column in analysis.columns[: _num_keys(analysis)]]
     columns = {column.name: column for column in analysis.columns}
     shown = [name for name in TERMINAL_MEASURES if name in frame and frame[name].notna().any()]
+    if UNTIMED in shown and not frame[UNTIMED].any():
+        shown.remove(UNTIMED)
     if "share_of_steps" in shown:  # the run's time includes what precedes the steps
         shown = [name for name in shown if name != "share"]
     texts = {

@@ -1,97 +1,61 @@
 """Intervals in which ranks were blocked or communicated, and their total length.
 
-Times count from the start of the run, so that they are exact in floats, too.
+Times count from the start of the run, so that they are exact in floats, too. Functions with `by`
+treat the intervals of each value of these columns by themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import blocked_parts, end_ns
+from commtrace.analyze.arrivals import blocked_parts, end_ns, has_known_end
+from commtrace.analyze.device import computing, is_exact
 from commtrace.analyze.frame import Frames
-from commtrace.schema import COMPUTE
 
 
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
     """Return `row rank step start end` of each interval in which a call blocked its rank.
 
-    Of a call on a device, these are the periods in which no kernel computes, if the trace has its
-    kernels. Otherwise they are the call itself and the wait for it, as far as they are blocked
-    (`blocked_parts`).
+    Of a call on a device, these are the periods in which no kernel computes there, if the trace has
+    its kernels (`is_exact`); of several at once, those of the first. Of another call, they are the
+    call itself and the wait for it, as far as they are blocked (`blocked_parts`).
     """
     comm = frames.comm
-    known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0)]
-    on_device = _without_computation(frames, known)
-    known = known[~known.index.isin(on_device["row"])]
+    exact = is_exact(frames)
+    known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0) & ~exact]
     begin = known["issue_ns"] - frames.start_ns
     end = end_ns(known) - frames.start_ns
     in_call, _, began_waiting = blocked_parts(known, begin)
     shared = {"row": known.index, "rank": known["rank"], "step": known["step"]}
     calls = pd.DataFrame({**shared, "start": begin, "end": begin + in_call})
     waits = pd.DataFrame({**shared, "start": began_waiting, "end": end})
-    every = pd.concat([calls, waits, on_device], ignore_index=True)
+    every = pd.concat([calls, waits, _exposed(frames, exact)], ignore_index=True)
     return every[every["end"] > every["start"]].reset_index(drop=True)
 
 
-def _without_computation(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:
-    """Return `row rank step start end` of parts of calls in which their device does not compute.
-
-    A call is left out if these parts do not add up to its blocked time, as in a part of a run,
-    which lacks kernels.
-    """
-    base = frames.start_ns
-    computing = frames.kernels[frames.kernels["category"] == COMPUTE]
-    busy = pd.DataFrame(
-        {
-            "rank": computing["rank"],
-            "device": computing["device"].astype(object),
-            "start": computing["start_ns"] - base,
-            "end": computing["start_ns"] + computing["duration_ns"] - base,
-        }
+def _exposed(frames: Frames, exact: pd.Series) -> pd.DataFrame:
+    """Return the intervals in which calls on devices are in flight and their device is idle."""
+    in_flight = spans(frames)
+    in_flight = in_flight[exact[in_flight["row"]].to_numpy()]
+    if in_flight.empty:
+        return in_flight
+    device = frames.comm["device"].astype(object)[in_flight["row"]].to_numpy()
+    busy = pd.concat(
+        pd.DataFrame({"rank": rank, "device": name, "start": each.starts, "end": each.ends})
+        for (rank, name), each in computing(frames).items()
     )
     by = ["rank", "device"]
-    busy_of = {key: of_device for key, of_device in merged(busy, by).groupby(by)}
-    has_kernels = calls["rank"].isin(frames.kernels["rank"].unique())
-    calls = calls[has_kernels & (calls["stream"] >= 0)]
-    calls = calls.assign(device=calls["device"].astype(object))
-    parts = [
-        _gaps(busy_of[key] if key in busy_of else busy.head(0), of_device, base)
-        for key, of_device in calls.groupby(by)
-    ]
-    found = pd.concat([calls[["rank", "step"]].head(0).assign(row=0, start=0, end=0), *parts])
-    lasts = (found["end"] - found["start"]).groupby(found["row"]).sum()
-    fits = lasts.index[lasts == calls["blocked_ns"].reindex(lasts.index)]
-    return found[found["row"].isin(fits)].reset_index(drop=True)
-
-
-def _gaps(busy: pd.DataFrame, calls: pd.DataFrame, base: int) -> pd.DataFrame:
-    """Return `row rank step start end` of the parts of calls outside of disjoint intervals."""
-    first, last = calls["issue_ns"].to_numpy() - base, calls["complete_ns"].to_numpy() - base
-    starts, ends = busy["start"].to_numpy(), busy["end"].to_numpy()
-    # Gap n is the one before interval n.
-    begin = np.searchsorted(ends, first, side="right")
-    num = np.maximum(np.searchsorted(starts, last, side="left") - begin + 1, 0)
-    call = np.repeat(np.arange(len(calls)), num)
-    gap = np.arange(num.sum()) - np.repeat(np.cumsum(num) - num, num) + begin[call]
-    opens = np.maximum(np.append(first.min(), ends)[gap], first[call])
-    closes = np.minimum(np.append(starts, last.max())[gap], last[call])
-    own = calls.iloc[call]
-    return pd.DataFrame(
-        {
-            "row": own.index,
-            "rank": own["rank"].to_numpy(),
-            "step": own["step"].to_numpy(),
-            "start": opens,
-            "end": np.maximum(opens, closes),
-        }
-    )
+    free = without(one_at_a_time(in_flight.assign(device=device), by), busy, by)
+    return free.drop(columns="device")
 
 
 def spans(frames: Frames) -> pd.DataFrame:
-    """Return `row rank step start end` of each call, from issue to completion."""
+    """Return `row rank step start end` of each call of known end, from issue to completion."""
     comm = frames.comm
-    known = comm[comm["issue_ns"] >= 0]
+    known = comm[has_known_end(comm)]
     return pd.DataFrame(
         {
             "row": known.index,
@@ -118,6 +82,60 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     last = np.append(firsts[1:], len(ordered)) - 1
     joined = ordered.iloc[firsts][by].reset_index(drop=True)
     return joined.assign(start=start[firsts], end=reached[last])
+
+
+def one_at_a_time(intervals: pd.DataFrame, by: Sequence[str] = ("rank",)) -> pd.DataFrame:
+    """Return the intervals without overlaps: at any time, the first to start counts.
+
+    They are sorted by time; those that are covered by earlier ones are left out.
+    """
+    ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
+    if ordered.empty:
+        return ordered
+    start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
+    keys = ordered.groupby(list(by), sort=False).ngroup().to_numpy()
+    before = np.append(start[:1], reached_by(end, keys)[:-1])
+    before = np.where(np.append(True, keys[1:] != keys[:-1]), start, before)
+    free = ordered.assign(start=np.maximum(start, before))
+    return free[free["end"] > free["start"]]
+
+
+def without(
+    intervals: pd.DataFrame, others: pd.DataFrame, by: Sequence[str] = ("rank",)
+) -> pd.DataFrame:
+    """Return the parts of the intervals that no other interval covers.
+
+    Neither are the intervals to overlap each other, nor the others: an interval becomes a row for
+    each gap between the others that it covers, so that the rows are at most as many as both.
+    """
+    key = list(by)
+    cover = dict(iter(others.sort_values([*key, "start"]).groupby(key)))
+    pieces = [
+        _gaps(rows, cover[value]) if value in cover else rows
+        for value, rows in intervals.groupby(key, sort=False)
+    ]
+    return pd.concat(pieces) if pieces else intervals
+
+
+def _gaps(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the intervals between sorted others, all of one key."""
+    start, end = intervals["start"].to_numpy(), intervals["end"].to_numpy()
+    begins, ends = others["start"].to_numpy(), others["end"].to_numpy()
+    first = np.searchsorted(ends, start, side="right")
+    num = np.maximum(np.searchsorted(begins, end, side="left") - first + 1, 0)
+    which = np.repeat(np.arange(len(start)), num)
+    place = np.arange(len(which)) - np.repeat(np.cumsum(num) - num, num)
+    after = first[which] + place
+    last = len(others) - 1
+    begin = np.where(place == 0, start[which], ends[np.clip(after - 1, 0, last)])
+    finish = np.where(place == num[which] - 1, end[which], begins[np.clip(after, 0, last)])
+    pieces = intervals.iloc[which].assign(start=begin, end=finish)
+    return pieces[pieces["end"] > pieces["start"]]
+
+
+def common(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the intervals of ranks that other intervals cover; see `without`."""
+    return without(intervals, without(intervals, others))
 
 
 def reached_by(end: np.ndarray, keys: np.ndarray) -> np.ndarray:

@@ -211,12 +211,15 @@ def _spans(stack: Stack) -> Iterator[Span]:
 def _is_call(span: Span) -> bool:
     """Return whether a span is the description of a call."""
     kind = _described_kind(span)
-    return bool(kind) and kind not in NO_COMMUNICATION | COALESCED
+    return bool(kind) and kind not in NO_COMMUNICATION | _BATCH_ENDS
 
 
 def _closes_batch(span: Span) -> bool:
     kind = kind_of(span[3]) if span[2] == NOTE else _described_kind(span)
-    return kind in COALESCED
+    return kind in _BATCH_ENDS
+
+
+_BATCH_ENDS = COALESCED | {"batch_op_issue"}
 
 
 def _described_kind(span: Span) -> str:

@@ -88,12 +88,14 @@ class Imported:
         ranks_from: The source of the ranks.
         lacks: Missing information.
         kernels: Number of communication kernels by the way in which their calls were found.
+        facts: Further facts of the run.
     """
 
     records: list[RankRecord]
     ranks_from: str
     lacks: list[str]
     kernels: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

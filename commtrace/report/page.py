@@ -11,11 +11,19 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import Frames, Notice, load, notices_of
+from commtrace.analyze.findings import evaluated_note
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
-from commtrace.figures.flame import VALUES, block_names, flame, flame_nodes
+from commtrace.figures.flame import (
+    NUM_UNKNOWN,
+    VALUES,
+    block_names,
+    flame,
+    flame_nodes,
+    value_note,
+)
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import call_facts
@@ -99,6 +107,7 @@ def render_page(
         findings=finding_cards(answers),
         num_findings=len(answers.findings),
         unevaluated_rules=unevaluated_rules(answers),
+        evaluated_note=evaluated_note(frames),
         consistency_summary=found,
         notices=[notice.text for notice in all_notices if not notice.is_minor],
         facts=answers["facts"].to_dict("records"),
@@ -111,6 +120,7 @@ def render_page(
         resolution=text_of_duration(store.head["resolution_ns"]),
         is_rounded=store.head["resolution_ns"] > 1,
         has_calls=len(frames.comm) > 0,
+        has_untimed=bool((frames.comm["blocked_ns"] < 0).any()),
         has_waits=not any("wait" in text for text in notices_on("timeline", all_notices)),
     )
 
@@ -132,6 +142,11 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "tables": [table | {"notices": notices_on(table["name"], all_notices)} for table in made],
         "flame": flame(frames).to_plotly_json(),
         "flame_values": {value: nodes[value].tolist() for value in VALUES},
+        "flame_notes": {
+            value: [value_note(node, value) for node in nodes.to_dict("records")]
+            for value in NUM_UNKNOWN
+            if len(nodes) and value_note(nodes.iloc[0], value)
+        },
         "flame_names": block_names(nodes),
         "fingerprint": fingerprint(frames, store),
         "patterns": {name: _pattern(answers, name, all_notices) for name in PATTERNS},

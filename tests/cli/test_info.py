@@ -11,7 +11,7 @@ import pytest
 from commtrace.schema import FORMAT_VERSION
 from commtrace.tracefile import spool_name, write_trace
 from tests.cli.conftest import Commtrace
-from tests.commtrace.analyze.rows import rank_row, trace_of
+from tests.commtrace.analyze.rows import call, rank_row, trace_of
 from tests.commtrace.synthetic import write_synthetic_spools
 
 
@@ -45,6 +45,17 @@ def test_what_is_missing_is_reported(commtrace: Commtrace, tmp_path: Path) -> No
     lossy = trace_of(ranks=[rank_row(0, num_dropped=1200)])
     path = write_trace(lossy, tmp_path / "lossy.json")
     assert "calls      0, and 1,200 dropped" in commtrace("info", path).out
+
+
+def test_values_that_calls_lack_are_counted(commtrace: Commtrace, tmp_path: Path) -> None:
+    calls = [call(id=n, payload_bytes=8, **({"until": 9} if n < 2 else {})) for n in range(3)]
+    path = write_trace(trace_of(calls), tmp_path / "part.json")
+    ended = commtrace("info", path)
+    assert re.sub(" +\n", "\n", ended.out).split("calls ")[1].split("operators")[0] == (
+        "     3\n           end known for 2 of 3 calls; blocked time not known for 3 of 3 calls\n"
+    )
+    printed = json.loads(commtrace("info", path, "--json").out)["info"]
+    assert printed["num_known"] == {"payload_bytes": 3, "complete_ns": 2, "blocked_ns": 0}
 
 
 def test_a_trace_without_events_has_facts_too(commtrace: Commtrace, silent_json: Path) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
-from commtrace.analyze.findings.finding import Finding, Rule, lacks_steps
+from commtrace.analyze.arrivals import NEEDS_EVERYONE
+from commtrace.analyze.findings.finding import Finding, Rule
+from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.lateness import main_reasons
 from commtrace.analyze.measures import counted_ns
@@ -93,8 +94,12 @@ def load_imbalance(frames: Frames) -> list[Finding]:
 
 
 def _delays(frames: Frames) -> pd.DataFrame:
-    """Return the delayed collectives, within steps if these are marked, with their cost."""
+    """Return the delayed collectives, within steps if these are marked, with their cost.
+
+    A delay within the error of the alignment of clocks may not have occurred.
+    """
     events = delayed_calls(frames)
+    events = events[events["delay_ns"] > clock_error_ns(frames)]
     if len(frames.steps):
         events = events[frames.comm.loc[events.index, "step"] >= 0]
     late = frames.comm.loc[events.index]
@@ -185,19 +190,9 @@ def _times(num: int) -> str:
     return "once" if num == 1 else f"{num} times"
 
 
-def lacks_waits(frames: Frames) -> str:
-    """Return a sentence if no wait is known, so that arrivals cannot be compared; else ""."""
-    if not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
-        return ""
-    return "No collective could be matched across its ranks, so stragglers are unknown."
-
-
-def _lacks_waits_or_steps(frames: Frames) -> str:
-    return lacks_waits(frames) or lacks_steps(frames)
-
-
-STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, lacks_waits)
-STALL = Rule("stall", "a single long delay of all other ranks", stalls, _lacks_waits_or_steps)
+_NEEDS = (WAITS, DURATION, ALIGNMENT)
+STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, _NEEDS)
+STALL = Rule("stall", "a single long delay of all other ranks", stalls, (*_NEEDS, STEPS))
 LOAD_IMBALANCE = Rule(
-    "load_imbalance", "changing ranks that delay the others", load_imbalance, lacks_waits
+    "load_imbalance", "changing ranks that delay the others", load_imbalance, _NEEDS
 )

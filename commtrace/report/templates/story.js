@@ -216,7 +216,7 @@ class Story {
     return [
       issued !== null && storyLine("began", `${this.text("issue_ns")} after the start`),
       lasted !== null && storyLine("took", FORMATS.ns(lasted)),
-      blocked !== null && storyLine("blocked", `${FORMATS.ns(blocked)}${hidden > 0 ? `, ${FORMATS.ns(hidden)} overlapped` : ""}`),
+      storyLine("blocked", blocked === null ? "not known" : `${FORMATS.ns(blocked)}${hidden > 0 ? `, ${FORMATS.ns(hidden)} overlapped` : ""}`),
       wait !== null && storyLine("waited", `${FORMATS.ns(wait)}${this.has("last_rank") ? forWhom : ""}`),
       this.has("transfer_ns") && storyLine("transfer", `${this.text("transfer_ns")}, after all had arrived`),
       this.bandwidth(lasted),

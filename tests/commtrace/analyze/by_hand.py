@@ -17,6 +17,7 @@ NAMES = (
     "wire_bytes",
     "time_ns",
     "blocked_ns",
+    "num_untimed",
     "share",
     "share_of_steps",
     "algbw_bytes_per_s",
@@ -33,7 +34,14 @@ def known_sum(values: Iterable[int]) -> float:
     return sum(known) if known else math.nan
 
 
+def time_of(call: Any) -> int:
+    """Time from issue to completion; -1 unless one tells when the call ended."""
+    has_end = call.complete_ns >= call.issue_ns or call.blocked_ns >= 0
+    return duration_of(call) if call.issue_ns >= 0 and has_end else -1
+
+
 def duration_of(call: Any) -> int:
+    """Time for which the call is known to have lasted, at least."""
     if call.complete_ns >= call.issue_ns:
         return call.complete_ns - call.issue_ns
     return max(call.blocked_ns, call.call_ns, 0)
@@ -46,8 +54,8 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
     num_steps = len({(each.rank, each.step) for each in rows(trace, "steps")})
     sizes = {group.name: group.size for group in rows(trace, "groups")}
     blocked = known_sum(call.blocked_ns for call in calls)
-    timed = [call for call in calls if call.payload_bytes >= 0 and duration_of(call) > 0]
-    seconds = sum(duration_of(call) for call in timed) / 1e9
+    timed = [call for call in calls if call.payload_bytes >= 0 and time_of(call) > 0]
+    seconds = sum(time_of(call) for call in timed) / 1e9
     payload = sum(call.payload_bytes for call in timed)
     bus = sum(
         call.payload_bytes * busbw_factor(call.kind, sizes[call.group])
@@ -59,9 +67,9 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
         "calls_per_step": _ratio(sum(call.step >= 0 for call in calls), num_steps),
         "payload_bytes": known_sum(call.payload_bytes for call in calls) / num_ranks,
         "wire_bytes": known_sum(call.wire_bytes for call in calls) / num_ranks,
-        "time_ns": known_sum(duration_of(call) if call.issue_ns >= 0 else -1 for call in calls)
-        / num_ranks,
+        "time_ns": known_sum(time_of(call) for call in calls) / num_ranks,
         "blocked_ns": blocked / num_ranks,
+        "num_untimed": sum(call.blocked_ns < 0 for call in calls) / num_ranks,
         "share": blocked / recorded,
         "share_of_steps": _ratio(
             known_sum(call.blocked_ns for call in calls if call.step >= 0),
@@ -165,8 +173,9 @@ def _last_of(comm: list[Any], call: Any, peers: list[Any], size: int | None) -> 
 def _wait_of(call: Any, last: Any) -> int:
     in_call = min(call.call_ns, call.blocked_ns)
     returned = call.issue_ns + in_call  # no wait begins before this; one may end after completion
+    ended = call.issue_ns + duration_of(call)
     spans = [
         (call.issue_ns, returned),
-        (max(returned, call.complete_ns - (call.blocked_ns - in_call)), call.complete_ns),
+        (max(returned, ended - (call.blocked_ns - in_call)), ended),
     ]
     return sum(max(0, min(end, last.issue_ns) - start) for start, end in spans)

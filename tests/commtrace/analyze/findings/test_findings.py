@@ -351,7 +351,7 @@ def test_waiting_for_a_late_rank_is_not_saved_by_a_call_less() -> None:
 def test_costs_are_means_over_ranks_and_the_dearest_comes_first() -> None:
     calls = [call(rank=r, module="m") for r in range(2)]
     calls += [call(rank=r, id=1, wire_bytes=8, blocked_ns=6 * r) for r in range(2)]
-    calls += [call(rank=r, id=2, kind="barrier", blocked_ns=4) for r in range(2)]
+    calls += [call(rank=r, id=2, kind="barrier", wire_bytes=0, blocked_ns=4) for r in range(2)]
     table = findings(run_of(calls))
     assert table["cost_ns"].tolist() == [4, 3]
     assert table["cost_bytes"].tolist() == [0, 8]

@@ -125,5 +125,10 @@ def covered(intervals: list[Interval]) -> int:
     return total
 
 
+def known_ratio(part: float, total: float) -> float:
+    """The ratio; nan if one of the two is negative, that is unknown."""
+    return ratio(part, total) if part >= 0 and total >= 0 else float("nan")
+
+
 def ratio(part: float, total: float) -> float:
     return part / total if total else float("nan")

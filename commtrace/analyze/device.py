@@ -1,0 +1,118 @@
+"""Calls on a device, and the time in which their device computes.
+
+The times of a call on a device are those of its kernels: it begins when the first of them starts,
+not when the host issues it. It is exposed while no other kernel computes on its device. If the
+trace has the device's kernels, that is exact for any part of the call:
+
+    call                 |------------------------|
+    computation      |-------|      |--|
+    exposed                  |------|  |----------|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.frame import Frames
+from commtrace.schema import COMPUTE
+
+_BY = ["rank", "device"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Busy:
+    """Disjoint intervals in which a device computes, in order, in ns since the start of the run."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+
+    def until(self, instants: np.ndarray) -> np.ndarray:
+        """Return the time for which the device has computed before each instant."""
+        before = np.concatenate([[0], np.cumsum(self.ends - self.starts)])
+        place = np.searchsorted(self.starts, instants, side="right")
+        last_end = np.concatenate([[0], self.ends])[place]
+        return before[place] - np.clip(last_end - instants, 0, None) * (place > 0)
+
+
+def on_device(frames: Frames) -> pd.Series:
+    """Return a mask of the calls whose times are those of kernels on a device."""
+    comm = frames.comm
+    return (comm["device"] != "") | (comm["stream"] >= 0)
+
+
+@cached_per_run
+def computing(frames: Frames) -> Mapping[tuple[int, str], Busy]:
+    """Return the time in which each device of a rank computes; those without kernels are missing.
+
+    A device with kernels of another sort only, such as of communication, never computes.
+    """
+    kernels = frames.kernels
+    kernels = kernels[(kernels["start_ns"] >= 0) & (kernels["duration_ns"] >= 0)]
+    computes = kernels["category"] == COMPUTE
+    nothing = Busy(np.zeros(0, "int64"), np.zeros(0, "int64"))
+    found = {key: nothing for key, _ in _by_device(kernels)}
+    for key, of_device in _by_device(kernels[computes]):
+        start = of_device["start_ns"].to_numpy() - frames.start_ns
+        found[key] = _united(start, start + of_device["duration_ns"].to_numpy())
+    return found
+
+
+def _by_device(table: pd.DataFrame) -> Iterator[tuple[tuple[int, str], pd.DataFrame]]:
+    """Yield rank and device with the rows of each."""
+    groups: Any = table.groupby(_BY, observed=True)
+    for (rank, device), rows in groups:
+        yield (int(rank), str(device)), rows
+
+
+def _united(start: np.ndarray, end: np.ndarray) -> Busy:
+    """Return the union of intervals."""
+    order = np.argsort(start, kind="stable")
+    start, reached = start[order], np.maximum.accumulate(end[order])
+    is_first = np.append(True, start[1:] > reached[:-1])
+    return Busy(start[is_first], reached[np.append(is_first[1:], True)])
+
+
+@cached_per_run
+def is_exact(frames: Frames) -> pd.Series:
+    """Return a mask of the calls of which the trace has the computation beside them.
+
+    Its kernels must account for the blocked time of the call, which the importer has measured: the
+    trace may lack some of them.
+    """
+    comm = frames.comm
+    timed = on_device(frames) & (comm["issue_ns"] >= 0) & (comm["complete_ns"] >= comm["issue_ns"])
+    calls = comm[timed & (comm["blocked_ns"] >= 0)]
+    idle = _idle_ns(frames, calls, calls["complete_ns"] - frames.start_ns)
+    return (idle == calls["blocked_ns"]).reindex(comm.index, fill_value=False)
+
+
+def exposed_until(frames: Frames, instants: pd.Series) -> pd.Series:
+    """Return the exposed time of calls from their begin to an instant each, in ns.
+
+    Args:
+        frames: The run.
+        instants: Instants within the calls, in ns since the start of the run, by row of table
+            `comm`. The rows are among those of `is_exact`.
+    """
+    return _idle_ns(frames, frames.comm.loc[instants.index], instants)
+
+
+def _idle_ns(frames: Frames, calls: pd.DataFrame, until: pd.Series) -> pd.Series:
+    """Return the time in which the device does not compute; -1 if the trace lacks its kernels."""
+    found = pd.Series(-1, index=calls.index, dtype="int64")
+    busy_of = computing(frames)
+    if not busy_of:
+        return found
+    begin = calls["issue_ns"] - frames.start_ns
+    for key, of_device in _by_device(calls):
+        rows, busy = of_device.index, busy_of.get(key)
+        if busy is not None:
+            first, last = begin[rows].to_numpy(), until[rows].to_numpy().astype("int64")
+            found[rows] = last - first - (busy.until(last) - busy.until(first))
+    return found
