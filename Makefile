@@ -22,7 +22,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb programs fuzz docs docs-site notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-operators opdb programs fuzz docs docs-site notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-recording: $(READY) ## what being recorded costs a training step, a file a
 
 bench-page: $(READY) ## the page of a million calls: writing, size, opening, zooming, filtering
 	$(BIN)/python -m benchmarks.large_page
+
+bench-import: $(READY) ## import of profiler traces of 100 MB: processor time, memory for 1, 2 and 4 files
+	$(BIN)/python -m benchmarks.importing
 
 bench-operators: $(READY) ## what torch's operator database communicates, against torch's DTensor
 	$(BIN)/python -m benchmarks.operators --json build/operators.json

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.padding import Padding
 
-from commtrace.units import contracted, counted
+from commtrace.units import contracted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from commtrace.analyze import Frames
+    from commtrace.analyze.consistency import Comparison
 
 EXAMPLE = """
 Examples:
@@ -43,35 +45,42 @@ def check(
     collective. It finds ranks missing from a collective, orders of calls on different groups that
     can deadlock, and sends without matching receives. Ranks that differ from the majority are
     blamed. Calls lost by the recording are distinguished from calls that were never made.
+
+    The output states how many calls were compared, and why others were not. `--json` has these
+    numbers under `compared`.
     """
     frames = load_run(trace)
     from commtrace.analyze import CATALOG
+    from commtrace.analyze.consistency import compared
 
     analysis = CATALOG["consistency"]
     problems = analysis.function(frames)
     if as_csv:
         write_csv(problems)
     elif as_json:
-        write_json(frames.run, {analysis: problems})
+        write_json(frames.run, {analysis: problems}, compared=asdict(compared(frames)))
     elif not problems.empty or not is_silent(frames, trace):
-        _print(frames, problems)
+        _print(frames, problems, compared(frames))
         finish([], then=["commtrace", "report", trace])
     if problems["is_fault"].any():
         raise typer.Exit(FAULT)
 
 
-def _print(frames: Frames, problems: pd.DataFrame) -> None:
+_STYLES = {"good": "bold green", "bad": "bold red", "": "bold yellow"}
+
+
+def _print(frames: Frames, problems: pd.DataFrame, comparison: Comparison) -> None:
+    from commtrace.analyze.consistency import NOT_COMPARED, result_of
+
     console = data_console()
-    faults = problems[problems["is_fault"]]
-    subject = f"{counted(len(frames.comm), 'call')} of {counted(frames.num_ranks, 'rank')}"
-    if faults.empty:
-        console.print(Text(f"no fault in {subject}", style="bold green"))
-    else:
-        console.print(Text(f"{counted(len(faults), 'fault')} in {subject}", style="bold red"))
+    result, mood = result_of(frames, comparison, int(problems["is_fault"].sum()))
+    console.print(Text(result, style=_STYLES[mood]))
+    for line in comparison.lines():
+        console.print(Text(line, style="dim"))
     for text in _lacks(frames):
         console.print(Text(f"note: {text}", style="yellow"))
-    for row in problems.to_dict("records"):
-        _print_one(console, row)
+    for row in problems[problems["problem"] != NOT_COMPARED].to_dict("records"):
+        _print_one(console, row)  # `lines` has said what was not compared
 
 
 def _lacks(frames: Frames) -> list[str]:

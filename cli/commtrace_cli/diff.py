@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from commtrace.errors import UsageError
-from commtrace.units import counted, text_of_value
+from commtrace.units import counted, known_note, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import fitted, omissions
@@ -155,19 +155,26 @@ def _grew(
 
 
 def _require_known(table: pd.DataFrame, measure: str, metric: options.Metric, label: str) -> None:
-    """Reject a metric that is unknown in a run.
+    """Reject a metric that no place has in both runs; print how many places lack it.
 
     Raises:
-        UsageError: no value of the metric is known on one side.
+        UsageError: no value of the metric is known on one side, or at no place on both.
     """
+    if table.empty:
+        return
+    summary = f"cannot determine whether {metric.value} grew"
+    attempt = "another metric, or a run with that data"
     for name in (f"{measure}_before", f"{measure}_after"):
-        if len(table) and table[name].isna().all():
+        if table[name].isna().all():
             owner = "the baseline" if name.endswith("before") else label
-            raise UsageError(
-                f"cannot determine whether {metric.value} grew",
-                found=f"no call of {owner} with a known {measure}",
-                attempt="another metric, or a run with that data",
-            )
+            found = f"no call of {owner} with a known {measure}"
+            raise UsageError(summary, found=found, attempt=attempt)
+    num_known = int(table[f"{measure}_change"].notna().sum())
+    if not num_known:
+        found = f"no place of which the baseline and {label} know an equal part of {measure}"
+        raise UsageError(summary, found=found, attempt=attempt)
+    if note := known_note(num_known, len(table), "place"):
+        say(f"note: the change of {measure} is {note}; the others are not guarded", always=True)
 
 
 def _print(runs: Sequence[Frames], tables: dict[str, pd.DataFrame], rows: int) -> None:
@@ -177,9 +184,13 @@ def _print(runs: Sequence[Frames], tables: dict[str, pd.DataFrame], rows: int) -
     for text in differences_of_runs(*runs):
         console.print(Text(f"note: {text}", style="yellow"))
     if all((table["change"] == SAME).all() for table in tables.values()):
-        num = max(map(len, tables.values()))
+        largest = max(tables.values(), key=len)
+        num = len(largest)
         places = f"{counted(num, 'place')} that communicate{'s' * (num == 1)}"
-        console.print(Text(f"no difference in {places}", style="bold"))
+        num_known = int(largest["wire_bytes_change"].notna().sum())
+        note = known_note(num_known, num, "place")
+        known = f"; the change of bytes sent is {note}" if note else ""
+        console.print(Text(f"no difference in {places}{known}", style="bold"))
         return
     for number, (label, table) in enumerate(tables.items()):
         if len(tables) > 1:
@@ -283,15 +294,23 @@ def _signed(value: float, unit: str) -> str:
 
 def _totals(table: pd.DataFrame) -> Iterator[Text]:
     """Yield the total changes, in steps and outside of them: calls, bytes sent, time blocked."""
-    by_scope = table.groupby("scope").sum(numeric_only=True, min_count=1)
-    sums = by_scope.sort_index(ascending=False)
-    for scope, row in sums.iterrows():
-        parts = []
-        for name, unit, noun in _TOTALS:
-            old, new = row[f"{name}_before"], row[f"{name}_after"]
-            part = new / old - 1 if old else 0.0
-            change = f" ({part:+.0%})" if abs(part) >= LEAST_PART else ""
-            texts = (text_of_value(old, unit), text_of_value(new, unit))
-            parts.append(f"{' -> '.join(texts)} {noun}{change}")
+    scopes = sorted(set(table["scope"]), reverse=True)
+    for scope in scopes:
+        rows = table[table["scope"] == scope]
         where = "in a step" if scope == "step" else "outside of steps"
-        yield Text(f"{where if len(sums) > 1 or scope == 'step' else 'in all'}: {', '.join(parts)}")
+        parts = [_total(rows, *total) for total in _TOTALS]
+        is_named = len(scopes) > 1 or scope == "step"
+        yield Text(f"{where if is_named else 'in all'}: {', '.join(parts)}")
+
+
+def _total(rows: pd.DataFrame, name: str, unit: str, noun: str) -> str:
+    """Format the total change of a measure, over the places of which its change is known."""
+    known = rows[rows[f"{name}_change"].notna()]
+    note = known_note(len(known), len(rows), "place")
+    if known.empty:
+        return f"{noun} {note}"
+    old, new = known[f"{name}_before"].sum(), known[f"{name}_after"].sum()
+    part = new / old - 1 if old else 0.0
+    change = f" ({part:+.0%})" if abs(part) >= LEAST_PART else ""
+    texts = (text_of_value(old, unit), text_of_value(new, unit))
+    return f"{' -> '.join(texts)} {noun}{change}{f' ({note})' if note else ''}"

@@ -241,6 +241,8 @@ def _time(story: Story) -> Iterable[Text]:
         rest = f", {text_of_duration(hidden)} overlapped" if hidden > 0 else ""
         blocked = f"blocked rank {story.rank} for {text_of_duration(time.blocked_ns)}"
         yield Text.assemble((blocked, "bold"), rest)
+    else:
+        yield Text(f"it is not known for how long it blocked rank {story.rank}")
     if time.wait_ns > 0:
         for_whom = f" for rank {time.waited_for}" if time.waited_for != story.rank else ""
         yield Text(f"  {text_of_duration(time.wait_ns)} waiting{for_whom}", style="bold yellow")
@@ -269,6 +271,8 @@ def _peers(story: Story) -> Iterable[Text]:
         )
     elif last.after_ns == 0:
         yield Text("all arrived at once")
+    if story.lateness is not None:
+        yield Text(story.lateness.sentence())
 
 
 _OF_PEERS = ("arrived", "blocked", "waited", "transfer")

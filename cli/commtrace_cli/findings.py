@@ -11,7 +11,7 @@ from rich.padding import Padding
 
 from commtrace.errors import unknown_name
 from commtrace.settings import FORMER_RULES
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import counted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
@@ -20,6 +20,8 @@ from commtrace_cli.terminal import Text, data_console, finish, say
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
+
+    from commtrace.analyze import Frames
 
 LEAST_SHARE = 0.0005
 """Smaller shares would be printed as 0.0%."""
@@ -74,8 +76,7 @@ def findings(
         ]
         write_json(frames.run, {analysis: table}, unanswered=lacking, muted=left_out)
     elif not is_silent(frames, trace):
-        of_time = "of the steps" if len(frames.steps) else "of the run"
-        _print(grouped(table), of_time, rows, by_missing_data(lacking))
+        _print(frames, grouped(table), rows, by_missing_data(lacking))
         _print_muted(muted(frames), frames.settings.path)
         finish([], then=["commtrace", *_following(table, trace)])
     for name in sorted(set(guarded) & lacking.keys()):
@@ -115,12 +116,17 @@ def _following(table: pd.DataFrame, trace: Path) -> list[str]:
 
 
 def _print(
-    table: pd.DataFrame, of_time: str, rows: int, open_questions: Mapping[str, Sequence[str]]
+    frames: Frames, table: pd.DataFrame, rows: int, open_questions: Mapping[str, Sequence[str]]
 ) -> None:
+    from commtrace.analyze.findings import evaluated_note
+
     console = data_console()
-    console.print(Text(f"{len(table)} finding{'' if len(table) == 1 else 's'}", style="bold"))
+    console.print(Text(counted(len(table), "finding"), style="bold"))
+    note = evaluated_note(frames)
+    if table.empty and note:
+        console.print(Text(note, style="dim"))
     for row in table.head(rows).to_dict("records"):
-        _print_one(console, row, of_time)
+        _print_one(console, frames, row)
     if len(table) > rows:
         console.print()
         console.print(Text(f"{len(table) - rows} more: --rows {len(table)}", style="dim"))
@@ -129,14 +135,13 @@ def _print(
         console.print(Text.assemble((f"not evaluated: {', '.join(names)}. ", "yellow"), lack))
 
 
-def _print_one(console: Console, row: Mapping[Any, Any], of_time: str) -> None:
-    costs = []
-    if row["cost_ns"] > 0:
-        part = f" ({row['share']:.1%} {of_time})" if row["share"] >= LEAST_SHARE else ""
-        costs.append(f"{text_of_duration(row['cost_ns'])}{part}")
-    if row["cost_bytes"] > 0:
-        costs.append(text_of_bytes(row["cost_bytes"]))
-    saves = f"  could save {' and '.join(costs)}" if costs else ""
+def _print_one(console: Console, frames: Frames, row: Mapping[Any, Any]) -> None:
+    from commtrace.analyze.findings.finding import savings
+
+    of_time = "of the steps" if len(frames.steps) else "of the run"
+    time, *others = savings(row, max(frames.num_ranks, 1)) or ("",)
+    part = f" ({row['share']:.1%} {of_time})" if row["share"] >= LEAST_SHARE else ""
+    saves = f"  could save {' and '.join([f'{time}{part}', *others])}" if time else ""
     console.print()
     console.print(Text.assemble((row["rule"], "bold yellow"), saves))
     for text, style in (

@@ -74,7 +74,13 @@ def flame(
 
 def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
     from commtrace.analyze import notices_of
-    from commtrace.figures.flame import VALUES, flame_nodes, level_of
+    from commtrace.figures.flame import (
+        VALUES,
+        flame_nodes,
+        level_of,
+        nothing_to_draw,
+        value_note,
+    )
     from commtrace_cli.text_flame import Tree, flame_lines, largest, num_truncated
 
     console = data_console()
@@ -86,9 +92,11 @@ def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
     console.print(Text(caption, style="dim"))
     for notice in notices_of(frames, "flame"):
         console.print(Text(f"note: {notice.text}", style="yellow"))
-    if nodes.empty or not nodes[value].iloc[top] > 0:
-        console.print(Text(f"nothing to draw: {VALUES[value].lower()} are zero or unknown"))
+    if lacking := nothing_to_draw(nodes, value, top):
+        console.print(Text(f"{lacking}."))
         return
+    if note := value_note(nodes.iloc[top], value):
+        console.print(Text(f"note: The {VALUES[value].lower()} is {note}.", style="yellow"))
     console.print()
     all_rows = list(Tree(nodes, value).rows(top))
     shown = largest(all_rows, rows)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from commtrace.schema import FORMAT_VERSION
-from commtrace.settings import THRESHOLDS, Settings, settings_of
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.settings import EVERY_LINK, THRESHOLDS, Settings, settings_of
+from commtrace.units import known_note, text_of_bytes, text_of_duration, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
 from commtrace_cli.terminal import Text, data_console, finish, working
@@ -72,6 +72,8 @@ def _lines(info: RunInfo) -> Iterator[tuple[str, Text]]:
     yield "groups", Text(f"{info.num_rows['groups']:,}{axes}{backends}")
     yield "steps", Text(_steps(info))
     yield "calls", _row_count(info.num_rows["comm"], info.num_dropped)
+    if lacks := _unknown(info):
+        yield "", lacks
     yield "operators", _row_count(info.num_rows["ops"], info.num_ops_dropped)
     for name, value in info.others.items():
         text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -108,6 +110,9 @@ def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:
         yield "", Text(f"threshold {name} {value:g}, by default {THRESHOLDS[name].default:g}")
     for pattern, kind in settings.kernels.items():
         yield "", Text(f"kernels named {pattern} are {kind}")
+    for name, speed in settings.link.items():
+        of_groups = "" if name == EVERY_LINK else f" of {name}"
+        yield "", Text(f"link{of_groups} {text_of_value(speed, 'bytes/s')}")
     for each in settings.muted:
         places = {"module": each.module, "source": each.source}
         where = "".join(f", {name} {text}" for name, text in places.items() if text != "*")
@@ -127,6 +132,17 @@ def _ranks(info: RunInfo) -> Text:
     if info.torn_ranks:
         parts.append((f", not closed by {_listed(info.torn_ranks)}", "yellow"))
     return Text.assemble(*parts)
+
+
+_KNOWN = {"payload_bytes": "size", "complete_ns": "end", "blocked_ns": "blocked time"}
+
+
+def _unknown(info: RunInfo) -> Text:
+    """Return the values that are unknown for calls, with the number of calls that have them."""
+    num_calls = info.num_rows["comm"]
+    notes = {name: known_note(info.num_known[name], num_calls) for name in _KNOWN}
+    texts = [f"{_KNOWN[name]} {note}" for name, note in notes.items() if note]
+    return Text("; ".join(texts), style="yellow")
 
 
 def _listed(ranks: tuple[int, ...]) -> str:

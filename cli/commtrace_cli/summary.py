@@ -92,14 +92,13 @@ def _size_of(frames: Frames) -> str:
     from commtrace.analyze import CATALOG
 
     facts = dict(CATALOG["facts"].function(frames).itertuples(index=False))
-    return ", ".join(
-        (
-            counted(int(facts["ranks recorded"]), "rank"),
-            counted(int(facts["steps"]), "step"),
-            str(facts["recorded time"]),
-            _calls(frames),
-        )
+    parts = (
+        counted(int(facts["ranks recorded"]), "rank"),
+        counted(int(facts["steps"]), "step"),
+        str(facts["recorded time"]),
+        _calls(frames),
     )
+    return ", ".join(filter(None, parts))
 
 
 def _calls(frames: Frames) -> str:

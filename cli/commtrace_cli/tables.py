@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from commtrace.analyze import Analysis
     from commtrace.schema import Column
 
-SHOWN_MEASURES = (
+UNTIMED = "num_untimed"
+"""Measure that is shown only where a call was not timed."""
+
+TERMINAL_MEASURES = (
     "calls_per_step",
     "num_calls",
     "payload_bytes",
     "wire_bytes",
     "blocked_ns",
+    UNTIMED,
     "share_of_steps",
     "share",
     "busbw_bytes_per_s",
@@ -38,8 +42,10 @@ FIRST_MEASURES = ("blocked_ns", "wire_bytes", "share_of_steps", "share", "calls_
 
 _UNITS_OF_MEASURES = ("ns", "bytes", "1")
 
+_SUFFIXES = ("_bytes_per_s", "_ns", "_bytes")
+"""Units at the end of names, which headings leave out, since each value has its unit."""
 
-MEANS = ("num_calls", "own_num_calls")
+MEANS_OVER_RANKS = ("num_calls", "own_num_calls", UNTIMED)
 """Counts that are means over ranks where their column has fractions."""
 
 
@@ -55,7 +61,9 @@ def measures_table(
     else:
         keys = [column.name for column in analysis.columns[: _num_keys(analysis)]]
     columns = {column.name: column for column in analysis.columns}
-    shown = [name for name in SHOWN_MEASURES if name in frame and frame[name].notna().any()]
+    shown = [name for name in TERMINAL_MEASURES if name in frame and frame[name].notna().any()]
+    if UNTIMED in shown and not frame[UNTIMED].any():
+        shown.remove(UNTIMED)
     if "share_of_steps" in shown:  # the run's time includes what precedes the steps
         shown = [name for name in shown if name != "share"]
     texts = {
@@ -67,7 +75,7 @@ def measures_table(
         {name: name for name in keys} | {name: columns[name].heading.lower() for name in shown},
         texts,
         width=width,
-        numbers=SHOWN_MEASURES,
+        numbers=TERMINAL_MEASURES,
         importance=[keys[0], *first[:1], *keys[1:], *first[1:]],
         title=analysis.title,
     )
@@ -75,7 +83,7 @@ def measures_table(
 
 def _text(column: Column, value: Any, num_ranks: int) -> str:
     """Format a cell by its column: a mean of calls, a list of ranks, or a value with its unit."""
-    if column.type is float and column.name in MEANS:
+    if column.type is float and column.name in MEANS_OVER_RANKS:
         return text_of_mean(value, num_ranks)
     if column.form == "ranks":
         return contracted(value) or "–"
@@ -84,7 +92,7 @@ def _text(column: Column, value: Any, num_ranks: int) -> str:
 
 def _num_keys(analysis: Analysis) -> int:
     """Return the number of key columns: those before the first measure."""
-    return next(i for i, column in enumerate(analysis.columns) if column.name in SHOWN_MEASURES)
+    return next(i for i, column in enumerate(analysis.columns) if column.name in TERMINAL_MEASURES)
 
 
 def plain_table(
@@ -112,7 +120,8 @@ def plain_table(
             values = (values - start_ns).where(values >= 0, math.nan)
         elif column.type is int and column.name not in MAY_BE_NEGATIVE:
             values = values.where(values >= 0, math.nan)
-        headings[column.name] = column.name.removesuffix("_ns").removesuffix("_bytes")
+        unit = next((each for each in _SUFFIXES if column.name.endswith(each)), "")
+        headings[column.name] = column.name.removesuffix(unit)
         is_change = column.name.endswith("_change")
         texts[column.name] = [
             column.minus

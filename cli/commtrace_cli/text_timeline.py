@@ -2,6 +2,7 @@
 
     R   most of the column is transfer of an all_reduce      r   most of it is waiting in one
     ▂   less than half of it is communication                ·   none of it
+    ?   a call is in flight, or begins, of which it is unknown whether it blocks the rank
 
 Letters distinguish kinds without colours; capitals distinguish transfer from waiting.
 """
@@ -41,7 +42,7 @@ PHASE_LETTERS = {"forward": "f", "backward": "b", "recompute": "r", "optimizer":
 OTHER_PHASE = "-"
 LEVELS = "▁▂▃▄"
 """Bars for less than half of a column's time, in four steps."""
-NOTHING, BEFORE = "·", " "
+NOTHING, BEFORE, UNKNOWN = "·", " ", "?"
 
 LEAST_COLUMNS = 20
 _SHARES = 16
@@ -53,7 +54,7 @@ def cells(
 ) -> pd.DataFrame:
     """Return the time that each rank spends in the columns of a window, from analysis `activity`.
 
-    One row per rank, column and kind, with `waiting` and `transferring` in nanoseconds.
+    One row per rank, column and kind, with `waiting`, `transferring` and `unknown` in nanoseconds.
     """
     import pandas as pd
 
@@ -73,17 +74,35 @@ def cells(
     lasts = np.minimum(end.to_numpy()[pieces], edges[column + 1]) - np.maximum(
         begin.to_numpy()[pieces], edges[column]
     )
-    is_waiting = (table["activity"] == "waiting").to_numpy()[pieces]
+    activity = table["activity"].to_numpy()[pieces]
     found = pd.DataFrame(
         {
             "rank": table["rank"].to_numpy()[pieces],
             "column": column,
             "kind": table["kind"].to_numpy()[pieces],
-            "waiting": np.where(is_waiting, lasts, 0),
-            "transferring": np.where(is_waiting, 0, lasts),
+            **{part: np.where(activity == part, lasts, 0) for part in _PARTS},
         }
     )
     return found.groupby(["rank", "column", "kind"], as_index=False).sum()
+
+
+_PARTS = ("waiting", "transferring", "unknown")
+
+
+def unended(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> dict[int, set[int]]:
+    """Return, by rank, the columns in which calls of unknown end and blocked time begin."""
+    from commtrace.analyze.arrivals import has_known_end
+
+    comm = frames.comm
+    begins = comm[(comm["issue_ns"] >= 0) & ~has_known_end(comm)]
+    first, last = (edge + frames.start_ns for edge in window_ns)
+    begins = begins[begins["issue_ns"].between(first, last, inclusive="left")]
+    edges = _points(first, last, range(num_columns + 1), num_columns)
+    columns = np.searchsorted(edges, begins["issue_ns"], side="right") - 1
+    found: dict[int, set[int]] = {}
+    for rank, column in zip(begins["rank"].tolist(), columns.tolist(), strict=True):
+        found.setdefault(rank, set()).add(column)
+    return found
 
 
 def _points(first: int, last: int, numbers: Sequence[int], num_parts: int) -> np.ndarray:
@@ -112,14 +131,29 @@ def timeline_lines(
     if phases := _phases(frames, window_ns, num_columns):
         rows.append(Text(f"{'phase':{label}}", style="dim").append(phases))
     by_rank: Any = dict(iter(found.groupby("rank")))
+    without_end = unended(frames, window_ns, num_columns)
+    of_calls = _known_of(frames)
     for rank in ranks:
         row = Text(f"{f'rank {rank}':{label}}")
         of_rank = by_rank.get(rank)
-        row.append_text(_row(of_rank, lasts / num_columns, num_columns))
+        marks = _marks(of_rank, lasts / num_columns)
+        marks = {column: (UNKNOWN, "dim") for column in without_end.get(rank, ())} | marks
+        for column in range(num_columns):
+            row.append(*marks.get(column, (NOTHING, "dim")))
         if has_shares:
-            row.append(_shares(of_rank, lasts))
+            row.append(_shares(of_rank, lasts, of_calls.get(rank, (True, True))))
         rows.append(row)
     return rows
+
+
+def _known_of(frames: Frames) -> dict[int, tuple[bool, bool]]:
+    """Return, by rank with calls, whether any blocked time and any wait of its calls is known."""
+    from commtrace.analyze.arrivals import arrivals
+
+    rank = frames.comm["rank"]
+    values = (frames.comm["blocked_ns"], arrivals(frames)["wait_ns"])
+    blocked, waits = ((each >= 0).groupby(rank).any() for each in values)
+    return {rank: (bool(blocked[rank]), bool(waits[rank])) for rank in blocked.index}
 
 
 def has_room_for_shares(width: int, ranks: Sequence[int]) -> bool:
@@ -138,7 +172,7 @@ def legend(kinds: Sequence[str], *, has_phases: bool, width: int) -> list[Text]:
         letters[-1].append(f" {kind}   ")
     meaning = (
         f"CAPITAL transfer, lower case waiting for a rank, {LEVELS[:3]} less than half, {NOTHING} "
-        "none"
+        f"none, {UNKNOWN} not known"
     )
     lines = [*letters, Text(meaning, style="dim")]
     if has_phases:
@@ -153,24 +187,26 @@ def letter_of(kind: str) -> str:
     return LETTERS.get(kind, OTHER_LETTER)
 
 
-def _row(of_rank: Any, column_ns: float, num_columns: int) -> Text:
-    row = Text()
+def _marks(of_rank: Any, column_ns: float) -> dict[int, tuple[str, str]]:
+    """Return the characters of a rank's columns with communication, and their styles."""
     if of_rank is None:
-        return row.append(NOTHING * num_columns, style="dim")
-    of_rank = of_rank.assign(busy=of_rank["waiting"] + of_rank["transferring"])
-    sums = of_rank.groupby("column")[["waiting", "transferring", "busy"]].sum()
+        return {}
+    parts = list(_PARTS)
+    of_rank = of_rank.assign(busy=of_rank[parts].sum(axis=1))
+    sums = of_rank.groupby("column")[[*parts, "busy"]].sum()
     kinds = of_rank.sort_values(["busy", "kind"]).groupby("column")["kind"].last()
-    marks = {
-        column: _mark(kinds[column], waiting, transferring, busy / column_ns)
-        for column, waiting, transferring, busy in sums.itertuples()
+    return {
+        column: _mark(kinds[column], waiting, transferring, unknown, busy / column_ns)
+        for column, waiting, transferring, unknown, busy in sums.itertuples()
     }
-    for column in range(num_columns):
-        row.append(*marks.get(column, (NOTHING, "dim")))
-    return row
 
 
-def _mark(kind: str, waiting: int, transferring: int, share: float) -> tuple[str, str]:
+def _mark(
+    kind: str, waiting: int, transferring: int, unknown: int, share: float
+) -> tuple[str, str]:
     """Return the character of a column, and its style."""
+    if unknown > waiting + transferring:
+        return UNKNOWN, _style(kind, is_waiting=True)
     is_waiting = waiting > transferring
     if share >= 0.5:
         letter = letter_of(kind)
@@ -185,12 +221,17 @@ def _style(kind: str, *, is_waiting: bool) -> str:
     return colour if is_waiting else f"{readable_on(colour)} on {colour}"
 
 
-def _shares(of_rank: pd.DataFrame | None, lasts: int) -> str:
+def _shares(of_rank: pd.DataFrame | None, lasts: int, is_known: tuple[bool, bool]) -> str:
+    """Return the blocked and the waiting share of a window; a dash if no call's is known."""
     waiting, busy = 0.0, 0.0
     if of_rank is not None:
         waiting = of_rank["waiting"].sum() / lasts
         busy = waiting + of_rank["transferring"].sum() / lasts
-    return f"{busy:8.0%}{waiting:8.0%}"
+    texts = (
+        f"{share:.0%}" if known else "–"
+        for share, known in zip((busy, waiting), is_known, strict=True)
+    )
+    return "".join(text.rjust(_SHARES // 2) for text in texts)
 
 
 def _ruler(window_ns: tuple[int, int], num_columns: int) -> str:

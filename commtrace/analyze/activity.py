@@ -1,7 +1,8 @@
 """Activity of each rank over time: waiting for a peer, transferring, or anything else.
 
 The intervals of a rank cover the time from its first call to the end of its last one without gaps.
-If several threads are blocked at once, the earlier call counts.
+If several threads are blocked at once, the earlier call counts. While only calls of unknown blocked
+time are in flight, the activity is unknown; of calls of unknown end, the trace has no interval.
 """
 
 from __future__ import annotations
@@ -12,17 +13,23 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.intervals import blocked_intervals, reached_by
+from commtrace.analyze.intervals import blocked_intervals, one_at_a_time, spans, without
 from commtrace.schema import INSTANT, Column
 
-WAITING, TRANSFERRING, WORKING = "waiting", "transferring", "working"
+WAITING, TRANSFERRING, WORKING, UNKNOWN = "waiting", "transferring", "working", "unknown"
 
 COLUMNS = (
     Column("rank", int, "", "global rank"),
     Column("start_ns", int, INSTANT, "start of the interval"),
     Column("duration_ns", int, "ns", "length of the interval", title="Duration"),
-    Column("activity", str, "", "waiting for a peer, transferring, or working (anything else)"),
-    Column("kind", str, "", "kind of the blocking call; empty while working"),
+    Column(
+        "activity",
+        str,
+        "",
+        "waiting for a peer, transferring, working (anything else), or unknown: in flight is a "
+        "call of unknown blocked time",
+    ),
+    Column("kind", str, "", "kind of the call; empty while working"),
     Column("id", int, "", "number of that call on its rank; -1 while working", title="Call"),
     Column("step", int, "", "step of the call; while working, of the preceding call"),
 )
@@ -32,40 +39,48 @@ def activity(frames: Frames) -> pd.DataFrame:
     """Return one row per interval, by rank and time; a wait of unknown length is a transfer."""
     comm = frames.comm
     arrival = arrivals(frames)["arrival_ns"]
-    blocked = blocked_intervals(frames).sort_values(["rank", "start", "end"], kind="stable")
-    if blocked.empty:
-        return typed(blocked, COLUMNS)
-    rank = blocked["rank"].to_numpy()
-    start, end = blocked["start"].to_numpy(), blocked["end"].to_numpy()
-    before = np.append(np.int64(0), reached_by(end, rank)[:-1])
-    before = np.where(np.append(True, rank[1:] != rank[:-1]), start, before)
-    free = blocked.assign(start=np.maximum(start, before), gap=start - before, before=before)
-    free = free[free["end"] > free["start"]]
-    arrived_ns = arrival[free["row"]].to_numpy() - frames.start_ns
+    blocked = one_at_a_time(blocked_intervals(frames))
+    arrived_ns = arrival[blocked["row"]].to_numpy() - frames.start_ns
     ready = np.clip(
-        np.where(arrival[free["row"]] >= 0, arrived_ns, free["start"]), free["start"], free["end"]
+        np.where(arrival[blocked["row"]] >= 0, arrived_ns, blocked["start"]),
+        blocked["start"],
+        blocked["end"],
     )
+    in_flight = spans(frames)
+    untimed = in_flight[(comm["blocked_ns"] < 0)[in_flight["row"]].to_numpy()]
     parts = pd.concat(
         [
-            free.assign(activity=WAITING, end=ready),
-            free.assign(activity=TRANSFERRING, start=ready),
-            free.assign(activity=WORKING, start=free["before"], end=free["before"] + free["gap"]),
+            blocked.assign(activity=WAITING, end=ready),
+            blocked.assign(activity=TRANSFERRING, start=ready),
+            without(one_at_a_time(untimed), blocked).assign(activity=UNKNOWN),
         ]
     )
-    parts = parts[parts["end"] > parts["start"]].sort_values(["rank", "start"], kind="stable")
+    parts = parts[parts["end"] > parts["start"]]
+    if parts.empty:
+        return typed(parts, COLUMNS)
+    parts = pd.concat([parts, _gaps(parts)]).sort_values(["rank", "start"], kind="stable")
     works = parts["activity"] == WORKING
+    row = parts["row"].where(~works, comm.index[0])
     table = pd.DataFrame(
         {
             "rank": parts["rank"],
             "start_ns": parts["start"] + frames.start_ns,
             "duration_ns": parts["end"] - parts["start"],
             "activity": parts["activity"],
-            "kind": np.where(works, "", comm["kind"].astype(object)[parts["row"]]),
-            "id": np.where(works, -1, comm["id"][parts["row"]]),
+            "kind": np.where(works, "", comm["kind"].astype(object)[row]),
+            "id": np.where(works, -1, comm["id"][row]),
             "step": parts["step"].where(~works).groupby(parts["rank"]).ffill().fillna(-1),
         }
     )
     return typed(table, COLUMNS)
+
+
+def _gaps(parts: pd.DataFrame) -> pd.DataFrame:
+    """Return the time between the intervals of each rank, in which it works."""
+    ordered = parts.sort_values(["rank", "start"], kind="stable")
+    start = ordered.groupby("rank")["end"].shift(1).fillna(-1).astype("int64")
+    gaps = ordered.assign(activity=WORKING, end=ordered["start"], start=start)
+    return gaps[(start >= 0) & (gaps["end"] > gaps["start"])]
 
 
 ACTIVITY = Analysis(

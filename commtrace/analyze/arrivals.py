@@ -9,9 +9,10 @@ form one collective):
     send, recv                                                     needs the other end
 
 *Wait* is the time for which a rank is blocked before the last of these arrives; the rest of its
-blocked time is *transfer*. `wait_states` names the waits. The wait is unknown for a collective that
-lacks a member's call or whose members disagree on its kind or root, and for a transfer whose other
-end is not in the trace.
+blocked time is *transfer*. A call on a device arrives when its kernel starts, and is blocked while
+its device does not compute. `wait_states` names the waits. The wait is unknown for a collective
+that lacks a member's call or whose members disagree on its kind or root, and for a transfer whose
+other end is not in the trace.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.device import exposed_until, is_exact
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
 from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
@@ -54,9 +56,22 @@ def end_ns(comm: pd.DataFrame) -> pd.Series:
     )
 
 
+def has_known_end(comm: pd.DataFrame) -> pd.Series:
+    """Return a mask of the calls of which `end_ns` is the end, and not only the last known instant.
+
+    The time inside the issuing call does not tell when an asynchronous call ended.
+    """
+    ended = (comm["complete_ns"] >= comm["issue_ns"]) | (comm["blocked_ns"] >= 0)
+    return (comm["issue_ns"] >= 0) & ended
+
+
 @cached_per_run
-def arrivals(frames: Frames) -> pd.DataFrame:
-    """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
+def last_arrivals(frames: Frames) -> pd.DataFrame:
+    """Return `arrival` and `last_rank` of the last member that each call needs, if it is known.
+
+    The arrival is in ns since the start of the run, and nan if it is unknown; the rank is then -1.
+    Unlike those of `arrivals`, they do not depend on the blocked time.
+    """
     comm, base = frames.comm, frames.start_ns
     calls = pd.DataFrame(
         {
@@ -93,14 +108,30 @@ def arrivals(frames: Frames) -> pd.DataFrame:
         arrival = arrival.mask(transfer, other.clip(lower=calls["issue"]))
         matched = matched.mask(transfer, has_partner)
         last_rank = last_rank.mask(transfer, comm["peer"])
-    known = matched & arrival.notna() & (comm["blocked_ns"] >= 0)
-    wait = _blocked_before(comm, calls["issue"], arrival)
+    known = matched & arrival.notna()
+    last_rank = last_rank.where(arrival > calls["issue"], calls["rank"])
+    return pd.DataFrame(
+        {
+            "arrival": arrival.where(known),
+            "last_rank": last_rank.where(known, -1).astype("int64"),
+        }
+    )
+
+
+@cached_per_run
+def arrivals(frames: Frames) -> pd.DataFrame:
+    """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
+    comm, base = frames.comm, frames.start_ns
+    last = last_arrivals(frames)
+    arrival = last["arrival"]
+    known = arrival.notna() & (comm["blocked_ns"] >= 0)
+    wait = _blocked_before(frames, comm["issue_ns"] - base, arrival)
     columns = {
         # The base is added to integers, since floats of Unix times are not exact.
         "arrival_ns": arrival.where(known, 0).astype("int64") + base,
         "wait_ns": wait,
         "transfer_ns": comm["blocked_ns"] - wait,
-        "last_rank": last_rank.where(arrival > calls["issue"], calls["rank"]),
+        "last_rank": last["last_rank"],
     }
     return pd.DataFrame(
         {"rank": comm["rank"], "id": comm["id"]}
@@ -122,12 +153,22 @@ def _is_matched(frames: Frames, calls: pd.DataFrame, collective: Any) -> pd.Seri
     return (calls["seq"] >= 0) & (num_calls == size) & alike & all_once & timed
 
 
-def _blocked_before(comm: pd.DataFrame, issue: pd.Series, arrival: pd.Series) -> pd.Series:
-    """Return the part of each call's blocked time before `arrival`; both times are on one clock."""
+def _blocked_before(frames: Frames, issue: pd.Series, arrival: pd.Series) -> pd.Series:
+    """Return the part of each call's blocked time before `arrival`; both times are on one clock.
+
+    It is exact for calls on a device beside which the trace has the computation.
+    """
+    comm = frames.comm
     in_call, in_wait, began_waiting = blocked_parts(comm, issue)
     before_call = (arrival - issue).clip(lower=0)
     before_wait = (arrival - began_waiting).clip(lower=0)
-    return before_call.clip(upper=in_call) + before_wait.clip(upper=in_wait)
+    before = before_call.clip(upper=in_call) + before_wait.clip(upper=in_wait)
+    exact = is_exact(frames) & arrival.notna()
+    if not exact.any():
+        return before
+    completed = issue + (comm["complete_ns"] - comm["issue_ns"])
+    arrived = arrival[exact].clip(issue[exact], completed[exact])
+    return before.mask(exact, exposed_until(frames, arrived))
 
 
 def blocked_parts(comm: pd.DataFrame, issue: pd.Series) -> tuple[pd.Series, pd.Series, pd.Series]:

@@ -62,9 +62,11 @@ def by_module(frames: Frames) -> pd.DataFrame:
     paths = sorted(inclusive.index, key=natural_key)
     table = measures(frames, inclusive.loc[paths])
     own_measures = measures(frames, own).reindex(paths)
+    makes_calls = own_measures.index.isin(own.index)
     for name in OWN:
         values = own_measures[name]
-        table[f"own_{name}"] = values.fillna(0.0) if name in _SUMS else values
+        # A module without own calls has sums of 0; those of calls with unknown values are unknown.
+        table[f"own_{name}"] = values.where(makes_calls, 0.0) if name in _SUMS else values
     classes = _classes(frames)
     table.insert(0, "module", paths)
     table.insert(1, "name", [path.rpartition(".")[2] for path in paths])

@@ -2,7 +2,7 @@
 
 Counts, sizes and times are the rank's own. A straggler blocks the other ranks and is blocked least
 itself: `caused_wait_ns` is the wait of the other members of collectives at which this rank arrived
-last.
+last. A sum of which no call's value is known is unknown.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import NOT_KNOWN, known_sums, num_unknown
 from commtrace.analyze.measures import recorded_ns
 from commtrace.schema import Column
 
@@ -22,6 +23,7 @@ COLUMNS = (
     Column("payload_bytes", int, "bytes", "payload", title="Payload"),
     Column("wire_bytes", int, "bytes", "bytes to send under the ring algorithm", title="Sent"),
     Column("blocked_ns", int, "ns", "blocked time", title="Blocked"),
+    Column("num_untimed", int, "", "calls of unknown blocked time", title="Not timed"),
     Column("share", float, "1", "blocked time as a fraction of the rank's recorded time"),
     Column(
         "wait_ns", int, "ns", "blocked time before the last peer arrived, if known", title="Waited"
@@ -58,23 +60,28 @@ def by_rank(frames: Frames) -> pd.DataFrame:
     ranks = frames.ranks.set_index("rank")
     index = ranks.index.union(comm["rank"].unique()).sort_values()
     arrived = arrivals(frames)
-    wait = addable(arrived["wait_ns"].clip(lower=0))
-    late = arrived["last_rank"]
-    summed = comm[_SUMMED].clip(lower=0).apply(addable)
-    table = summed.groupby(comm["rank"]).sum().reindex(index, fill_value=0)
+    wait, late = arrived["wait_ns"], arrived["last_rank"]
+    table = pd.DataFrame({name: known_sums(comm[name], comm["rank"], index) for name in _SUMMED})
     recorded = recorded_ns(frames).reindex(index)
     table.insert(0, "rank", index)
     table.insert(1, "host", ranks["host"].astype(object).reindex(index).fillna(""))
     table.insert(2, "num_calls", comm.groupby("rank").size().reindex(index, fill_value=0))
-    table["share"] = table["blocked_ns"] / recorded.where(recorded > 0).astype("float64")
-    table["wait_ns"] = wait.groupby(comm["rank"]).sum().reindex(index, fill_value=0)
-    table["caused_wait_ns"] = wait.groupby(late).sum().reindex(index, fill_value=0)
+    table["num_untimed"] = num_unknown(comm["blocked_ns"], comm["rank"], index)
+    blocked = table["blocked_ns"].astype("float64")
+    table["share"] = blocked.where(blocked >= 0) / recorded.where(recorded > 0).astype("float64")
+    table["wait_ns"] = known_sums(wait, comm["rank"], index)
+    is_known = wait >= 0
+    caused = addable(wait[is_known]).groupby(late[is_known]).sum()
+    # No wait of a rank is known if none of its collectives could be matched.
+    waited = caused.reindex(index).isna() & (table["wait_ns"] < 0)
+    table["caused_wait_ns"] = caused.reindex(index, fill_value=0).mask(waited, NOT_KNOWN)
     matched = (arrived["wait_ns"] >= 0) & comm["kind"].isin(NEEDS_EVERYONE)
     last = matched & (late == comm["rank"])
     num_matched, num_last = (
         each.groupby(comm["rank"]).sum().reindex(index, fill_value=0) for each in (matched, last)
     )
-    table["num_last"] = num_last
+    has_none = (table["num_calls"] > 0) & (num_matched == 0)
+    table["num_last"] = num_last.mask(has_none, NOT_KNOWN)
     table["last_share"] = num_last / num_matched.where(num_matched > 0).astype("float64")
     return typed(table, COLUMNS)
 
@@ -86,5 +93,8 @@ BY_RANK = Analysis(
     by_rank,
     COLUMNS,
     topic="Who waits",
-    shown=("rank host num_calls wire_bytes blocked_ns share wait_ns caused_wait_ns num_last"),
+    shown=(
+        "rank host num_calls wire_bytes blocked_ns num_untimed share wait_ns caused_wait_ns "
+        "num_last"
+    ),
 )

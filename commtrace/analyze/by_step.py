@@ -33,13 +33,15 @@ def by_step(frames: Frames) -> pd.DataFrame:
     """Return one row per step, in order; calls outside of steps come first, if there are any."""
     num_ranks = max(frames.num_ranks, 1)
     sums = totals(frames, ["step"])
-    duration = steps_ns(frames).groupby(frames.steps["step"]).sum() / num_ranks
+    timed = frames.timed_steps
+    duration = steps_ns(frames)[timed.index].groupby(timed["step"]).sum() / num_ranks
     if -1 in sums.index:
         outside = max(recorded_ns(frames).sum() / num_ranks - duration.sum(), 0.0)
         duration = pd.concat([pd.Series({-1: outside}), duration])
     steps = sums.index.union(duration.index).sort_values()
     table = measures(frames, sums.reindex(steps))
-    table["num_calls"] = table["num_calls"].fillna(0.0)
+    counts = ["num_calls", "num_untimed"]
+    table[counts] = table[counts].fillna(0.0)
     duration = duration.reindex(steps).astype("float64")
     table.insert(0, "duration_ns", duration)
     table["share"] = table["blocked_ns"] / duration.where(duration > 0, np.nan)

@@ -3,7 +3,9 @@
 Numbers are means over each run's ranks. If both runs mark steps, calls in steps are counted per
 step (`scope` "step"), so that runs of different length can be compared; all other calls are counted
 over the run (`scope` "run"). A group is identified by its mesh axis, or by its name without one. An
-unknown size or time is nan, and so is its change.
+unknown size or time is nan, and so is its change. A sum that is known for another part of a place's
+calls in one run than in the other has no known change either: otherwise, values that only one run
+knows would appear as growth.
 """
 
 from __future__ import annotations
@@ -16,9 +18,14 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import with_group_facts
 from commtrace.schema import Column
+from commtrace.units import counted
 
 KEYS = ("scope", "module", "op", "kind", "group", "phase")
 MEASURED = {"calls": "", "payload_bytes": "bytes", "wire_bytes": "bytes", "blocked_ns": "ns"}
+KNOWN = {name: f"known_{name}" for name in MEASURED if name != "calls"}
+"""Columns with the number of calls of which a measure is known, in the same unit as `calls`."""
+_ROUNDING = 1e-9
+"""Most by which equal means over ranks and steps differ, which are not exact."""
 METRICS = {"calls": "calls", "bytes": "wire_bytes", "time": "blocked_ns"}
 """Metrics that can be checked for an increase, and the measure that each refers to."""
 
@@ -69,24 +76,45 @@ def in_steps_of_all(runs: Sequence[Frames]) -> bool:
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Return `diff` of two runs' measures (columns `MEASURED`) by place (index `KEYS`)."""
+    """Return `diff` of two runs' measures (columns `MEASURED`) by place (index `KEYS`).
+
+    Both may have columns of `KNOWN`; without them, a value covers all calls of its place.
+    """
     table = first.add_suffix("_before").join(second.add_suffix("_after"), how="outer")
     is_old = table["calls_before"].notna()
     is_new = table["calls_after"].notna()
     for present, when in ((is_old, "before"), (is_new, "after")):
         table.loc[~present, [f"{name}_{when}" for name in MEASURED]] = 0.0
     for name in MEASURED:
-        table[f"{name}_change"] = table[f"{name}_after"] - table[f"{name}_before"]
+        change = table[f"{name}_after"] - table[f"{name}_before"]
+        table[f"{name}_change"] = change.where(_is_comparable(table, name))
     differs = table[["calls_change", "payload_bytes_change", "wire_bytes_change"]].abs().max(axis=1)
     table["change"] = SAME
-    # Means over ranks and steps are not exact, so equal runs can differ by a rounding error.
-    table.loc[differs > 1e-9, "change"] = CHANGED
+    table.loc[differs > _ROUNDING, "change"] = CHANGED
     table.loc[~is_old, "change"] = ADDED
     table.loc[~is_new, "change"] = REMOVED
     table = table.reset_index()
     table["order"] = table["change"].map(_ORDER.index)
     table["by"] = -table["wire_bytes_change"].abs()
     return typed(table.sort_values(["order", "by", *KEYS]), COLUMNS)
+
+
+def _is_comparable(table: pd.DataFrame, name: str) -> pd.Series:
+    """Return a mask of the places of which both runs know the measure for an equal part of calls.
+
+    A place at which a run does not communicate is known entirely.
+    """
+    if name not in KNOWN or f"{KNOWN[name]}_after" not in table:
+        return pd.Series(True, index=table.index)
+    parts = (known_part(table, name, f"_{when}") for when in ("before", "after"))
+    before, after = parts
+    return (before - after).abs() <= _ROUNDING
+
+
+def known_part(sums: pd.DataFrame, name: str, suffix: str = "") -> pd.Series:
+    """Return the fraction of each place's calls of which a measure in `KNOWN` is known."""
+    calls, known = sums[f"calls{suffix}"], sums[f"{KNOWN[name]}{suffix}"]
+    return (known / calls.where(calls > 0)).fillna(1.0)
 
 
 def _sums(frames: Frames, per_step: bool) -> pd.DataFrame:
@@ -97,7 +125,7 @@ def _sums(frames: Frames, per_step: bool) -> pd.DataFrame:
 
 
 def per_rank(frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bool) -> pd.DataFrame:
-    """Return the measures of one rank over `comm`, by scope and `by`: `MEASURED`, nan if unknown.
+    """Return the measures of one rank over `comm`, by scope and `by`: `MEASURED` and `KNOWN`.
 
     Args:
         frames: The run, for its numbers of ranks and steps.
@@ -111,8 +139,10 @@ def per_rank(frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bo
     keys = [in_step.map({True: "step", False: "run"}).astype(object).rename("scope")]
     keys += [comm[name].astype(object) for name in by]
     sums = pd.DataFrame({"calls": weight})
-    for name in ("payload_bytes", "wire_bytes", "blocked_ns"):
-        sums[name] = comm[name].astype("float64").where(comm[name] >= 0) * weight
+    for name, known in KNOWN.items():
+        is_known = comm[name] >= 0
+        sums[name] = comm[name].astype("float64").where(is_known) * weight
+        sums[known] = weight.where(is_known, 0.0)
     return sums.groupby(keys).sum(min_count=1)
 
 
@@ -121,17 +151,20 @@ def increases(
 ) -> dict[str, tuple[float, float]]:
     """Return, by scope, the sums before and after of a metric that grew.
 
+    Places of which the change is unknown are left out of both sums.
+
     Args:
         table: A table of `diff`.
         metric: A key of `METRICS`.
         tolerance: Growth that is accepted, as a fraction of the value before.
     """
     measure = METRICS[metric]
-    sums = table.groupby("scope")[[f"{measure}_before", f"{measure}_after"]].sum(min_count=1)
+    known = table[table[f"{measure}_change"].notna()]
+    sums = known.groupby("scope")[[f"{measure}_before", f"{measure}_after"]].sum(min_count=1)
     return {
         str(scope): (before, after)
         for scope, before, after in sums.itertuples()
-        if after > before * (1 + tolerance) + 1e-9
+        if after > before * (1 + tolerance) + _ROUNDING
     }
 
 
@@ -154,11 +187,21 @@ def differences_of_runs(*runs: Frames) -> list[str]:
         if dropped:
             notes.append(f"The {name} run has lost {dropped} calls: its numbers are too low.")
         notes += [
-            f"The {name} run lacks {meaning} of all calls: not compared."
+            _note_of_unknown(frames.comm[column], name, meaning)
             for column, meaning in _NOT_KNOWN.items()
-            if len(frames.comm) and not (frames.comm[column] >= 0).any()
+            if (frames.comm[column] < 0).any()
         ]
     return notes
+
+
+def _note_of_unknown(values: pd.Series, name: str, meaning: str) -> str:
+    num = int((values < 0).sum())
+    if num == len(values):
+        return f"The {name} run lacks {meaning} of all calls: not compared."
+    return (
+        f"The {name} run lacks {meaning} of {num:,} of {counted(len(values), 'call')}: places of "
+        "which another run knows more or less are not compared."
+    )
 
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")

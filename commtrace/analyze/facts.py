@@ -10,7 +10,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.schema import Column
-from commtrace.units import text_of_duration
+from commtrace.units import counted, text_of_duration
 
 COLUMNS = (
     Column("fact", str, "", "name of the fact"),
@@ -22,6 +22,15 @@ def facts(frames: Frames) -> pd.DataFrame:
     """Return one row per fact: first those derived from the tables, then the recorded ones."""
     rows = [*_from_tables(frames), *_from_recording(frames)]
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
+
+
+_KNOWN = {
+    "sizes": "payload_bytes",
+    "bytes sent": "wire_bytes",
+    "ends": "complete_ns",
+    "blocked times": "blocked_ns",
+}
+"""Columns of calls whose number of known values is a fact, unless all are known."""
 
 
 FACTS = Analysis(
@@ -38,18 +47,30 @@ def _from_tables(frames: Frames) -> list[tuple[str, str]]:
     hosts = sorted(set(ranks["host"].astype(object)))
     devices = sorted(set(ranks["device"].astype(object)) - {""})
     backends = sorted(set(frames.groups["backend"].astype(object)) - {""})
-    lasted = ranks["end_ns"].max() - ranks["start_ns"].min() if len(ranks) else 0
+    begun, ended = ranks["start_ns"], ranks["end_ns"]
+    is_timed = (begun >= 0).any() and (ended >= 0).any()
+    lasted = text_of_duration(int(ended.max() - begun[begun >= 0].min())) if is_timed else ""
+    dropped = ranks["num_dropped"]
+    num_dropped = "" if "imported_from" in frames.run else str(int(dropped.clip(lower=0).sum()))
     return [
         ("ranks recorded", str(frames.num_ranks)),
         ("hosts", ", ".join(hosts)),
         ("devices", ", ".join(devices)),
         ("backends", ", ".join(backends)),
         ("steps", str(int(frames.steps["step"].nunique()))),
-        ("recorded time", text_of_duration(int(lasted))),
+        ("recorded time", lasted),
         ("communication calls", str(len(comm))),
+        *(
+            (
+                f"{name} known",
+                f"of {int((comm[column] >= 0).sum()):,} of {counted(len(comm), 'call')}",
+            )
+            for name, column in _KNOWN.items()
+            if (comm[column] < 0).any()
+        ),
         ("operators", str(len(frames.ops))),
         ("process groups", str(len(frames.groups))),
-        ("calls dropped", str(int(ranks["num_dropped"].clip(lower=0).sum()))),
+        ("calls dropped", num_dropped),
     ]
 
 

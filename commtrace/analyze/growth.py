@@ -2,7 +2,8 @@
 
 Numbers are those of one rank, as in `commtrace.analyze.diff`: means over each run's ranks, and, if
 all runs mark steps, per step for calls within steps (`scope` "step"). A size or time that a run
-does not know is nan; a place at which a run does not communicate counts 0.
+does not know is nan, as is one that it knows for a part of a place's calls only, unless all runs
+know it for an equal part. A place at which a run does not communicate counts 0.
 
     baseline    2 ranks, layers.0 10 calls    layers.1 10 calls
     candidate   4 ranks, layers.0 10 calls    layers.1 12 calls
@@ -19,9 +20,10 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.by_module import ancestors, natural_key
-from commtrace.analyze.diff import MEASURED, in_steps_of_all, per_rank
+from commtrace.analyze.diff import KNOWN, MEASURED, in_steps_of_all, known_part, per_rank
 from commtrace.analyze.frame import Frames
 
+_SUMMED = [*MEASURED, *KNOWN.values()]
 _FUNCTION = ["source_file", "source_function"]
 _LINE = [*_FUNCTION, "source_line"]
 
@@ -86,9 +88,7 @@ def by_line(runs: Sequence[Frames]) -> list[Grown]:
     moved = counts.index[counts.nunique(axis=1, dropna=False) == 1]
     keyed = [_with_key(each, moved) for each in lines]
     by_key = [
-        table.reset_index()
-        .merge(each, on=_LINE)
-        .set_index(["scope", *_FUNCTION, "key"])[list(MEASURED)]
+        table.reset_index().merge(each, on=_LINE).set_index(["scope", *_FUNCTION, "key"])[_SUMMED]
         for table, each in zip(sums, keyed, strict=True)
     ]
     line_numbers = [_numbers_by_key(each) for each in keyed]
@@ -100,7 +100,7 @@ def _inclusive(table: pd.DataFrame) -> pd.DataFrame:
     flat = table.reset_index()
     flat["module"] = [ancestors(path)[1:] or [""] for path in flat["module"]]
     by_path = flat.explode("module").groupby(["scope", "module"])
-    return by_path[list(MEASURED)].sum(min_count=1)
+    return by_path[_SUMMED].sum(min_count=1)
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
@@ -150,6 +150,8 @@ def _grown(
         values_of_run = table.reindex(pd.MultiIndex.from_tuples(places, names=table.index.names))
         values_of_run.loc[~values_of_run.index.isin(table.index)] = 0.0
         aligned.append(values_of_run)
+    for name in KNOWN:
+        _clear_partly_known(aligned, name)
     rows = []
     for number, (scope, *place) in enumerate(places):
         name, detail = text(tuple(place)) if text else (str(place[0]), "")
@@ -163,3 +165,11 @@ def _grown(
         rows,
         key=lambda row: (*(-row.growth(measure) for measure in order), natural_key(row.name)),
     )
+
+
+def _clear_partly_known(aligned: Sequence[pd.DataFrame], name: str) -> None:
+    """Make a measure unknown where it covers a part of the calls, and in other runs another."""
+    parts = pd.DataFrame({number: known_part(each, name) for number, each in enumerate(aligned)})
+    differs = parts.max(axis=1) - parts.min(axis=1) > 1e-9
+    for number, each in enumerate(aligned):
+        each.loc[differs & (parts[number] < 1), name] = float("nan")

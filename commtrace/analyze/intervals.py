@@ -1,42 +1,62 @@
 """Intervals in which ranks were blocked or communicated, and their total length.
 
-Tables of intervals are joined for many keys at once (`merged`); `Covered` has the intervals of one
-key, and measures them in any window. Times count from the start of the run, so that they are exact
-in floats, too.
+Times count from the start of the run, so that they are exact in floats, too. Functions with `by`
+treat the intervals of each value of these columns by themselves.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import blocked_parts, end_ns
+from commtrace.analyze.arrivals import blocked_parts, end_ns, has_known_end
+from commtrace.analyze.covered import ends_of_parts
+from commtrace.analyze.device import computing, is_exact
 from commtrace.analyze.frame import Frames
 
 
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
     """Return `row rank step start end` of each interval in which a call blocked its rank.
 
-    These are the call itself and the wait for it, as far as they are blocked (`blocked_parts`).
+    Of a call on a device, these are the periods in which no kernel computes there, if the trace has
+    its kernels (`is_exact`); of several at once, those of the first. Of another call, they are the
+    call itself and the wait for it, as far as they are blocked (`blocked_parts`).
     """
     comm = frames.comm
-    known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0)]
+    exact = is_exact(frames)
+    known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0) & ~exact]
     begin = known["issue_ns"] - frames.start_ns
     end = end_ns(known) - frames.start_ns
     in_call, _, began_waiting = blocked_parts(known, begin)
     shared = {"row": known.index, "rank": known["rank"], "step": known["step"]}
     calls = pd.DataFrame({**shared, "start": begin, "end": begin + in_call})
     waits = pd.DataFrame({**shared, "start": began_waiting, "end": end})
-    both = pd.concat([calls, waits], ignore_index=True)
-    return both[both["end"] > both["start"]].reset_index(drop=True)
+    every = pd.concat([calls, waits, _exposed(frames, exact)], ignore_index=True)
+    return every[every["end"] > every["start"]].reset_index(drop=True)
+
+
+def _exposed(frames: Frames, exact: pd.Series) -> pd.DataFrame:
+    """Return the intervals in which calls on devices are in flight and their device is idle."""
+    in_flight = spans(frames)
+    in_flight = in_flight[exact[in_flight["row"]].to_numpy()]
+    if in_flight.empty:
+        return in_flight
+    device = frames.comm["device"].astype(object)[in_flight["row"]].to_numpy()
+    busy = pd.concat(
+        pd.DataFrame({"rank": rank, "device": name, "start": each.start, "end": each.end})
+        for (rank, name), each in computing(frames).items()
+    )
+    by = ["rank", "device"]
+    free = without(one_at_a_time(in_flight.assign(device=device), by), busy, by)
+    return free.drop(columns="device")
 
 
 def spans(frames: Frames) -> pd.DataFrame:
-    """Return `row rank step start end` of each call, from issue to completion."""
+    """Return `row rank step start end` of each call of known end, from issue to completion."""
     comm = frames.comm
-    known = comm[comm["issue_ns"] >= 0]
+    known = comm[has_known_end(comm)]
     return pd.DataFrame(
         {
             "row": known.index,
@@ -57,15 +77,63 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     if not len(ordered):
         return ordered[[*by, "start", "end"]]
     reached = reached_by(end, keys)
-    firsts, lasts = _ends_of_parts((start[1:] > reached[:-1]) | (keys[1:] != keys[:-1]))
+    firsts, lasts = ends_of_parts((start[1:] > reached[:-1]) | (keys[1:] != keys[:-1]))
     joined = ordered.iloc[firsts][by].reset_index(drop=True)
     return joined.assign(start=start[firsts], end=reached[lasts])
 
 
-def _ends_of_parts(is_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and last row of each part; `is_new` tells it of the rows from the second."""
-    firsts = np.flatnonzero(np.append(True, is_new))
-    return firsts, np.append(firsts[1:], len(is_new) + 1) - 1
+def one_at_a_time(intervals: pd.DataFrame, by: Sequence[str] = ("rank",)) -> pd.DataFrame:
+    """Return the intervals without overlaps: at any time, the first to start counts.
+
+    They are sorted by time; those that are covered by earlier ones are left out.
+    """
+    ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
+    if ordered.empty:
+        return ordered
+    start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
+    keys = ordered.groupby(list(by), sort=False).ngroup().to_numpy()
+    before = np.append(start[:1], reached_by(end, keys)[:-1])
+    before = np.where(np.append(True, keys[1:] != keys[:-1]), start, before)
+    free = ordered.assign(start=np.maximum(start, before))
+    return free[free["end"] > free["start"]]
+
+
+def without(
+    intervals: pd.DataFrame, others: pd.DataFrame, by: Sequence[str] = ("rank",)
+) -> pd.DataFrame:
+    """Return the parts of the intervals that no other interval covers.
+
+    Neither are the intervals to overlap each other, nor the others: an interval becomes a row for
+    each gap between the others that it covers, so that the rows are at most as many as both.
+    """
+    key = list(by)
+    cover = dict(iter(others.sort_values([*key, "start"]).groupby(key)))
+    pieces = [
+        _gaps(rows, cover[value]) if value in cover else rows
+        for value, rows in intervals.groupby(key, sort=False)
+    ]
+    return pd.concat(pieces) if pieces else intervals
+
+
+def _gaps(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the intervals between sorted others, all of one key."""
+    start, end = intervals["start"].to_numpy(), intervals["end"].to_numpy()
+    begins, ends = others["start"].to_numpy(), others["end"].to_numpy()
+    first = np.searchsorted(ends, start, side="right")
+    num = np.maximum(np.searchsorted(begins, end, side="left") - first + 1, 0)
+    which = np.repeat(np.arange(len(start)), num)
+    place = np.arange(len(which)) - np.repeat(np.cumsum(num) - num, num)
+    after = first[which] + place
+    last = len(others) - 1
+    begin = np.where(place == 0, start[which], ends[np.clip(after - 1, 0, last)])
+    finish = np.where(place == num[which] - 1, end[which], begins[np.clip(after, 0, last)])
+    pieces = intervals.iloc[which].assign(start=begin, end=finish)
+    return pieces[pieces["end"] > pieces["start"]]
+
+
+def common(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the intervals of ranks that other intervals cover; see `without`."""
+    return without(intervals, without(intervals, others))
 
 
 def reached_by(end: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -77,57 +145,3 @@ def lasting(intervals: pd.DataFrame, by: list[str]) -> pd.Series:
     """Return the length of the union of the intervals, for each value of `by`."""
     joined = merged(intervals, by)
     return (joined["end"] - joined["start"]).groupby([joined[name] for name in by]).sum()
-
-
-@dataclass(frozen=True, slots=True)
-class Covered:
-    """Time that is covered by at least one of some intervals.
-
-    Attributes:
-        start: Start of each of its disjoint parts, in order, in ns.
-        end: Their ends, likewise.
-        before: Total length of the parts before each one, and of all of them.
-    """
-
-    start: np.ndarray
-    end: np.ndarray
-    before: np.ndarray
-
-    @classmethod
-    def by(cls, start: np.ndarray, end: np.ndarray) -> Covered:
-        """Return the time covered by intervals in any order, which may overlap.
-
-        An interval of no length outside of the others is a part of no length.
-        """
-        if not len(start):
-            return NOTHING
-        order = np.argsort(start, kind="stable")
-        start, reached = start[order], np.maximum.accumulate(end[order])
-        firsts, lasts = _ends_of_parts(start[1:] > reached[:-1])
-        start, end = start[firsts], reached[lasts]
-        return cls(start, end, np.append(np.int64(0), np.cumsum(end - start)))
-
-    def joined(self, other: Covered) -> Covered:
-        """Return the time that is covered by either."""
-        if not len(other.start) or not len(self.start):
-            return self if len(self.start) else other
-        return Covered.by(
-            np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end])
-        )
-
-    def until(self, instants: np.ndarray) -> np.ndarray:
-        """Return the covered time before each instant."""
-        if not len(self.start):
-            return np.zeros(len(instants), dtype="int64")
-        begun = self.start.searchsorted(instants, side="right")
-        ahead = np.maximum(self.end[begun - 1] - instants, 0)
-        return self.before[begun] - np.where(begun > 0, ahead, 0)
-
-    def within(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the covered time in each of some windows."""
-        before = self.until(np.concatenate([first, last]))
-        return before[len(first) :] - before[: len(first)]
-
-
-NOTHING = Covered(np.zeros(0, "int64"), np.zeros(0, "int64"), np.zeros(1, "int64"))
-"""No time at all."""

@@ -3,7 +3,8 @@
 **Mean over ranks.** A count, a size or a time in these tables is the mean over all recorded ranks.
 A call that only one of four ranks makes counts 0.25. Multiplied by the number of ranks, the mean is
 the total of the run. Unknown sizes and times are excluded from a sum, and a sum without any known
-value is nan.
+value is nan. The time of a call is unknown unless its end or its blocked time is known;
+`num_untimed` counts the calls that the blocked time lacks.
 
 Bandwidths are ratios of sums over all ranks, as nccl-tests defines them, over the time from issue
 to completion (waiting for late peers included):
@@ -22,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import addable, typed
-from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.arrivals import end_ns, has_known_end
 from commtrace.analyze.frame import Frames
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.schema import Column
@@ -54,6 +55,13 @@ MEASURES = (
         "exposed time, in which the rank is blocked; mean over ranks",
         title="Blocked",
         long_title="Exposed time",
+    ),
+    Column(
+        "num_untimed",
+        float,
+        "",
+        "calls of unknown blocked time, which that time lacks; mean over ranks",
+        title="Not timed",
     ),
     Column(
         "share",
@@ -123,7 +131,7 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
     """
     comm = frames.comm
     payload = _known(comm["payload_bytes"])
-    lasted = _known(end_ns(comm) - comm["issue_ns"]).where(comm["issue_ns"] >= 0)
+    lasted = _known(end_ns(comm) - comm["issue_ns"]).where(has_known_end(comm))
     elapsed = lasted
     elapsed = elapsed.where((elapsed > 0) & payload.notna())
     parts = pd.DataFrame(
@@ -134,10 +142,13 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
             "wire_bytes": _known(comm["wire_bytes"]),
             "time_ns": lasted,
             "blocked_ns": _known(comm["blocked_ns"]),
+            "num_untimed": (comm["blocked_ns"] < 0).astype("float64"),
+            "num_sized": (comm["wire_bytes"] >= 0).astype("float64"),
+            "num_ended": lasted.notna().astype("float64"),
             "blocked_in_steps": _known(comm["blocked_ns"]).where(comm["step"] >= 0),
             "elapsed_ns": elapsed,
             "elapsed_payload": payload.where(elapsed.notna()),
-            "elapsed_bus_bytes": (payload * _bus_factor(frames)).where(elapsed.notna()),
+            "elapsed_bus_bytes": (payload * busbw_factors(frames)).where(elapsed.notna()),
         },
         index=comm.index,
     )
@@ -162,6 +173,7 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
             "wire_bytes": sums["wire_bytes"] / num_ranks,
             "time_ns": sums["time_ns"] / num_ranks,
             "blocked_ns": sums["blocked_ns"] / num_ranks,
+            "num_untimed": sums["num_untimed"] / num_ranks,
             "share": sums["blocked_ns"] / (recorded_ns(frames).sum() or np.nan),
             "share_of_steps": sums["blocked_in_steps"] / (in_steps or np.nan),
             "algbw_bytes_per_s": _positive(sums["elapsed_payload"]) / seconds,
@@ -205,7 +217,7 @@ def _known(column: pd.Series) -> pd.Series:
     return column.astype("float64").where(column >= 0)
 
 
-def _bus_factor(frames: Frames) -> pd.Series:
+def busbw_factors(frames: Frames) -> pd.Series:
     """Return the busbw factor of each call; nan if the kind or the group is unknown."""
     kind, group = (frames.comm[name].astype("category").cat for name in ("kind", "group"))
     sizes = frames.groups.drop_duplicates("name").set_index("name")["size"]

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pandas as pd
+
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.findings import muted, unanswered
-from commtrace.analyze.findings.traffic import in_module
+from commtrace.analyze.findings.needs import in_module
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
 from commtrace.tracefile import RECORDING, STEPS_FROM
-from commtrace.units import counted, text_of_ranks
+from commtrace.units import counted, known_note, text_of_ranks
 
 EVERYTHING = "everything"
 
@@ -42,9 +45,11 @@ class Notice:
 def _no_calls(frames: Frames) -> str:
     if len(frames.comm):
         return ""
-    source = frames.run.get("imported_from")
-    if source:
-        return f"No communication was recorded: the files imported from {source} contain no calls."
+    if reasons := why_incomplete(frames):
+        return (
+            "No communication was recorded, though the program may have communicated: "
+            f"{'; '.join(reasons)}."
+        )
     return (
         "No communication was recorded: the program issued no collective and no point-to-point "
         "call while recording was on."
@@ -183,27 +188,82 @@ def _host_clocks(frames: Frames) -> str:
     )
 
 
-def _unseen_waits(frames: Frames) -> str:
+def _untimed(frames: Frames) -> str:
     comm = frames.comm
-    unseen = comm[(comm["blocked_ns"] < 0) & (comm["complete_ns"] >= 0)]
-    if unseen.empty:
+    untimed = comm[comm["blocked_ns"] < 0]
+    if untimed.empty:
         return ""
-    kinds = ", ".join(sorted(unseen["kind"].unique()))
+    num_ended = int((untimed["complete_ns"] >= 0).sum())
+    reasons = [
+        f"{num:,} without {reason}"
+        for num, reason in (
+            (len(untimed) - num_ended, "a known end"),
+            (num_ended, "a recorded wait"),
+        )
+        if num
+    ]
+    note, kinds = _note_of_calls(untimed, comm)
+    if len(untimed) == len(comm):
+        return (
+            f"The blocked time is {note} ({kinds}): {', '.join(reasons)}. It is unknown how much "
+            "communication is exposed."
+        )
     return (
-        f"The blocked time of {len(unseen):,} of {len(comm):,} calls ({kinds}) is unknown, since "
-        "no wait for them was recorded. Blocked times are too short by that amount."
+        f"The blocked time is {note}, and blocked times lack that of the others ({kinds}): "
+        f"{', '.join(reasons)}."
     )
 
 
-def _none_of(column: str, text: str) -> NoticeCheck:
-    """Return a rule that fires if no call has a known value in a column of table `comm`."""
+def _unsized(frames: Frames) -> str:
+    comm = frames.comm
+    unsized = comm[comm["wire_bytes"] < 0]
+    if unsized.empty:
+        return ""
+    note, kinds = _note_of_calls(unsized, comm)
+    if len(unsized) == len(comm):
+        return f"The number of bytes sent is {note} ({kinds})."
+    return f"The number of bytes sent is {note}, and sums lack that of the others ({kinds})."
+
+
+def _unmatched(frames: Frames) -> str:
+    is_known = arrivals(frames)["wait_ns"] >= 0
+    if is_known.all() or not is_known.any():
+        return ""  # without any, `_no_waits` says so
+    note, kinds = _note_of_calls(frames.comm[~is_known], frames.comm)
+    return (
+        f"The wait for a peer is {note}. The others ({kinds}) were not timed, or the calls of "
+        "their peers are not in the trace, or differ."
+    )
+
+
+def _note_of_calls(unknown: pd.DataFrame, comm: pd.DataFrame) -> tuple[str, str]:
+    """Return the number of calls with a known value, and the kinds of those with an unknown one."""
+    kinds = ", ".join(sorted({str(kind) or "kind not known" for kind in unknown["kind"].unique()}))
+    return known_note(len(comm) - len(unknown), len(comm)), kinds
+
+
+def _lacking(column: str, noun: str) -> NoticeCheck:
+    """Return a rule that fires if calls lack a value in a column of table `comm`.
+
+    A column of text is empty for calls to which it does not apply, and counts only if it always is.
+    """
 
     def rule(frames: Frames) -> str:
         values = frames.comm[column]
-        known = values != "" if values.dtype == "category" else values >= 0
-        return "" if known.any() or not len(frames.comm) else text
+        is_text = values.dtype == "category"
+        is_known = values != "" if is_text else values >= 0
+        if not len(values) or is_known.all() or (is_text and is_known.any()):
+            return ""
+        if not is_known.any():
+            return f"{noun} is unknown for all calls."
+        return f"{noun} is {known_note(int(is_known.sum()), len(values))}."
 
     return rule
+
+
+def _none_of(column: str, text: str) -> NoticeCheck:
+    """Return a rule that fires if no call has a value in a column of text of table `comm`."""
+    return lambda frames: text if len(frames.comm) and (frames.comm[column] == "").all() else ""
 
 
 def _no_kernels(frames: Frames) -> str:
@@ -271,11 +331,20 @@ _STEP_ENDS = {
     "scheduler": "a step ends when step() of the LR scheduler returns",
     RECORDING: "the recording counts as one step",
 }
-_OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
-_OF_WAITS = (
-    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "stragglers", "activity"),
-    "gpu_time",
+_OF_TIMES = (
+    *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),
+    "bandwidth",
 )
+_OF_WAITS = (
+    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "start_skew", "stragglers"),
+    *("activity", "bandwidth", "gpu_time"),
+)
+_OF_MEASURES = (
+    *("by_kind", "by_module", "by_op", "by_group", "by_axis", "by_source", "by_region"),
+    *("by_phase", "by_step", "by_rank", "sizes", "flame"),
+)
+_OF_BLOCKED_TIMES = (*_OF_MEASURES, "overlap", "balance", *_OF_WAITS, "findings")
+_OF_BYTES = (*_OF_MEASURES, "matrix", "findings")
 
 
 RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
@@ -292,23 +361,26 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (_OF_WAITS, _no_waits),
     (_OF_WAITS, _several_clocks),
     (("overlap", "balance"), _host_clocks),
-    (("overlap", "balance", "by_step", "by_kind", "wait_states", "rank_waits"), _unseen_waits),
+    (_OF_BLOCKED_TIMES, _untimed),
+    (_OF_BYTES, _unsized),
 )
 
 MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
-    (_OF_TIMES, _none_of("issue_ns", "The time of issue is unknown for all calls.")),
-    (("by_source",), _none_of("source_file", "The source line is unknown for all calls.")),
-    (("sizes",), _none_of("payload_bytes", "The message size is unknown for all calls.")),
+    (_OF_TIMES, _lacking("issue_ns", "The time of issue")),
+    (("by_source",), _lacking("source_file", "The source line")),
+    (("sizes", "findings", "bandwidth"), _lacking("payload_bytes", "The message size")),
+    (("bandwidth",), _lacking("complete_ns", "The time of completion")),
     (
         ("by_region",),
         _none_of("region", "No regions were marked: rec.region(name) labels calls."),
     ),
     (("by_axis",), _no_axes),
-    (("by_group",), _none_of("group", "The process group is unknown for all calls.")),
+    (("by_group",), _lacking("group", "The process group")),
+    (_OF_WAITS, _unmatched),
     (("matrix",), _no_routes),
     (("gpu_time", "kernel_patterns"), _no_kernels),
     (("gpu_time",), _unlaunched),
-    (("skew",), _only_transfers),
+    (("skew", "start_skew"), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),
     (("findings",), _unanswered_rules),
     (("findings",), _muted_findings),

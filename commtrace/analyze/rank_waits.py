@@ -1,16 +1,18 @@
 """Wait states of each rank, by the names of `wait_states`, beside its transfer time.
 
 The three times add up to the blocked time of the rank: before the last peer arrived, after that,
-and in calls with an unknown wait (a peer's call is missing, or times are unknown).
+and in calls with an unknown wait (a peer's call is missing, or its times are unknown). Calls of
+unknown blocked time are counted in `num_untimed`; a time without any call that has it is unknown.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, addable, typed
+from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import NOT_KNOWN, known_sums
 from commtrace.analyze.wait_states import STATES
 from commtrace.schema import Column
 
@@ -28,6 +30,7 @@ COLUMNS = (
     Column(
         "unknown_ns", int, "ns", "blocked time in calls with an unknown wait", title="Not known"
     ),
+    Column("num_untimed", int, "", "calls of unknown blocked time", title="Not timed"),
 )
 
 
@@ -44,12 +47,17 @@ def rank_waits(frames: Frames) -> pd.DataFrame:
             "state": state,
             "num_calls": 1,
             "num_waits": (arrived["wait_ns"] > 0).astype("int64"),
-            "wait_ns": addable(arrived["wait_ns"].where(known, 0)),
-            "transfer_ns": addable(arrived["transfer_ns"].where(known, 0)),
-            "unknown_ns": addable(comm["blocked_ns"].clip(lower=0).mask(known, 0)),
+            "num_untimed": (comm["blocked_ns"] < 0).astype("int64"),
         }
     )
-    return typed(calls.groupby(["rank", "order", "state"]).sum().reset_index(), COLUMNS)
+    by = ["rank", "order", "state"]
+    table = calls.groupby(by).sum()
+    keys = [calls[name] for name in by]
+    for name in ("wait_ns", "transfer_ns"):
+        table[name] = known_sums(arrived[name], keys)
+    table["num_waits"] = table["num_waits"].where(table["wait_ns"] >= 0, NOT_KNOWN)
+    table["unknown_ns"] = known_sums(comm["blocked_ns"].mask(known, 0), keys)
+    return typed(table.reset_index(), COLUMNS)
 
 
 RANK_WAITS = Analysis(
@@ -59,5 +67,5 @@ RANK_WAITS = Analysis(
     rank_waits,
     COLUMNS,
     topic="Who waits",
-    shown="rank state num_calls num_waits wait_ns transfer_ns unknown_ns",
+    shown="rank state num_calls num_waits wait_ns transfer_ns unknown_ns num_untimed",
 )

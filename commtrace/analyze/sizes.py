@@ -11,6 +11,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import known_sums, num_unknown
 from commtrace.analyze.matching import mesh_axes
 from commtrace.schema import Column
 
@@ -28,6 +29,7 @@ COLUMNS = (
     Column("num_calls", int, "", "calls of all ranks", title="Calls"),
     Column("payload_bytes", int, "bytes", "their payload, over all ranks", title="Payload"),
     Column("blocked_ns", int, "ns", "their blocked time, over all ranks", title="Blocked"),
+    Column("num_untimed", int, "", "calls of unknown blocked time", title="Not timed"),
 )
 
 
@@ -37,20 +39,22 @@ def sizes(frames: Frames) -> pd.DataFrame:
     payload = comm["payload_bytes"]
     parts = pd.DataFrame(
         {
-            "from_bytes": _power_below(payload.to_numpy()),
+            "from_bytes": power_below(payload.to_numpy()),
             "num_calls": 1,
             "payload_bytes": addable(payload),
-            "blocked_ns": addable(comm["blocked_ns"].clip(lower=0)),
         }
     )
     keys = [comm["kind"], comm["group"], parts.pop("from_bytes")]
-    table = parts.groupby(keys, observed=True).sum().reset_index()
+    table = parts.groupby(keys, observed=True).sum()
+    table["blocked_ns"] = known_sums(comm["blocked_ns"], keys)
+    table["num_untimed"] = num_unknown(comm["blocked_ns"], keys)
+    table = table.reset_index()
     table["mesh_axis"] = mesh_axes(frames, table["group"])
     table = typed(table, COLUMNS)
     return table.sort_values(["kind", "group", "from_bytes"]).reset_index(drop=True)
 
 
-def _power_below(payload: np.ndarray) -> np.ndarray:
+def power_below(payload: np.ndarray) -> np.ndarray:
     """Return the largest power of two not above each size; 0 for 0."""
     _, exponent = np.frexp(payload.astype("float64"))  # rounded, perhaps up to the next power
     power = np.int64(1) << np.clip(exponent - 1, 0, 62).astype("int64")
@@ -64,5 +68,5 @@ SIZES = Analysis(
     sizes,
     COLUMNS,
     topic="What",
-    shown="kind group mesh_axis from_bytes num_calls payload_bytes blocked_ns",
+    shown="kind group mesh_axis from_bytes num_calls payload_bytes blocked_ns num_untimed",
 )

@@ -1,10 +1,11 @@
 """Parts of a run: the frames of a time window, or of some of its steps.
 
 A collective is included with all of its members or not at all, so that waits stay known: it is
-included if any member's call touches the window. The recorded time of ranks and steps is clipped to
-the window, so that shares refer to it. Consistency across ranks cannot be judged from a part; it is
-checked on the entire run. Kernels are those that touch the window, and the next one of each stream,
-whose launch explains the idle time before it.
+included if any member's call touches the window. A step has the calls that it issued, but of the
+calls on a device those that run in it (`step_times`). The recorded time of ranks and steps is
+clipped to the window, so that shares refer to it. Consistency across ranks cannot be judged from a
+part; it is checked on the entire run. Kernels are those beside the calls and in the window, and the
+next one of each stream, whose launch explains the idle time before it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
+from commtrace.analyze.step_times import by_clock, runs_in
 from commtrace.errors import UsageError
 from commtrace.units import text_of_duration
 
@@ -71,7 +73,10 @@ def of_steps(frames: Frames, first: int, last: int) -> Frames:
     begins, ends = (edge + frames.start_ns for edge in window_of_steps(frames, first, last))
     chosen = frames.steps[frames.steps["step"].between(first, last)]
     steps_text = f"step {first}" if first == last else f"steps {first} to {last}"
-    part = _part(frames, frames.comm["step"].between(first, last), begins, ends, steps_text)
+    selected = runs_in(frames, first, last)
+    if by_clock(frames).any():
+        selected = _complete_collectives(frames, selected)
+    part = _part(frames, selected, begins, ends, steps_text)
     return replace(part, steps=chosen.reset_index(drop=True))
 
 
@@ -93,6 +98,9 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
     for name in comm.columns[comm.dtypes == "category"]:
         comm[name] = comm[name].cat.remove_unused_categories()
     ops, steps, ranks = frames.ops, frames.steps.copy(), frames.ranks.copy()
+    # All kernels beside the selected calls, which tell where these are exposed.
+    since = min(first, comm["issue_ns"].where(comm["issue_ns"] >= 0, first).min())
+    until = max(last, end_ns(comm).max())
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
     in_steps = (steps["start_ns"] < last) & (steps["end_ns"] > first)
     for table in (steps, ranks):
@@ -104,7 +112,7 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
         run={**frames.run, "part": description},
         comm=comm,
         ops=ops[in_ops].reset_index(drop=True),
-        kernels=_kernels_of(frames.kernels, first, last),
+        kernels=_kernels_of(frames.kernels, since, until),
         steps=steps[in_steps].reset_index(drop=True),
         ranks=ranks,
     )

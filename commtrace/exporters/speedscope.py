@@ -2,7 +2,8 @@
 
 Each rank has a weighted profile in order of time. A stack is phase, modules, operator and call,
 weighted by the time for which the call blocked the rank. One more profile covers all ranks,
-weighted by the bytes sent. Left-heavy and sandwich views then add up by place in the program.
+weighted by the bytes sent. Left-heavy and sandwich views then add up by place in the program. Calls
+of unknown time or size have no weight; the name of the profile counts those that have one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import partial_sum
 from commtrace.atomic_write import atomic_write
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -34,13 +36,14 @@ def speedscope_document(frames: Frames) -> dict[str, Any]:
     comm = frames.comm.assign(stack=stacks)
     profiles = []
     for rank, of_rank in comm.sort_values(["rank", "issue_ns"], kind="stable").groupby("rank"):
-        numbers, weights = _runs(of_rank["stack"], of_rank["blocked_ns"].clip(lower=0))
-        profiles.append(
-            _profile(f"rank {rank}: time blocked", "nanoseconds", numbers, weights, listed.stacks)
-        )
+        blocked = of_rank["blocked_ns"]
+        numbers, weights = _runs(of_rank["stack"], blocked.clip(lower=0))
+        name = f"rank {rank}: time blocked{_note(blocked)}"
+        profiles.append(_profile(name, "nanoseconds", numbers, weights, listed.stacks))
     sent = comm["wire_bytes"].clip(lower=0).groupby(comm["stack"]).sum()
     numbers, weights = sent.index.to_numpy(), sent.to_numpy()
-    profiles.append(_profile("all ranks: bytes sent", "bytes", numbers, weights, listed.stacks))
+    name = f"all ranks: bytes sent{_note(comm['wire_bytes'])}"
+    profiles.append(_profile(name, "bytes", numbers, weights, listed.stacks))
     return {
         "$schema": SCHEMA,
         "shared": {"frames": listed.frames},
@@ -49,6 +52,12 @@ def speedscope_document(frames: Frames) -> dict[str, Any]:
         "activeProfileIndex": 0,
         "exporter": "commtrace",
     }
+
+
+def _note(values: pd.Series) -> str:
+    """Return the number of calls that a profile covers, behind a comma; empty if it covers all."""
+    note = partial_sum(values).note
+    return f", {note}" if note else ""
 
 
 class _DistinctFrames:

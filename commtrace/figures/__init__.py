@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commtrace.figures.bandwidth import bandwidth
 from commtrace.figures.flame import flame
 from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
@@ -14,6 +15,7 @@ from commtrace.figures.waits import waits
 __all__ = [
     "PICTURES",
     "Picture",
+    "bandwidth",
     "flame",
     "gpu_time",
     "matrix",

@@ -32,12 +32,15 @@ from commtrace.figures.theme import (
     titled,
 )
 from commtrace.schema import PHASES
-from commtrace.units import text_of_bytes, text_of_duration, text_of_mean
+from commtrace.units import known_note, text_of_bytes, text_of_duration, text_of_mean
 
 VALUES: dict[str, str] = {
     name: MEASURE[name].long_heading
     for name in ("wire_bytes", "time_ns", "blocked_ns", "num_calls")
 }
+
+NUM_UNKNOWN = {"wire_bytes": "num_unsized", "time_ns": "num_unended", "blocked_ns": "num_untimed"}
+"""Number of the calls that a measure lacks, by its name; the number of calls lacks none."""
 
 SMALLEST = 1 / 4000
 PATH_BAR = 32
@@ -55,21 +58,25 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
     """Return the nodes of the tree, each before its children.
 
     Columns: `id` and `parent` (numbers, -1 above the root), `role` (run, phase, module, op, kind),
-    `name` (module path, class of the root module, operator or kind), `phase`, and `VALUES`,
-    inclusive and summed over ranks.
+    `name` (module path, class of the root module, operator or kind), `phase`, `VALUES` and the
+    values of `NUM_UNKNOWN`, inclusive and summed over ranks.
     """
-    sums = totals(frames, _KEYS)[list(VALUES)].fillna(0.0)
+    sums = totals(frames, _KEYS).fillna(0.0)
+    for num_known, lacking in (("num_sized", "num_unsized"), ("num_ended", "num_unended")):
+        sums[lacking] = sums["num_calls"] - sums[num_known]
+    summed = [*VALUES, *NUM_UNKNOWN.values()]
+    sums = sums[summed]
     places: dict[_NodePath, list[float]] = {}
     for keys, row in zip(sums.index, sums.itertuples(index=False), strict=True):
         for place in _places(*keys):
-            held = places.setdefault(place, [0.0] * len(VALUES))
+            held = places.setdefault(place, [0.0] * len(summed))
             for column, value in enumerate(row):
                 held[column] += value
-    whole = places.get((), [0.0] * len(VALUES))
+    whole = places.get((), [0.0] * len(summed))[: len(VALUES)]
     kept = [
         place
         for place, held in places.items()
-        if any(value > SMALLEST * total for value, total in zip(held, whole, strict=True))
+        if any(value > SMALLEST * total for value, total in zip(held, whole, strict=False))
     ]
     # The sort key puts each node before its children, on which the depths and paths rely.
     # Each part's key is made once: places share the modules above them.
@@ -87,7 +94,7 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
         )
         for place in kept
     ]
-    return pd.DataFrame(rows, columns=["id", "parent", "role", "name", "phase", *VALUES])
+    return pd.DataFrame(rows, columns=["id", "parent", "role", "name", "phase", *summed])
 
 
 def _places(phase: str, module: str, module_class: str, op: str, kind: str) -> list[_NodePath]:
@@ -143,7 +150,7 @@ def flame(
     nodes = flame_nodes(frames)
     value = value or first_value(nodes)
     level = level_of(nodes, phase)
-    lacking = _lacking(nodes, value, level)
+    lacking = nothing_to_draw(nodes, value, level)
     levels = {name: str(place) for name, place in _levels(nodes).items()}
     meta = {"phases": levels, "num_ranks": max(frames.num_ranks, 1)}
     if lacking:
@@ -228,13 +235,22 @@ def level_of(nodes: pd.DataFrame, phase: str = "") -> int:
     return levels[phase] if phase else 0
 
 
-def _lacking(nodes: pd.DataFrame, value: str, level: int) -> str:
-    """Return a sentence if there is nothing to draw; else ""."""
+def nothing_to_draw(nodes: pd.DataFrame, value: str, level: int = 0) -> str:
+    """Return the reason, without a period, if there is nothing to draw; else ""."""
     if nodes.empty:
         return "No communication is in this trace"
     if nodes[value].iloc[level] <= 0:
-        return f"Nothing to draw by {VALUES[value].lower()}, which is zero or not in this trace"
+        note = value_note(nodes.iloc[level], value)
+        reason = note if note.startswith("not") else ", ".join(filter(None, ("zero", note)))
+        return f"Nothing to draw by {VALUES[value].lower()}, which is {reason}"
     return ""
+
+
+def value_note(node: Any, value: str) -> str:
+    """Return the number of calls of a node that its value covers; empty if it covers all."""
+    num_calls = int(node["num_calls"])
+    num_unknown = int(node[NUM_UNKNOWN[value]]) if value in NUM_UNKNOWN else 0
+    return known_note(num_calls - num_unknown, num_calls)
 
 
 def flame_height(nodes: pd.DataFrame) -> int:
@@ -279,18 +295,25 @@ def _paths(nodes: pd.DataFrame) -> list[str]:
 
 
 def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
-    rows: list[Any] = list(nodes.itertuples(index=False))
-    whole, calls = rows[0], partial(text_of_mean, num_ranks=num_ranks)
+    rows: list[dict[Any, Any]] = nodes.to_dict("records")
+    texts: dict[str, tuple[str, Callable[[float], str]]] = {
+        "wire_bytes": ("sent", text_of_bytes),
+        "time_ns": ("time", text_of_duration),
+        "blocked_ns": ("exposed", text_of_duration),
+        "num_calls": ("calls", partial(text_of_mean, num_ranks=num_ranks)),
+    }
     return [
         lines(
             (
-                bold(_title(node.role, node.name)),
+                bold(_title(node["role"], node["name"])),
                 wrapped(path),
                 "mean over ranks:",
-                _amount("sent", text_of_bytes, node.wire_bytes, whole.wire_bytes, num_ranks),
-                _amount("time", text_of_duration, node.time_ns, whole.time_ns, num_ranks),
-                _amount("exposed", text_of_duration, node.blocked_ns, whole.blocked_ns, num_ranks),
-                _amount("calls", calls, node.num_calls, whole.num_calls, num_ranks),
+                *(
+                    _amount(
+                        what, text, node[value], rows[0][value], num_ranks, value_note(node, value)
+                    )
+                    for value, (what, text) in texts.items()
+                ),
             )
         )
         for node, path in zip(rows, _paths(nodes), strict=True)
@@ -302,10 +325,12 @@ def _title(role: str, name: str) -> str:
 
 
 def _amount(
-    what: str, text: Callable[[float], str], total: float, whole: float, num_ranks: int
+    what: str, text: Callable[[float], str], total: float, whole: float, num_ranks: int, note: str
 ) -> str:
+    if note.startswith("not"):
+        return f"{what} {note}"
     share = f" ({total / whole:.1%} of all)" if whole else ""
-    return f"{what} {text(total / num_ranks)}{share}"
+    return ", ".join(filter(None, (f"{what} {text(total / num_ranks)}{share}", note)))
 
 
 def _colours(nodes: pd.DataFrame, theme: Theme) -> list[str]:

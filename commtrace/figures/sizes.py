@@ -11,7 +11,7 @@ from commtrace.analyze.measures import MEASURE
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import known_note, text_of_bytes, text_of_duration
 
 VALUES: dict[str, tuple[str, str]] = {
     name: (f"{MEASURE[name].long_heading.lower()} of all ranks", unit)
@@ -56,7 +56,12 @@ def sizes(
     places = _places(table)
     figure = go.Figure(layout=titled(_layout(theme, places, value), title))
     by = ["kind", "from_bytes"]
-    sums = table.groupby(by)[list(VALUES)].sum()
+    # An unknown blocked time, which is negative, has no height.
+    sums = (
+        table.assign(blocked_ns=table["blocked_ns"].clip(lower=0))
+        .groupby(by)[[*VALUES, "num_untimed"]]
+        .sum()
+    )
     order = sums.groupby("kind")["num_calls"].sum().sort_values(ascending=False, kind="stable")
     for kind in order.index:
         of_kind = sums.loc[kind]
@@ -127,6 +132,12 @@ def _hover_text(kind: str, row: Any) -> str:
             f"{text_of_power(size)} to {text_of_power(2 * size)} each" if size else "no payload",
             calls,
             f"payload {text_of_bytes(row.payload_bytes)}" if size else "",
-            f"exposed {text_of_duration(row.blocked_ns)}",
+            f"exposed {_exposed(row)}",
         )
     )
+
+
+def _exposed(row: Any) -> str:
+    note = known_note(row.num_calls - row.num_untimed, row.num_calls)
+    time = "" if row.num_untimed == row.num_calls else text_of_duration(row.blocked_ns)
+    return ", ".join(filter(None, (time, note)))

@@ -1,5 +1,8 @@
 """Time of each step: exposed communication, overlapped communication, and the rest.
 
+Communication of which it is unknown whether it is exposed is a part of its own. If not even its
+duration is known, that part is the rank's whole step.
+
 Above `MAX_BARS` steps, a bar is the mean of several consecutive steps.
 """
 
@@ -12,13 +15,15 @@ import plotly.graph_objects as go
 
 from commtrace.figures.label import bold, lines
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
-from commtrace.units import text_of_duration
+from commtrace.units import known_note, text_of_duration
 
 MAX_BARS = 200
 
+UNKNOWN = "not known"
 PARTS: dict[str, tuple[str, str]] = {
     "exposed": ("exposed communication", "the rank is blocked"),
     "overlapped": ("overlapped communication", "the rank works meanwhile"),
+    UNKNOWN: ("exposed or overlapped, not known which", "the calls were not timed"),
     "working": ("no communication", "the rank works"),
 }
 """Parts of a bar, from the bottom: the legend's text, and its meaning."""
@@ -48,15 +53,17 @@ def steps(
     if drawn.empty:
         return empty(theme, title=title, what="No communication is in this trace", because=because)
     figure = go.Figure(layout=titled(_layout(theme, drawn), title))
-    texts = [_hover_text(row) for row in drawn.itertuples(index=False)]
+    texts = [_hover_text(row) for row in drawn.to_dict("records")]
     for part, (words, _) in PARTS.items():
+        if part == UNKNOWN and not drawn[part].any():
+            continue
         figure.add_trace(
             go.Bar(
                 name=words,
                 x=((drawn["first"] + drawn["last"]) / 2).tolist(),
                 y=(drawn[part] / 1e9).tolist(),
                 width=(0.86 * (drawn["last"] - drawn["first"] + 1)).tolist(),
-                marker={"color": theme.use(part), "line": {"width": 0}},
+                marker=_look(part, theme),
                 hovertext=texts,
                 hoverinfo="text",
                 meta={"part": part},
@@ -69,32 +76,50 @@ def steps(
 def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     """Return one row per bar: `first` and `last` step, and means over its steps and ranks, in ns.
 
-    The other columns are `exposed`, `overlapped`, `working`, `lasts` (their sum), `worst_rank` (the
-    rank with the most exposed communication) and its `worst_exposed`.
+    The other columns are `PARTS`, `lasts` (their sum), `worst_rank` (the rank with the most exposed
+    communication; -1 if unknown), its `worst_exposed`, `num_calls` and `num_untimed`.
     """
     first_step = table["step"].min() if len(table) else 0
     num_steps = int(table["step"].max() - first_step) + 1 if len(table) else 0
     block = max(-(-num_steps // max_bars), 1)
-    known = table[["exposed_ns", "overlapped_ns"]].sum(axis=1)
+    duration, exposed, overlapped, unknown = (
+        table[f"{name}_ns"].clip(lower=0).astype("float64")
+        for name in ("duration", "exposed", "overlapped", "unknown")
+    )
+    unknown = unknown.where(table["unknown_ns"] >= 0, duration)
     parts = pd.DataFrame(
         {
             "block": (table["step"] - first_step) // block,
             "step": table["step"],
             "rank": table["rank"],
-            "exposed": table["exposed_ns"].astype("float64"),
-            "overlapped": table["overlapped_ns"].astype("float64"),
-            "working": (table["duration_ns"] - known).clip(lower=0).astype("float64"),
+            "exposed": exposed,
+            "overlapped": overlapped,
+            UNKNOWN: unknown,
+            "working": (duration - exposed - overlapped - unknown).clip(lower=0),
+            "num_calls": table["num_calls"],
+            "num_untimed": table["num_untimed"],
         }
     )
     bars: Any = parts.groupby("block")
-    means = bars[["exposed", "overlapped", "working"]].mean()
+    means = bars[list(PARTS)].mean()
     means["lasts"] = means.sum(axis=1)
     means["first"], means["last"] = bars["step"].min(), bars["step"].max()
-    by_rank = parts.groupby(["block", "rank"])["exposed"].mean().reset_index()
+    means[["num_calls", "num_untimed"]] = bars[["num_calls", "num_untimed"]].sum()
+    known = parts[table["exposed_ns"] >= 0]
+    by_rank = known.groupby(["block", "rank"])["exposed"].mean().reset_index()
     worst = by_rank.sort_values(["exposed", "rank"], ascending=[False, True]).groupby("block")
-    means["worst_rank"] = worst["rank"].first()
+    means["worst_rank"] = worst["rank"].first().reindex(means.index, fill_value=-1)
     means["worst_exposed"] = worst["exposed"].first()
     return means.reset_index(drop=True)
+
+
+def _look(part: str, theme: Theme) -> dict[str, Any]:
+    colour = theme.use(part)
+    look: dict[str, Any] = {"color": colour, "line": {"width": 0}}
+    if part == UNKNOWN:
+        hatched = {"shape": "x", "size": 6, "solidity": 0.3}
+        look["pattern"] = hatched | {"fgcolor": theme.use("transfer"), "bgcolor": theme.surface}
+    return look
 
 
 def _layout(theme: Theme, drawn: pd.DataFrame) -> go.Layout:
@@ -151,17 +176,28 @@ def _cut_off(figure: go.Figure, drawn: pd.DataFrame, theme: Theme) -> None:
         )
 
 
-def _hover_text(bar: Any) -> str:
-    def part(name: str) -> str:
-        share = f" ({getattr(bar, name) / bar.lasts:.1%})" if bar.lasts else ""
-        return f"{PARTS[name][0]} {text_of_duration(getattr(bar, name))}{share}"
+def _hover_text(bar: dict[Any, Any]) -> str:
+    num_timed = bar["num_calls"] - bar["num_untimed"]
 
-    which = f"step {bar.first}" if bar.first == bar.last else f"steps {bar.first} to {bar.last}"
+    def part(name: str) -> str:
+        words, lasts = PARTS[name][0], bar[name]
+        if name == UNKNOWN and not lasts:
+            return ""
+        if name in ("exposed", "overlapped") and bar["num_calls"] and not num_timed:
+            return f"{words}: {UNKNOWN}"
+        share = f" ({lasts / bar['lasts']:.1%})" if bar["lasts"] else ""
+        return f"{words} {text_of_duration(lasts)}{share}"
+
+    first, last, worst = bar["first"], bar["last"], bar["worst_rank"]
+    which = f"step {first}" if first == last else f"steps {first} to {last}"
+    most = f"most exposed: rank {worst}, {text_of_duration(bar['worst_exposed'])}"
+    note = known_note(num_timed, bar["num_calls"])
     return lines(
         (
-            bold(which if bar.first >= 0 else "outside of steps"),
-            f"{text_of_duration(bar.lasts)}, mean over ranks",
+            bold(which if first >= 0 else "outside of steps"),
+            f"{text_of_duration(bar['lasts'])}, mean over ranks",
             *(part(name) for name in PARTS),
-            f"most exposed: rank {bar.worst_rank}, {text_of_duration(bar.worst_exposed)}",
+            most if worst >= 0 else "",
+            f"exposed time {note}" if note else "",
         )
     )

@@ -1,6 +1,7 @@
 """Blocked time of each rank: waits by wait state, hatched, and transfer, stacked.
 
-Above `MAX_RANKS` ranks, only those blocked longest are drawn.
+Above `MAX_RANKS` ranks, only those blocked longest are drawn. A rank none of whose calls was timed
+has a note in place of a bar, and one some of whose calls were not timed has it in its bar's text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import plotly.graph_objects as go
 
 from commtrace.figures.label import bold, lines
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
-from commtrace.units import text_of_duration
+from commtrace.units import known_note, text_of_duration
 
 MAX_RANKS = 128
 TRANSFER, UNKNOWN = "transfer", "not known"
@@ -39,9 +40,19 @@ def waits(
     """
     theme = theme_of(theme)
     parts = wait_parts(table)
-    if parts.empty:
-        return empty(theme, title=title, what="No rank is blocked in this trace", because=because)
+    counts: Any = table.groupby("rank")[["num_calls", "num_untimed"]].sum()
+    num_known = counts["num_calls"] - counts["num_untimed"]
     blocked = parts.groupby("rank")["lasts_ns"].sum()
+    untimed = counts.index[(num_known == 0) & (counts["num_calls"] > 0)]
+    blocked = blocked.reindex(blocked.index.union(untimed), fill_value=0)
+    if parts.empty:
+        note = known_note(int(num_known.sum()), int(counts["num_calls"].sum()))
+        what = f"The blocked time is {note}" if note else "No rank is blocked in this trace"
+        return empty(theme, title=title, what=what, because=because)
+    notes = {
+        rank: known_note(known, num)
+        for rank, known, num in zip(counts.index, num_known, counts["num_calls"], strict=True)
+    }
     chosen = sorted(blocked.nlargest(MAX_RANKS).index)
     figure = go.Figure(layout=titled(_layout(theme, chosen, len(blocked)), title))
     of_chosen = parts[parts["rank"].isin(chosen)]
@@ -58,11 +69,21 @@ def waits(
                 y=drawn["rank"].map(rows).tolist(),
                 marker=_look(part, theme),
                 hovertext=[
-                    _hover_text(row, blocked[row.rank]) for row in drawn.itertuples(index=False)
+                    _hover_text(row, blocked[row.rank], notes[row.rank])
+                    for row in drawn.itertuples(index=False)
                 ],
                 hoverinfo="text",
                 meta={"part": part},
             )
+        )
+    for rank in untimed.intersection(chosen):
+        figure.add_annotation(
+            text=notes[rank],
+            x=0,
+            y=rows[rank],
+            xanchor="left",
+            showarrow=False,
+            font={"size": 11, "color": theme.muted},
         )
     return figure
 
@@ -78,6 +99,7 @@ def wait_parts(table: pd.DataFrame) -> pd.DataFrame:
         table.assign(part=UNKNOWN, lasts_ns=table["unknown_ns"]),
     )
     parts = pd.concat([each[each["lasts_ns"] > 0] for each in by_part])
+    parts["num_waits"] = parts["num_waits"].clip(lower=0)
     sums: Any = parts.groupby(["rank", "part"])[["lasts_ns", "num_calls", "num_waits"]].sum()
     return sums.reset_index()
 
@@ -120,9 +142,10 @@ def _look(part: str, theme: Theme) -> dict[str, Any]:
     return look
 
 
-def _hover_text(row: Any, blocked_ns: int) -> str:
+def _hover_text(row: Any, blocked_ns: int, note: str) -> str:
     lasts = f"{text_of_duration(row.lasts_ns)} of {text_of_duration(blocked_ns)} blocked"
     calls = f"{row.num_calls:,} call{'' if row.num_calls == 1 else 's'}"
     if row.part in PATTERNS:
         calls = f"in {row.num_waits:,} of {calls}"
-    return lines((bold(f"{row.part} on rank {row.rank}"), lasts, calls))
+    known = f"blocked time {note}" if note else ""
+    return lines((bold(f"{row.part} on rank {row.rank}"), lasts, calls, known))

@@ -53,6 +53,7 @@ def import_trace(sources: Iterable[Path | str]) -> Trace:
             "lacks": imported.lacks,
             **({"kernels": imported.kernels} if imported.kernels else {}),
             "torn_ranks": [],
+            **imported.facts,
         }
         if len(documents) > 1 and not all(record.host for record in imported.records):
             facts["clock"] = "wall clocks of unnamed hosts"

@@ -20,18 +20,20 @@ from commtrace.schema import MAX_RANKS
 from commtrace.tracefile.reading import (
     BYTES_PER_VALUE,
     GZIP,
+    GZIP_MAGIC,
     Allowance,
     DamageError,
     MoreThanError,
     parse_json,
     read_file,
+    read_head,
     reading,
 )
 
 PROFILER = "torch.profiler"
 FLIGHT_RECORDER = "flight recorder"
 
-_GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
+_PICKLE = b"\x80"
 _EVENTS = '"traceEvents"'
 _SUPPORTED = (
     "supported are chrome traces of torch.profiler (.json, .json.gz) and flight-recorder dumps "
@@ -44,8 +46,8 @@ _NAME_FILES = "pass the files that the ranks wrote"
 class Document:
     """One file: the text of a chrome trace, or the values of a flight recorder's dump.
 
-    The text of one of several chrome traces is None: `loaded` reads it again when it is imported,
-    so that one of them is in memory at a time.
+    The text of a chrome trace is None until `loaded` reads it, so that one of them is in memory at
+    a time, and only while its events are read.
     """
 
     path: Path
@@ -75,12 +77,7 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
     Raises:
         TraceError: names the file that cannot be imported, and the reason.
     """
-    paths = _files_of(sources)
-    documents: list[Document] = []
-    for path in paths:
-        document = read_document(path)
-        is_one_of_many = document.format == PROFILER and len(paths) > 1
-        documents.append(replace(document, content=None) if is_one_of_many else document)
+    documents = [_classified(path) for path in _files_of(sources)]
     formats = {document.format: document.path for document in documents}
     if len(formats) > 1:
         found = "; ".join(f"{path} of {name}" for name, path in formats.items())
@@ -91,6 +88,26 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
             attempt="import each format separately",
         )
     return documents
+
+
+def _classified(path: Path) -> Document:
+    """Return a file, without its content if that is the text of a chrome trace.
+
+    The head of a chrome trace mostly shows that it is one. A dump is small, and is read at once.
+    """
+    head = read_head(path, _HEAD_BYTES, f"cannot import {path}")
+    if not head.startswith(_PICKLE) and _is_chrome_trace(head.decode("utf-8-sig", "replace")):
+        return Document(path, PROFILER, None)
+    document = read_document(path)
+    return replace(document, content=None) if document.format == PROFILER else document
+
+
+_HEAD_BYTES = 1 << 20
+
+
+def _is_chrome_trace(text: str) -> bool:
+    """Return whether a text, or the head of one, is that of a chrome trace."""
+    return _EVENTS in text or text.lstrip().startswith("[")
 
 
 def loaded(document: Document) -> Document:
@@ -148,7 +165,7 @@ def read_document(path: Path) -> Document:
     data = read_file(path, summary)
     allowance = Allowance(summary, len(data))
     with reading(summary):
-        if data.startswith(_GZIP):
+        if data.startswith(GZIP_MAGIC):
             data = _inflated(data, allowance)
         if not data:
             raise EmptyTraceError(
@@ -165,7 +182,7 @@ def read_document(path: Path) -> Document:
         text = data.decode("utf-8-sig", "replace")
         num_bytes = allowance.num_bytes
         del data
-        if _EVENTS in text or text.lstrip().startswith("["):
+        if _is_chrome_trace(text):
             num_events = text.count('"ph"')
             Allowance(summary, num_bytes).take(num_events * _EVENT_BYTES, f"{num_events:,} events")
             return Document(path, PROFILER, text)

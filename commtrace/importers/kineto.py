@@ -15,26 +15,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from commtrace.importers.device_kernels import recognizer
-from commtrace.importers.documents import Document, loaded, read_document
-from commtrace.importers.kineto_rank import KERNEL, WAYS, Profile
-from commtrace.importers.matching import (
-    infer_members,
-    number_by_order,
-    stream_groups,
-    with_sizes,
-)
-from commtrace.importers.names import (
-    NOT_KNOWN,
-)
-from commtrace.importers.recorded import (
-    Imported,
-    RankRecord,
-    ranks_of,
-)
+from commtrace.importers.documents import PROFILER, Document, loaded
+from commtrace.importers.kineto_joining import KERNEL, WAYS
+from commtrace.importers.kineto_rank import Found, Profile
+from commtrace.importers.matching import infer_members, number_by_order, with_sizes
+from commtrace.importers.names import NOT_KNOWN
+from commtrace.importers.recorded import Imported, RankRecord, ranks_of
+from commtrace.importers.stream_groups import stream_groups
 from commtrace.settings import settings_of
 
 _LARGE_BYTES = 16_000_000
@@ -92,25 +82,8 @@ _READER = "from commtrace.importers.kineto import write_record; write_record()"
 
 def write_record() -> None:
     """Read the file that the command line names, and write the result to standard output."""
-    document = read_document(Path(sys.argv[1]))
+    document = Document(Path(sys.argv[1]), PROFILER, None)
     pickle.dump(read_file(document), sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Facts about a rank's file that outlive it.
-
-    Attributes:
-        stated_rank: The rank that it states; -1 if none.
-        matched: Number of kernels by the way in which their calls were found.
-        num_invalid: Number of events with invalid times.
-        has_modules: True if operators are located in modules.
-    """
-
-    stated_rank: int
-    matched: Counter[str]
-    num_invalid: int
-    has_modules: bool
 
 
 def read_file(document: Document) -> tuple[RankRecord, Found]:
@@ -118,17 +91,14 @@ def read_file(document: Document) -> tuple[RankRecord, Found]:
     with _no_cycle_collection():
         profile = Profile(loaded(document), recognizer(settings_of().kernels))
         # As `ranks_of` decides, which refuses files of which this is not the rank.
-        rank = profile.rank if profile.rank >= 0 else max(document.rank_in_name, 0)
-        record = profile.record(rank)
-        found = Found(profile.rank, profile.matched, profile.num_invalid, profile.has_modules)
-        return record, found
+        return profile.record(profile.rank if profile.rank >= 0 else max(document.rank_in_name, 0))
 
 
 @contextmanager
 def _no_cycle_collection() -> Iterator[None]:
     """Pause Python's search for reference cycles while the body runs.
 
-    Reading makes none, and each search visits all events read so far: a quarter of the time.
+    Reading makes none, and each search visits all events read so far.
     """
     was_on = gc.isenabled()
     gc.disable()

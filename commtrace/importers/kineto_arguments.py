@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from commtrace.importers.kineto_spans import COLLECTIVE_NAME, CommunicationWork, HostCall
+from commtrace.importers.kineto_calls import HostCall
+from commtrace.importers.kineto_spans import COLLECTIVE_NAME, CommunicationWork
 from commtrace.importers.names import (
     NOT_KNOWN,
     ROOTED,
@@ -179,11 +180,11 @@ def message_of(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str
         return sent, received, str(args.get("dtype") or ""), flat
     dims, types = call.args.get("Input Dims") or (), call.args.get("Input type") or ()
     of_worker = call.worker_args.get("Input type") or ()
-    noted = call.noted.get("Input type") or ()
+    noted = (call.noted or {}).get("Input type") or ()
     dtype = next((t for t in (*of_worker, *types[:2], *noted) if dtype_of(str(t))[1] > 0), "")
     both = [_shapes(dims[place]) if place < len(dims) else [] for place in (0, 1)]
     if not any(both):
-        into = _shapes(call.noted.get("Input Dims"))
+        into = _shapes((call.noted or {}).get("Input Dims"))
         out = into if kind in _SENDS_AS_MUCH else []
     elif kind in _RECEIVES_FIRST:
         out, into = both

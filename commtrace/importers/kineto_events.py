@@ -15,8 +15,7 @@ from commtrace.errors import TruncatedTraceError
 from commtrace.importers.documents import Document
 
 _LIST = re.compile(r'"traceEvents"\s*:\s*\[')
-# Between events, and flow arrows, which are flat objects that nothing here needs: skipping them
-# costs a tenth of parsing them.
+# Between events, and flow arrows: flat objects that nothing here needs, so they are not parsed.
 _BETWEEN = re.compile(
     r'(?:[\s,]+|\{\s*"ph"\s*:\s*"[sft]"(?:\s*,\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[-+.\w]+))*\s*\})*'
 )

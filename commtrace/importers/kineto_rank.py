@@ -1,19 +1,18 @@
 """One rank's torch.profiler (Kineto) trace, as rows of the tables.
 
 If the trace has a call's work, the call's times are taken from it. On a device that is the span of
-its kernels; the call is blocked while no other kernel runs, and `call_ns` is the part of that
-before the first other kernel, so that waits appear where they occur. On gloo it is the time from
+its kernels; the call is blocked while no kernel computes on the device, and `call_ns` is the part
+of that before the first one, so that waits appear where they occur. On gloo it is the time from
 the issue to the end of the work. Otherwise only the time and duration of the issue are known.
 Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import accumulate
+from dataclasses import dataclass
 from typing import Any
 
 from commtrace.errors import InvalidTraceError
@@ -24,7 +23,6 @@ from commtrace.importers.kineto_arguments import (
     channels_of,
     is_async,
     message_of,
-    number_of,
     peer_of,
     ranks_in,
     reduction_of,
@@ -32,39 +30,33 @@ from commtrace.importers.kineto_arguments import (
     seq_of,
     splits_of,
 )
+from commtrace.importers.kineto_calls import HostCall, calls_of
 from commtrace.importers.kineto_events import Events
-from commtrace.importers.kineto_spans import (
-    COLLECTIVE_NAME,
-    Calls,
-    CommunicationWork,
-    Gathered,
-    HostCall,
-    Work,
-    calls_of,
-    gather,
-    id_of,
-)
-from commtrace.importers.matching import (
-    STREAM,
-)
-from commtrace.importers.names import (
-    NOT_KNOWN,
-    TRANSFERS,
-    dtype_of,
-    payload_of,
-    wire_of,
-)
-from commtrace.importers.recorded import (
-    RankRecord,
-    group_row,
-    members_of,
-)
+from commtrace.importers.kineto_joining import Joined, give_work, with_kernels
+from commtrace.importers.kineto_spans import CommunicationWork, Gathered, Work, gather
+from commtrace.importers.names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
+from commtrace.importers.recorded import RankRecord, group_row, members_of
+from commtrace.importers.stream_groups import STREAM
 from commtrace.schema import COMPUTE, MAX_RANKS
 from commtrace.tracefile.reading import is_int
 from commtrace.tracefile.trace import table_of
 
-WAYS = LAUNCH, OPERATOR, NUMBER, KERNEL = "launch", "operator", "number", "name alone"
-"""Ways in which the call of a kernel is found, in the order in which they are tried."""
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Facts about a rank's file that outlive it.
+
+    Attributes:
+        stated_rank: The rank that it states; -1 if none.
+        matched: Number of kernels by the way in which their calls were found.
+        num_invalid: Number of events with invalid times.
+        has_modules: True if calls or operators are located in modules.
+    """
+
+    stated_rank: int
+    matched: Counter[str]
+    num_invalid: int
+    has_modules: bool
 
 
 class Profile:
@@ -72,30 +64,32 @@ class Profile:
 
     def __init__(self, document: Document, recognized: Callable[[str], Kernel | None]) -> None:
         events = Events(document)
-        self.document = document
+        # Not the document: its text is as large as all that is kept of it.
+        self.path = document.path
         self._found: Gathered = gather(events, recognized)
         self._about = events.about
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
         self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
+        self._backend = _backend(str(self._distributed.get("backend") or ""))
         self.rank = _stated_rank(self._distributed, document)
-        self.matched: Counter[str] = Counter()
-        self.num_invalid = self._found.num_invalid
         # A group described only by start, stride and size must not use more memory than the file.
         self._most_members = max(len(document.content), MAX_RANKS)
 
-    def record(self, rank: int) -> RankRecord:
-        """Return the whole trace as rows."""
+    def record(self, rank: int) -> tuple[RankRecord, Found]:
+        """Return the whole trace as rows, and facts about it."""
         found, epoch = self._found, self._epoch
         shown = calls_of(found)
-        calls = self._with_kernels(shown)
+        joined = with_kernels(found.kernels, shown)
+        calls = joined.calls
         record = RankRecord(
             rank,
-            self.document.path,
+            self.path,
+            backend=self._backend,
             host=str(self._about.get("host_name") or ""),
             pid=min(found.pids, default=-1),
             device=self._device(),
-            start_ns=found.start + epoch if found.start >= 0 else epoch,
-            end_ns=found.end + epoch if found.end >= 0 else epoch,
+            start_ns=found.start + epoch,
+            end_ns=found.end + epoch,
             world_size=int(self._distributed.get("world_size") or 1),
             groups=self._groups(calls),
         )
@@ -106,76 +100,48 @@ class Profile:
             for number, (start, end) in sorted(found.steps.items())
         ]
         ops = [self._op_row(rank, op) for op in shown.ops]
-        self.has_modules = any(row.module for row in ops)
         record.ops = table_of("ops", ops, record.strings)
         names = [name for name, row in record.groups.items() if rank in members_of(row)]
         self._only_group = names[0] if len(names) == 1 else ""
         size = len(members_of(record.groups[self._only_group])) if self._only_group else 1
-        _give_work(calls, found, size)
-        computing = [work for work in found.other_work if work.category == COMPUTE]
-        busy = _Busy([(work.start, work.end) for work in computing])
-        record.comm = [
-            self._row(record, call, busy)._replace(id=number) for number, call in enumerate(calls)
-        ]
-        record.kernels = table_of("kernels", self._kernel_rows(rank, calls), record.strings)
-        self.has_modules |= any(row.module for row in record.comm)
-        return record
+        give_work(calls, found, size)
+        computing: dict[int, list[tuple[int, int]]] = {}
+        for work in found.other_work:
+            if work.category == COMPUTE:
+                computing.setdefault(work.device, []).append((work.start, work.end))
+        busy = {device: _Busy(intervals) for device, intervals in computing.items()}
+        record.comm = [self._row(record, number, call, busy) for number, call in enumerate(calls)]
+        record.kernels = table_of("kernels", self._kernel_rows(rank, joined), record.strings)
+        has_modules = any(row.module for rows in (ops, record.comm) for row in rows)
+        return record, Found(self.rank, joined.ways, found.num_invalid, has_modules)
 
     def _device(self) -> str:
         has_device = bool(self._found.kernels or self._found.other_work)
         return "cuda" if has_device or self._about.get("deviceProperties") else "cpu"
 
     def _groups(self, calls: Sequence[HostCall]) -> dict[str, Any]:
-        backend = _backend(str(self._distributed.get("backend") or ""))
         groups = {}
         for about in self._distributed.get("pg_config") or ():
             name, description = str(about.get("pg_name")), str(about.get("pg_desc") or "")
             ranks = about.get("ranks")
             ranks = ranks if isinstance(ranks, list) else self._ranks_in(str(ranks), about)
-            own = _backend(str(about.get("backend_config") or backend))
+            own = _backend(str(about.get("backend_config") or self._backend))
             groups[name] = _group(name, description, ranks, about.get("pg_size"), own)
         for call in calls:
             args = call.described
             name = str(args.get("Process Group Name") or "")
-            if name and (name not in groups or not groups[name].ranks):
+            listed = groups.get(name)
+            if name and (listed is None or not listed.ranks):
                 ranks = self._ranks_in(str(args.get("Process Group Ranks") or ""), args)
                 description = str(args.get("Process Group Description") or "")
-                size = args.get("Group size")
-                groups[name] = _group(name, description, ranks, size, backend)
+                row = _group(name, description, ranks, args.get("Group size"), self._backend)
+                groups[name] = row if listed is None else _with_gaps_filled(listed, row)
         return groups
 
     def _ranks_in(self, text: str, about: Mapping[str, Any]) -> list[int]:
         ranks = ranks_in(text, about, self._most_members)
         self._most_members -= len(ranks)
         return ranks
-
-    def _with_kernels(self, found: Calls) -> list[HostCall]:
-        """Return the calls with the times of their kernels, plus calls that only kernels show."""
-        calls = list(found.issued)
-        issued = {id(call) for call in calls}
-        by_number = {number_of(call.described): call for call in calls if call.described}
-        # Calls without a number share the key None, which must match no kernel.
-        by_number.pop(None, None)
-        for work in self._found.kernels:
-            launched = found.launched.get(work.correlation)
-            number = number_of(work.args)
-            ways = {
-                LAUNCH: launched if id(launched) in issued else None,
-                OPERATOR: found.by_id.get(id_of(work.args)),
-                NUMBER: by_number.get(number),
-            }
-            way = next((way for way, call in ways.items() if call is not None), KERNEL)
-            call = ways.get(way)
-            if call is None:
-                call = _call_of(work, launched)
-                calls.append(call)
-                if number is not None:
-                    by_number[number] = call
-            self.matched[way] += 1
-            before = call.work or (work.start, work.end)
-            call.work = min(before[0], work.start), max(before[1], work.end)
-            call.is_on_device, call.kernel_work, work.call = True, work, call
-        return sorted(calls, key=lambda call: call.start)
 
     def _step_of(self, instant: int) -> int:
         place = bisect_right(self._step_starts, instant) - 1
@@ -200,7 +166,9 @@ class Profile:
             thread=thread,
         )
 
-    def _row(self, record: RankRecord, call: HostCall, busy: _Busy) -> Any:
+    def _row(
+        self, record: RankRecord, number: int, call: HostCall, busy: Mapping[int, _Busy]
+    ) -> Any:
         kind, args = call.kind, call.described
         group = str(args.get("Process Group Name") or self._only_group)
         work = call.kernel_work
@@ -212,11 +180,14 @@ class Profile:
         sent, received, dtype, shapes = message_of(call, kind)
         name, itemsize = dtype_of(dtype) if dtype else ("", NOT_KNOWN)
         payload = payload_of(kind, sent, received, itemsize, size)
+        if payload < 0 <= max(sent, received) and itemsize > 0:
+            record.messages[number] = sent, received, itemsize
         splits = splits_of(call, kind, (sent, received), itemsize, size)
         root = root_of(call, kind, ranks)
         source = call.place.get("source", ("", NOT_KNOWN, ""))
         return CommEvent(
             rank=record.rank,
+            id=number,
             kind=kind,
             native_op=f"c10d::{call.name}" if call.args else call.name,
             group=group,
@@ -258,10 +229,13 @@ class Profile:
     def _device_name(self, work: Work) -> str:
         return f"{self._device()}:{work.device}" if work.device >= 0 else ""
 
-    def _kernel_rows(self, rank: int, calls: Sequence[HostCall]) -> list[Any]:
+    def _kernel_rows(self, rank: int, joined: Joined) -> list[Any]:
         found, epoch = self._found, self._epoch
-        numbers = {id(call): number for number, call in enumerate(calls)}
-        call_ids = {id(work): numbers[id(work.call)] for work in found.kernels}
+        numbers = {id(call): number for number, call in enumerate(joined.calls)}
+        call_ids = {
+            id(work): numbers[id(call)]
+            for work, call in zip(found.kernels, joined.of_kernels, strict=True)
+        }
         rows = []
         every = sorted([*found.kernels, *found.other_work], key=lambda work: work.start)
         for number, work in enumerate(every):
@@ -282,16 +256,17 @@ class Profile:
             )
         return rows
 
-    def _times(self, call: HostCall, busy: _Busy) -> dict[str, int]:
+    def _times(self, call: HostCall, busy: Mapping[int, _Busy]) -> dict[str, int]:
         epoch = self._epoch
         if call.work is None:
             return {"issue_ns": call.start + epoch, "call_ns": call.end - call.start}
         start, end = call.work
-        if call.is_on_device:
+        if call.kernel_work is not None:
+            of_device = busy.get(call.kernel_work.device, _NEVER_BUSY)
             return {
                 "issue_ns": start + epoch,
-                "call_ns": busy.free_from(start, end),
-                "blocked_ns": busy.free_in(start, end),
+                "call_ns": of_device.free_from(start, end),
+                "blocked_ns": of_device.free_in(start, end),
                 "complete_ns": end + epoch,
             }
         end = max(end, call.end)
@@ -303,14 +278,10 @@ class Profile:
         }
 
 
-def _call_of(work: CommunicationWork, launched: HostCall | None) -> HostCall:
-    """Return the call of a kernel that no call on the host issued, where it was launched."""
-    name = str(work.args.get(COLLECTIVE_NAME) or work.kernel.kind)
-    described = work.args if COLLECTIVE_NAME in work.args else {}
-    if launched is None:
-        return HostCall(work.start, work.start, NOT_KNOWN, name, described=described)
-    # A copy, since a graph launches several kernels at once.
-    return replace(launched, name=name, described=described)
+def _with_gaps_filled(row: Any, other: Any) -> Any:
+    """Return a group's row with the facts of another row for those that it lacks."""
+    unknown = (NOT_KNOWN, "")
+    return type(row)(*(b if a in unknown else a for a, b in zip(row, other, strict=True)))
 
 
 class _Busy:
@@ -347,6 +318,9 @@ class _Busy:
         return end - start - (self._until(end) - self._until(start))
 
 
+_NEVER_BUSY = _Busy([])
+
+
 def _stated_rank(about: Mapping[str, Any], document: Document) -> int:
     """Return the rank that a trace states, checked against its world size."""
     rank, size = about.get("rank", NOT_KNOWN), about.get("world_size")
@@ -375,36 +349,3 @@ def _group(name: str, description: str, ranks: list[int], size: Any, backend: st
     row = group_row(name, description, ranks, backend)
     known = int(size) if isinstance(size, (int, float)) and size > 0 else NOT_KNOWN
     return row if ranks else row._replace(size=known)
-
-
-def _give_work(calls: list[HostCall], found: Gathered, size: int) -> None:
-    """Assign gloo's work to calls; works of one kind run in the order of the calls.
-
-    gloo has no reduce-scatter and runs an all-reduce instead; for a list, one for each rank. Works
-    that begin before the first call of their kind were issued before the profiled period, and
-    become calls of their own.
-    """
-    waiting: dict[str, list[HostCall]] = {kind: [] for kind in found.workers}
-    for call in calls:
-        if call.work is None and not call.described:
-            kind = "all_reduce" if call.kind == "reduce_scatter" else call.kind
-            waiting.setdefault(kind, []).append(call)
-    for kind, works in found.workers.items():
-        works.sort(key=lambda work: work[0])
-        of_kind = waiting[kind]
-        begin = of_kind[0].start if of_kind else found.end + 1
-        before = bisect_left(works, begin, key=lambda work: work[0])
-        for start, end, args in works[:before]:
-            own = HostCall(start, start, NOT_KNOWN, kind, noted=args, work=(start, end))
-            calls.append(own)
-        nums = [size if call.name == "reduce_scatter_" else 1 for call in of_kind]
-        ends = list(accumulate(nums, initial=before))
-        if ends[-1] != len(works):  # some end after the profiled period
-            continue
-        parts = [works[end - num : end] for num, end in zip(nums, ends[1:], strict=True)]
-        # Work that begins before its call shows that the two lists do not correspond.
-        if all(part[0][0] >= call.start for call, part in zip(of_kind, parts, strict=True) if part):
-            for call, part in zip(of_kind, parts, strict=True):
-                call.work = part[0][0], max(end for _, end, _ in part)
-                call.worker_args = part[0][2]
-    calls.sort(key=lambda call: call.start)

@@ -1,72 +1,41 @@
-"""Events of a profiled rank that describe communication, located in the program.
+"""Events of a profiled rank, classified: spans of its threads, work of gloo and of devices.
 
-`gather` classifies the events of one file. `calls_of` walks each thread's nested spans, makes a
-`HostCall` of each communication call, and rows of table `ops` of the operators around them. A call
-is counted once, however many events describe it:
+    c10d::allreduce_            C10D: an operator that communicates, on any backend
+    record_param_comms          PARAMS: the description of a call
+    nccl:all_reduce             NOTE: the annotation of a call
+    gloo:all_reduce             WORKER: the work of a call, on a thread of gloo
+    ProfilerStep#7              STEP
+    ncclDevKernel_AllReduce...  work of a device that communicates
 
-    c10d::allreduce_            the operator, on any backend: shapes, flags, roots
-      record_param_comms        its description: group, number, sizes (NCCL and its like)
-    gloo:all_reduce             its work on a thread of gloo: when it began and ended
-    nccl:all_reduce             its sizes, in traces without a description
-    ncclDevKernel_AllReduce...  its work on the device, with a copy of the description
+Releases differ in the spelling of categories, threads and streams. Until 2021, annotations had the
+category of operators; an event's name therefore decides its type. `kineto_calls` makes calls of the
+spans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from commtrace.collective_table import KINDS
 from commtrace.importers.device_kernels import UNKNOWN, Kernel
-from commtrace.importers.names import NO_COMMUNICATION, NOT_KNOWN, is_library, kind_of
+from commtrace.importers.names import COALESCED, NOT_KNOWN, is_library, kind_of
 from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 from commtrace.tracefile.reading import is_int
 
-FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE, LAUNCH = range(9)
+FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE, LAUNCH, STEP, WORKER = range(11)
 
 Span = tuple[int, int, int, str, Mapping[str, Any]]
 """Start, minus end (so that outer spans sort first), type, name, arguments."""
 
 _STEP, _MODULE, _ENGINE = "ProfilerStep#", "nn.Module: ", "autograd::engine::evaluate_function"
-_OPTIMIZER_STEP, _DESCRIPTION, _COLLECTIVES = "Optimizer.step#", "record_param_comms", "c10d::"
+_OPTIMIZER_STEP, _DESCRIPTION, COLLECTIVES = "Optimizer.step#", "record_param_comms", "c10d::"
 COLLECTIVE_NAME = "Collective name"
 _HOST_BACKENDS, _DEVICE_BACKENDS = ("gloo", "mpi", "ucc"), ("nccl", "rccl", "xccl")
-
-
-@dataclass(slots=True)
-class HostCall:
-    """One communication call on the host; `work` is the period in which gloo or a device ran it.
-
-    Of its arguments, `args` are those of the operator, `described` those of the description,
-    `noted` those of the annotation, and `worker_args` those of gloo's work.
-    """
-
-    start: int
-    end: int
-    thread: int
-    name: str = ""
-    args: Mapping[str, Any] = field(default_factory=dict)
-    described: Mapping[str, Any] = field(default_factory=dict)
-    noted: Mapping[str, Any] = field(default_factory=dict)
-    place: Mapping[str, Any] = field(default_factory=dict)
-    op: str = ""
-    op_id: int = NOT_KNOWN
-    work: tuple[int, int] | None = None
-    is_on_device: bool = False
-    worker_args: Mapping[str, Any] = field(default_factory=dict)
-    kernel_work: CommunicationWork | None = None
-
-    @property
-    def kind(self) -> str:
-        """Kind of the call by its description, its operator, or its kernel."""
-        kind = kind_of(str(self.described.get(COLLECTIVE_NAME) or self.name))
-        return kind if kind in KINDS or self.kernel is None else self.kernel.kind
-
-    @property
-    def kernel(self) -> Kernel | None:
-        """Facts about the last of the call's kernels, as its name states them."""
-        return self.kernel_work.kernel if self.kernel_work is not None else None
 
 
 @dataclass(slots=True)
@@ -84,11 +53,10 @@ class Work:
 
 @dataclass(slots=True)
 class CommunicationWork(Work):
-    """One communication kernel; `call` is the call that it belongs to."""
+    """One communication kernel."""
 
     kernel: Kernel
     args: Mapping[str, Any]
-    call: HostCall | None = None
 
 
 @dataclass(slots=True)
@@ -105,8 +73,8 @@ class Gathered:
     """Thread and time of the launch of each kernel or copy, by correlation."""
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
-    start: int = -1
-    end: int = -1
+    start: int = 0
+    end: int = 0
     num_invalid: int = 0
     """Number of events with invalid times, or that end before they begin."""
 
@@ -116,6 +84,7 @@ def gather(
 ) -> Gathered:
     """Collect the events of interest; `recognized` knows the kernels that communicate."""
     found = Gathered(recognized)
+    first, last = _FAR_NS, -_FAR_NS
     for event in events:
         if event.get("ph") != "X" or event.get("ts") is None:
             continue
@@ -127,9 +96,11 @@ def gather(
             found.num_invalid += 1
             continue
         start, end = times
-        found.start = start if found.start < 0 else min(found.start, start)
-        found.end = max(found.end, end)
-        handler(found, event, str(event.get("name", "")), start, end)
+        first, last = min(first, start), max(last, end)
+        # A trace has many events of few names.
+        handler(found, event, sys.intern(str(event.get("name", ""))), start, end)
+    if first <= last:
+        found.start, found.end = first, last
     return found
 
 
@@ -156,20 +127,56 @@ def _ns(microseconds: Any) -> int:
 _FAR_NS = 1 << 61
 
 
+@lru_cache(maxsize=65536)
+def _meaning(name: str) -> tuple[int, str]:
+    """Return the type of an operator or annotation, and the part of its name that identifies it."""
+    if name == _DESCRIPTION:
+        return PARAMS, name
+    if name.startswith(COLLECTIVES) and kind_of(name.removeprefix(COLLECTIVES)) in KINDS:
+        return C10D, name
+    for beginning, span_type in _BEGINNINGS.items():
+        if name.startswith(beginning):
+            return span_type, name.removeprefix(beginning)
+    backend, _, work = name.partition(" ")[0].partition(":")  # `nccl:send 0->1`
+    kind = kind_of(work)
+    if backend in _HOST_BACKENDS and kind in KINDS:
+        return WORKER, kind
+    if backend in _DEVICE_BACKENDS and (kind in KINDS or kind in COALESCED):
+        return NOTE, work
+    return OP, name
+
+
+_BEGINNINGS = {_ENGINE: BACKWARD, _STEP: STEP, _OPTIMIZER_STEP: OPTIMIZER}
+_ANNOTATIONS = frozenset({STEP, OPTIMIZER, WORKER, NOTE})
+
+
 def _of_operator(
     found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
 ) -> None:
-    if name == _DESCRIPTION:
-        span_type = PARAMS
-    elif name.startswith(_COLLECTIVES) and kind_of(name[len(_COLLECTIVES) :]) in KINDS:
-        span_type = C10D
-    elif name.startswith(_ENGINE):
-        span_type = BACKWARD
-    else:
-        span_type = OP
     if isinstance(event.get("pid"), int):
         found.pids.add(event["pid"])
-    _add(found, event, span_type, name, start, end)
+    _take(found, event, _meaning(name), start, end)
+
+
+def _of_annotation(
+    found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
+) -> None:
+    meaning = _meaning(name)
+    if meaning[0] in _ANNOTATIONS:
+        _take(found, event, meaning, start, end)
+
+
+def _take(
+    found: Gathered, event: Mapping[str, Any], meaning: tuple[int, str], start: int, end: int
+) -> None:
+    span_type, name = meaning
+    if span_type == STEP:
+        if name.isdecimal():
+            found.steps[int(name)] = (start, end)
+    elif span_type == WORKER:
+        found.workers.setdefault(name, []).append((start, end, event.get("args") or _NO_ARGS))
+    else:
+        _add(found, event, span_type, name, start, end)
 
 
 def _of_python(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
@@ -177,23 +184,6 @@ def _of_python(found: Gathered, event: Mapping[str, Any], name: str, start: int,
         _add(found, event, MODULE, name[len(_MODULE) :], start, end)
     elif not is_library(name.rpartition("(")[0]):
         _add(found, event, FRAME, name, start, end)
-
-
-def _of_annotation(
-    found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
-) -> None:
-    backend, _, work = name.partition(" ")[0].partition(":")  # `nccl:send 0->1`
-    if name.startswith(_STEP):
-        number = name[len(_STEP) :]
-        if number.isdigit():
-            found.steps[int(number)] = (start, end)
-    elif name.startswith(_OPTIMIZER_STEP):
-        _add(found, event, OPTIMIZER, name, start, end)
-    elif backend in _HOST_BACKENDS and kind_of(work) in KINDS:
-        of_kind = found.workers.setdefault(kind_of(work), [])
-        of_kind.append((start, end, event.get("args") or {}))
-    elif backend in _DEVICE_BACKENDS and kind_of(work) in KINDS:
-        _add(found, event, NOTE, work, start, end)
 
 
 def _of_kernel(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
@@ -221,18 +211,35 @@ def _placed(event: Mapping[str, Any]) -> tuple[int, int, int]:
     """Return the device, the stream and the correlation of an event of a device."""
     args = event.get("args") or _NO_ARGS
     device, stream = _index(args.get("device")), _index(args.get("stream"))
-    return device, stream, _index(args.get("correlation"))
+    # Without the argument, the thread is the stream: `7`, or `stream 7`.
+    stream = stream if stream >= 0 else _index(event.get("tid"))
+    return device, stream, _correlation(args)
 
 
 def _index(value: Any) -> int:
-    """Return a device, stream or correlation; -1 if it is none."""
+    """Return a device, stream or thread, which may be a text, `stream 7`; -1 if it is none."""
+    if isinstance(value, str):
+        found = _LAST_NUMBER.fullmatch(value)
+        value = int(found[1]) if found else NOT_KNOWN
     return value if is_int(value) and 0 <= value < _FAR_NS else NOT_KNOWN
 
 
+_LAST_NUMBER = re.compile(r"(?:stream )?(\d{1,18})", re.ASCII)
+
+
+def _correlation(args: Mapping[str, Any]) -> int:
+    """Return the number that a launch shares with the work it launches; -1 if unknown.
+
+    Early releases of ROCm's tracer give all communication kernels 0.
+    """
+    number = args.get("correlation")
+    return number if is_int(number) and 0 < number < _FAR_NS else NOT_KNOWN
+
+
 def _of_runtime(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
-    correlation, thread = (event.get("args") or {}).get("correlation"), event.get("tid")
-    if is_int(correlation) and is_int(thread):
-        found.launches[correlation] = thread, start
+    correlation = _correlation(event.get("args") or _NO_ARGS)
+    if correlation >= 0:
+        found.launches[correlation] = _index(event.get("tid")), start
 
 
 _HANDLERS = {
@@ -248,6 +255,10 @@ _HANDLERS = {
     "cuda_runtime": _of_runtime,
     "cuda_driver": _of_runtime,
     "hip_runtime": _of_runtime,
+    "xpu_runtime": _of_runtime,
+    "xpu_driver": _of_runtime,
+    "privateuse1_runtime": _of_runtime,
+    "privateuse1_driver": _of_runtime,
     "runtime": _of_runtime,
 }
 
@@ -255,8 +266,7 @@ _HANDLERS = {
 def _add(
     found: Gathered, event: Mapping[str, Any], span_type: int, name: str, start: int, end: int
 ) -> None:
-    thread = event.get("tid")
-    spans = found.spans.setdefault(thread if isinstance(thread, int) else NOT_KNOWN, [])
+    spans = found.spans.setdefault(_index(event.get("tid")), [])
     # Arguments of an operator are read only if it describes communication.
     args = event.get("args") or _NO_ARGS if span_type in _READ else _NO_ARGS
     spans.append((start, -end, span_type, name, args))
@@ -264,143 +274,3 @@ def _add(
 
 _READ = frozenset({C10D, PARAMS, NOTE})
 _NO_ARGS: Mapping[str, Any] = {}
-
-
-Op = tuple[int, int, str, int, int, Mapping[str, Any], int]
-"""Number, parent's number, name, start, end, place, thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Communication calls of one rank, and the operators around them.
-
-    Attributes:
-        issued: The calls that the host shows, in order of issue.
-        by_id: These calls by the ids of the operators that describe them.
-        launched: The call that launched a kernel, by correlation. If none did, a call that is not
-            among `issued`, with the place of the launch.
-        ops: All operators.
-    """
-
-    issued: list[HostCall]
-    by_id: Mapping[Any, HostCall]
-    launched: Mapping[int, HostCall]
-    ops: list[Op]
-
-
-def calls_of(found: Gathered) -> Calls:
-    """Return the calls that the host shows, by all that kernels may refer to."""
-    calls: list[HostCall] = []
-    by_id: dict[Any, HostCall] = {}
-    launched: dict[int, HostCall] = {}
-    ops: list[Op] = []
-    for correlation in {work.correlation for work in found.kernels}:
-        if correlation in found.launches:
-            thread, start = found.launches[correlation]
-            launch = (start, -start, LAUNCH, "", {"correlation": correlation})
-            found.spans.setdefault(thread, []).append(launch)
-    for thread, spans in found.spans.items():
-        for span, stack in _nested(spans):
-            start, minus_end, span_type, name, args = span
-            inside = next((each for each in reversed(stack) if isinstance(each[1], HostCall)), None)
-            if span_type == OP:
-                parent = next((each[1] for each in reversed(stack) if each[0][2] == OP), NOT_KNOWN)
-                stack.append((span, len(ops)))
-                ops.append((len(ops), parent, name, start, -minus_end, _place(stack), thread))
-            elif span_type == LAUNCH:
-                call = inside[1] if inside else _located(HostCall(start, start, thread), stack)
-                launched[args["correlation"]] = call
-            elif (
-                span_type == C10D
-                or (span_type == PARAMS and _is_call(args) and _is_taken(inside))
-                or (span_type == NOTE and inside is None)
-            ):
-                call = HostCall(start, -minus_end, thread, name.removeprefix(_COLLECTIVES), args)
-                if span_type == PARAMS:
-                    call.described = args
-                elif span_type == NOTE:
-                    call.args, call.noted = {}, args
-                calls.append(_located(call, stack))
-                stack.append((span, call))
-                by_id[id_of(args)] = call
-            else:
-                if inside is not None:
-                    by_id[id_of(args)] = inside[1]
-                    if span_type == PARAMS and _is_call(args):
-                        inside[1].described = args
-                    elif span_type == NOTE and not inside[1].noted:
-                        inside[1].noted = args
-                stack.append((span, None))
-    calls.sort(key=lambda call: call.start)
-    by_id.pop(None, None)
-    every = {id(call): call for call in (*calls, *launched.values())}
-    return Calls(calls, by_id, launched, _renumbered(ops, every.values()))
-
-
-def id_of(args: Mapping[str, Any]) -> Any:
-    """Return the id that an operator's event shares with what it ran, if it has one."""
-    return args.get("External id", args.get("external id"))
-
-
-def _located(call: HostCall, stack: Stack) -> HostCall:
-    """Set the location of a call in the program, and return the call."""
-    call.place = _place(stack)
-    around = next((each for each in reversed(stack) if each[0][2] == OP), None)
-    call.op, call.op_id = (around[0][3], around[1]) if around else ("", NOT_KNOWN)
-    return call
-
-
-def _renumbered(ops: list[Op], calls: Iterable[HostCall]) -> list[Op]:
-    """Number the operators of all threads in order of their start."""
-    order = sorted(range(len(ops)), key=lambda number: ops[number][3])
-    new = {old: place for place, old in enumerate(order)} | {NOT_KNOWN: NOT_KNOWN}
-    for call in calls:
-        call.op_id = new[call.op_id]
-    return [(new[old], new[ops[old][1]], *ops[old][2:]) for old in order]
-
-
-Stack = list[tuple[Span, Any]]
-
-
-def _nested(spans: list[Span]) -> Iterator[tuple[Span, Stack]]:
-    """Yield each span with the enclosing ones; consumers append to the stack."""
-    stack: Stack = []
-    # Without the arguments, which cannot be compared.
-    for span in sorted(spans, key=lambda each: each[:3]):
-        while stack and -stack[-1][0][1] <= span[0]:
-            stack.pop()
-        yield span, stack
-
-
-def _is_call(args: Mapping[str, Any]) -> bool:
-    name = args.get(COLLECTIVE_NAME)
-    return bool(name) and kind_of(str(name)) not in NO_COMMUNICATION
-
-
-def _is_taken(inside: tuple[Span, Any] | None) -> bool:
-    return inside is None or bool(inside[1].described)
-
-
-def _place(stack: Stack) -> Mapping[str, Any]:
-    """Return the location in the program, as columns of tables `comm` and `ops`."""
-    modules = [span[3] for span, _ in stack if span[2] == MODULE]
-    tags = {span[2] for span, _ in stack}
-    phase = (
-        "backward"
-        if BACKWARD in tags
-        else "optimizer"
-        if OPTIMIZER in tags
-        else "forward"
-        if modules
-        else ""
-    )
-    place: dict[str, Any] = {"phase": phase}
-    if modules:
-        place["module"] = ".".join(modules)
-        place["module_class"] = modules[-1].rpartition("_")[0] or modules[-1]
-    frame = next((span[3] for span, _ in reversed(stack) if span[2] == FRAME), "")
-    if frame:
-        file, _, rest = frame.rpartition("(")
-        line, _, function = rest.partition("): ")
-        place["source"] = (file, int(line) if line.isdigit() else NOT_KNOWN, function)
-    return place

@@ -1,84 +1,17 @@
 """Calls of several ranks that belong together, where the files do not say so.
 
-The ranks of a group may be missing, the numbers of its calls, or the group itself. Each is inferred
-only where the calls of all ranks agree on it, and reported.
+The ranks of a group may be missing, or the numbers of its calls. Each is inferred only where the
+calls of all ranks agree on it, and reported. `stream_groups` infers groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
-from commtrace.importers.recorded import RankRecord, group_row, members_of
-
-STREAM = "stream "
-"""Beginning of the name that the calls of a stream have as a group, if their group is unknown."""
-
-_SAME_SIZE = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
-_SKEW_NS = 50_000
-"""Most time by which the clocks of the devices of one host differ, generously."""
-
-
-def stream_groups(records: Sequence[RankRecord], world_size: int) -> list[str]:
-    """Give calls of an unknown group one of all ranks, if the calls of a stream fit on all of them.
-
-    They fit if every rank of the run has as many, of the same kinds and sizes, in the same order,
-    and if no kernel begins after that of another rank has ended, as far as the ranks share a clock.
-
-    Returns:
-        Sentences on the streams that fit, and on those that do not.
-    """
-    streams: dict[str, list[list[Any]]] = {}
-    for place, record in enumerate(records):
-        for call in record.comm:
-            if call.group.startswith(STREAM):
-                of_ranks = streams.setdefault(call.group, [[] for _ in records])
-                of_ranks[place].append(call)
-    said: list[str] = []
-    for name, calls in streams.items():
-        why = _misfit(records, calls, world_size)
-        ranks = [record.rank for record in records] if not why else []
-        for record in records:
-            row = group_row(name, "", ranks, _backend(record, name))
-            record.groups[name] = row._replace(size=world_size if ranks else NOT_KNOWN)
-        said.append(
-            f"the groups of the calls on {name}: not taken for one group, since {why}"
-            if why
-            else f"the group of the calls on {name}: taken for all ranks, whose calls agree in "
-            "number, kind, size and order" + _overlap_text(records)
-        )
-    return said
-
-
-def _misfit(records: Sequence[RankRecord], calls: Sequence[Sequence[Any]], world_size: int) -> str:
-    """Return why the calls of a stream are not those of one group of all ranks, or nothing."""
-    missing = world_size - len([each for each in calls if each])
-    if missing:
-        return f"{missing} of {world_size} ranks have none"
-    if len({len(each) for each in calls}) > 1:
-        return "their numbers differ between ranks"
-    for number, together in enumerate(zip(*calls, strict=True)):
-        kinds = {call.kind for call in together}
-        if len(kinds) > 1:
-            return f"call {number} is {' or '.join(sorted(kinds))}, depending on the rank"
-        sizes = {call.payload_bytes for call in together if call.payload_bytes >= 0}
-        if kinds <= _SAME_SIZE and len(sizes) > 1:
-            return f"the sizes of call {number} differ between ranks"
-        ends = [call.complete_ns for call in together if call.complete_ns >= 0]
-        is_timed = len(ends) == len(together) and _share_a_clock(records)
-        if is_timed and max(call.issue_ns for call in together) > min(ends) + _SKEW_NS:
-            return f"call {number} ends on one rank before another one begins it"
-    return ""
-
-
-def _share_a_clock(records: Sequence[RankRecord]) -> bool:
-    return len({record.host for record in records}) == 1
-
-
-def _overlap_text(records: Sequence[RankRecord]) -> str:
-    return ", and overlap in time" if _share_a_clock(records) else ""
+from commtrace.importers.names import NOT_KNOWN, TRANSFERS, payload_of, wire_of
+from commtrace.importers.recorded import RankRecord, members_of
+from commtrace.importers.stream_groups import STREAM
 
 
 def with_sizes(records: Sequence[RankRecord]) -> None:
@@ -90,31 +23,17 @@ def with_sizes(records: Sequence[RankRecord]) -> None:
                 continue
             ranks = members_of(row)
             payload = call.payload_bytes
-            if payload < 0:
-                sent, received = _numel(call.input_shapes), _numel(call.output_shapes)
-                itemsize = dtype_of(call.dtype)[1] if call.dtype else NOT_KNOWN
-                payload = payload_of(call.kind, sent, received, itemsize, len(ranks))
+            if payload < 0 and call.id in record.messages:
+                payload = payload_of(call.kind, *record.messages[call.id], len(ranks))
             wire = wire_of(call.kind, payload, ranks, record.rank, call.root)
             record.comm[place] = call._replace(payload_bytes=payload, wire_bytes=wire)
-
-
-def _numel(shapes: str) -> int:
-    """Return the number of elements of shapes in a column's form, `[8,16];[4]`; -1 for none."""
-    each = [shape.strip("[]") for shape in shapes.split(";")] if shapes else []
-    return (
-        sum(prod(map(int, filter(None, text.split(",")))) for text in each) if each else NOT_KNOWN
-    )
-
-
-def _backend(record: RankRecord, name: str) -> str:
-    row = record.groups.get(name)
-    return row.backend if row is not None else ""
 
 
 def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
     """Infer the ranks of groups that no file lists; return those groups' names, to be reported.
 
-    The default group has all ranks. Other groups have the ranks whose calls on them were recorded.
+    The default group has all ranks, and so has a group of that size. Other groups have the ranks
+    whose calls on them were recorded, unless it is known that they have more.
     """
     known: dict[str, Any] = {}
     callers: dict[str, set[int]] = {}
@@ -127,8 +46,10 @@ def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
     inferred = {}
     for name, row in known.items():
         if not row.ranks and not name.startswith(STREAM):
-            is_default = row.description == "default_pg"
-            ranks = range(world_size) if is_default else sorted(callers.get(name, ()))
+            has_all = row.description == "default_pg" or row.size == world_size
+            ranks = range(world_size) if has_all else sorted(callers.get(name, ()))
+            if row.size not in (NOT_KNOWN, len(ranks)):
+                continue
             inferred[name] = row._replace(ranks=",".join(map(str, ranks)), size=len(ranks) or -1)
     for record in records:
         for name, row in record.groups.items():
@@ -143,14 +64,18 @@ def number_by_order(records: Sequence[RankRecord]) -> tuple[int, int]:
     A group's calls are numbered in order if each member made as many calls of the same kinds: that
     they belong together is then more than a guess.
     """
-    unnumbered: dict[str, dict[int, list[int]]] = {}
+    unnumbered: dict[tuple[str, str], dict[int, list[int]]] = {}
     for place, record in enumerate(records):
         for row, call in enumerate(record.comm):
             if call.seq < 0 and call.kind not in TRANSFERS:
-                unnumbered.setdefault(call.group, {}).setdefault(place, []).append(row)
+                group = _group_of(record, call)
+                unnumbered.setdefault(group, {}).setdefault(place, []).append(row)
+    numbered_groups = {
+        _group_of(record, call) for record in records for call in record.comm if call.seq >= 0
+    }
     numbered = left = 0
     for group, rows in unnumbered.items():
-        if _fits(records, group, rows):
+        if group not in numbered_groups and _fits(records, group, rows):
             for place, of_rank in rows.items():
                 calls = records[place].comm
                 for seq, row in enumerate(of_rank):
@@ -161,12 +86,19 @@ def number_by_order(records: Sequence[RankRecord]) -> tuple[int, int]:
     return numbered, left
 
 
-def _fits(records: Sequence[RankRecord], group: str, rows: Mapping[int, list[int]]) -> bool:
-    row = next((r.groups[group] for r in records if group in r.groups), None)
-    ranks = {records[place].rank for place in rows}
-    if row is None or ranks != set(members_of(row)):
-        return False
-    if any(call.group == group and call.seq >= 0 for r in records for call in r.comm):
-        return False
+def _group_of(record: RankRecord, call: Any) -> tuple[str, str]:
+    """Return the name of a call's group and its ranks: several groups may have one name."""
+    row = record.groups.get(call.group)
+    return call.group, row.ranks if row is not None else ""
+
+
+def _fits(
+    records: Sequence[RankRecord], group: tuple[str, str], rows: Mapping[int, list[int]]
+) -> bool:
+    members = ",".join(str(rank) for rank in sorted(records[place].rank for place in rows))
     kinds = {tuple(records[place].comm[n].kind for n in each) for place, each in rows.items()}
-    return len(kinds) == 1
+    return len(kinds) == 1 and members == ",".join(sorted(group[1].split(","), key=_number))
+
+
+def _number(rank: str) -> int:
+    return int(rank) if rank else -1

@@ -7,7 +7,7 @@ Flight recorder, profiler and process groups each spell a collective differently
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 
@@ -141,7 +141,7 @@ def wire_of(
     return wire_bytes(kind, payload, size, distance=distance)
 
 
-def shapes_text(shapes: list[list[int]]) -> str:
+def shapes_text(shapes: Iterable[Sequence[int]]) -> str:
     """Format shapes as in table `comm`: `[8,16];[4]`."""
     return ";".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
 

@@ -28,6 +28,11 @@ class RankRecord:
     """One rank: rows of the tables and facts about it; groups by the names it uses.
 
     Operators and kernels are many, and are tables at once, with their strings in `strings`.
+
+    Attributes:
+        backend: The backend of groups whose own one is unknown.
+        messages: Elements sent and received, and bytes of each, of calls whose payload depends on
+            the size of a group that this rank does not know; by `id` of the call.
     """
 
     rank: int
@@ -38,6 +43,8 @@ class RankRecord:
     strings: StringTable = field(default_factory=lambda: StringTable([""]))
     steps: list[Any] = field(default_factory=list)
     groups: dict[str, Any] = field(default_factory=dict)
+    messages: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    backend: str = ""
     host: str = ""
     pid: int = -1
     device: str = ""
@@ -81,12 +88,14 @@ class Imported:
         ranks_from: The source of the ranks.
         lacks: Missing information.
         kernels: Number of communication kernels by the way in which their calls were found.
+        facts: Further facts of the run.
     """
 
     records: list[RankRecord]
     ranks_from: str
     lacks: list[str]
     kernels: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

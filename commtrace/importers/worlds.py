@@ -10,10 +10,10 @@ hanging rank may not have reached the last; times then identify its worlds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-Dump = Mapping[str, Any]
+from commtrace.importers.dump_entries import Dump, Entry
+
 _Groups = dict[tuple[str, int], int]
 """World number, from 0, by backend and `pg_id`."""
 
@@ -32,28 +32,24 @@ class World:
 
 
 def worlds_of(dump: Dump) -> dict[str, list[World]]:
-    """Return the worlds of one rank by backend, in order.
-
-    Raises:
-        KeyError: entries are not those of a flight recorder; likewise TypeError and ValueError.
-    """
-    calls: dict[str, dict[int, list[Any]]] = {}
-    for entry in dump.get("entries") or []:
-        calls.setdefault(_backend(entry), {}).setdefault(_pg_id(entry), []).append(entry)
+    """Return the worlds of one rank by backend, in order."""
+    calls: dict[str, dict[int, list[Entry]]] = {}
+    for entry in dump.entries:
+        calls.setdefault(entry.backend, {}).setdefault(entry.pg_id, []).append(entry)
     return {backend: _in_order(of_group) for backend, of_group in calls.items()}
 
 
-def _in_order(calls: Mapping[int, Sequence[Any]]) -> list[World]:
+def _in_order(calls: Mapping[int, Sequence[Entry]]) -> list[World]:
     """Split calls into worlds; a world begins with the default group, which may have no calls."""
     worlds = [World()]
     for pg_id, entries in sorted(calls.items()):
-        name, description = map(str, entries[0]["process_group"])
+        name, description = entries[0].group, entries[0].description
         known = worlds[-1].groups.values()
         if name in known or (known and description == "default_pg"):
             worlds.append(World())
         worlds[-1].groups[pg_id] = name
     for world in worlds:
-        times = [int(entry["time_created_ns"]) for each in world.groups for entry in calls[each]]
+        times = [entry.issue_ns for each in world.groups for entry in calls[each]]
         world.first_ns, world.last_ns = min(times), max(times)
     return worlds
 
@@ -88,23 +84,13 @@ def with_names(dump: Dump, numbers: _Groups) -> Dump:
         return dump
     newest: dict[str, int] = {}
     entries = []
-    for entry in dump["entries"]:
-        name, description = entry["process_group"]
-        number = numbers[_backend(entry), _pg_id(entry)]
-        newest[name] = max(number, newest.get(name, 0))
-        entries.append({**entry, "process_group": (_name(name, number), description)})
-    config = (dump.get("pg_config") or {}).items()
-    config = {_name(name, newest.get(name, 0)): about for name, about in config}
-    return {**dump, "entries": entries, "pg_config": config}
+    for entry in dump.entries:
+        number = numbers[entry.backend, entry.pg_id]
+        newest[entry.group] = max(number, newest.get(entry.group, 0))
+        entries.append(replace(entry, group=_name(entry.group, number)))
+    groups = {_name(name, newest.get(name, 0)): about for name, about in dump.groups.items()}
+    return replace(dump, entries=entries, groups=groups)
 
 
 def _name(name: str, number: int) -> str:
     return f"{name}#{number + 1}" if number else name
-
-
-def _backend(entry: Mapping[str, Any]) -> str:
-    return str(entry["profiling_name"]).partition(":")[0]
-
-
-def _pg_id(entry: Mapping[str, Any]) -> int:
-    return int(entry.get("pg_id", 0))

@@ -30,7 +30,7 @@ from commtrace.tracefile.reading import (
     reading,
     text_in,
 )
-from commtrace.units import text_of_bytes
+from commtrace.units import text_of_value
 
 if TYPE_CHECKING:
     import pandas
@@ -240,4 +240,4 @@ def _arrow(before: str, after: str) -> str:
 
 
 def _text_of(name: str, value: float) -> str:
-    return f"{value:g}" if name == "calls" else text_of_bytes(value)
+    return f"{value:g}" if name == "calls" else text_of_value(value, "bytes")

@@ -13,11 +13,12 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import Frames
+from commtrace.analyze.consistency import GOOD, compared, result_of
 from commtrace.analyze.findings import by_missing_data, unanswered
-from commtrace.analyze.findings.finding import MAX_EVIDENCE
+from commtrace.analyze.findings.finding import MAX_EVIDENCE, savings
 from commtrace.analyze.matching import numbers
 from commtrace.report.answers import Answers
-from commtrace.units import contracted, counted, counted_mean, text_of_bytes, text_of_duration
+from commtrace.units import contracted, counted, counted_mean
 
 MAX_CARDS = 100
 
@@ -46,11 +47,19 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class ConsistencySummary:
-    """Result of the consistency check, in a word and in a sentence; `cards` are the problems."""
+    """Result of the consistency check, in a word and in a sentence; `cards` are the problems.
+
+    Attributes:
+        word: "consistent", the number of faults, the number of compared calls, or a dash.
+        note: The result in a clause.
+        text: The result and the extent of the check, in sentences.
+        mood: "good", "bad", or empty if not all calls could be compared.
+    """
 
     word: str
+    note: str
     text: str
-    is_good: bool
+    mood: str
     cards: tuple[Card, ...]
     num_left_out: int
 
@@ -72,41 +81,36 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
     """Summarize the consistency check of the whole run."""
     whole, problems = answers.whole, answers["consistency"]
     num_faults = int(problems["is_fault"].sum())
-    num_open = len(problems) - num_faults
-    of_what = f"{counted(len(whole.comm), 'call')} of {counted(whole.num_ranks, 'rank')}"
-    unchecked = f"; {num_open} thing{_s(num_open)} could not be checked" if num_open else ""
-    if not len(whole.comm):
-        word, text = "–", "There is no call to compare."
-    elif whole.num_ranks < 2:
-        word, text = "–", "A single rank has no peers to compare with."
-    elif num_faults:
-        word = f"{num_faults} fault{_s(num_faults)}"
-        text = f"{word} in {of_what}{unchecked}."
-    else:
+    extent = compared(whole)
+    note, mood = result_of(whole, extent, num_faults)
+    if num_faults:
+        word = counted(num_faults, "fault")
+    elif not extent.num_compared:
+        word = "–"
+    elif extent.is_complete:
         word = "consistent"
-        text = f"No fault in {of_what}: kind, reduction, root, type, size and order{unchecked}."
+    else:
+        word = f"{extent.num_compared:,} of {counted(extent.num_calls, 'call')}"
+    checked = ": kind, reduction, root, type, size and order" if mood == GOOD else ""
+    sentences = [f"{each[0].upper()}{each[1:]}." for each in (note + checked, *extent.lines())]
     rows = problems.head(MAX_CARDS)
     evidence = _evidence(answers.frames, rows)
     cards = tuple(
         _problem(row, calls) for row, calls in zip(rows.to_dict("records"), evidence, strict=True)
     )
-    return ConsistencySummary(word, text, not num_faults, cards, len(problems) - len(rows))
+    num_left_out = len(problems) - len(rows)
+    return ConsistencySummary(word, note, " ".join(sentences), mood, cards, num_left_out)
 
 
 def _finding(row: Mapping[Any, Any], of_what: str, num_ranks: int) -> Card:
     places = (row["module"], row["op"], row["kind"], row["source"])
     axis = f"axis {row['mesh_axis']}" if row["mesh_axis"] else ""
     calls = counted_mean(row["num_calls"], num_ranks, "call", " per rank")
-    costs = []
-    if row["cost_ns"] > 0:
-        costs.append(text_of_duration(row["cost_ns"]))
-    if row["cost_bytes"] > 0:
-        costs.append(text_of_bytes(row["cost_bytes"]))
     return Card(
         name=row["rule"].replace("_", " "),
         title=row["title"],
         advice=row["advice"],
-        saves=" and ".join(costs),
+        saves=" and ".join(savings(row, num_ranks)),
         share=f"{row['share']:.1%} {of_what}" if row["share"] >= 0.0005 else "",
         facts=tuple(filter(None, (*places, axis, calls))),
         evidence=row["evidence"],
@@ -146,7 +150,3 @@ def _evidence(frames: Frames, problems: pd.DataFrame) -> list[str]:
         ",".join(found.get((name, at), [])[:MAX_EVIDENCE])
         for name, at in zip(problems["group"], problems["number"], strict=True)
     ]
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"

@@ -18,7 +18,7 @@ from commtrace.analyze.diff import MEASURED, differences_of_runs, in_steps_of_al
 from commtrace.analyze.growth import Grown, by_kind, by_line, by_module, totals
 from commtrace.analyze.measures import MEASURE, recorded_ns
 from commtrace.atomic_write import atomic_write
-from commtrace.figures.flame import flame, flame_nodes
+from commtrace.figures.flame import NUM_UNKNOWN, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.offline import offline_page
 from commtrace.report.style import diff_style
@@ -146,6 +146,7 @@ def _flames(runs: Sequence[Frames], per_step: bool) -> list[dict[str, Any]]:
         {
             "figure": flame(frames).to_plotly_json(),
             "values": _values(frames, table, per_step),
+            "parts": _known_parts(table),
             "baseline": [first.get(place, -1) for place in _places(table)],
         }
         for frames, table in zip(runs, nodes, strict=True)
@@ -165,3 +166,16 @@ def _values(frames: Frames, nodes: pd.DataFrame, per_step: bool) -> dict[str, li
     steps = max(int(frames.steps["step"].nunique()), 1) if per_step else 1
     share = 1 / (max(frames.num_ranks, 1) * steps)
     return {name: (nodes[column] * share).tolist() for name, column in _OF_NODES.items()}
+
+
+def _known_parts(nodes: pd.DataFrame) -> dict[str, list[float]]:
+    """Return the fraction of each node's calls that each measure covers.
+
+    Only values that cover equal fractions are compared.
+    """
+    parts = {
+        name: 1 - nodes[NUM_UNKNOWN[column]] / nodes["num_calls"].clip(lower=1)
+        for name, column in _OF_NODES.items()
+        if column in NUM_UNKNOWN
+    }
+    return {name: values.tolist() for name, values in parts.items()}

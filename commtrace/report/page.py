@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from commtrace.analyze import Frames, Notice, load, notices_of
+from commtrace.analyze.findings import evaluated_note
 from commtrace.analyze.gpu_time import summary
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
-from commtrace.figures.flame import VALUES, block_names, flame, flame_nodes
+from commtrace.figures.flame import (
+    NUM_UNKNOWN,
+    VALUES,
+    block_names,
+    flame,
+    flame_nodes,
+    value_note,
+)
 from commtrace.figures.kernel_bars import WORDS as SORTS_OF_WORK
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
@@ -54,6 +63,7 @@ def write_report(
     *,
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
+    link: str | Mapping[str, str] | None = None,
 ) -> Path:
     """Write the page of a run to `path` atomically, and return the path.
 
@@ -62,13 +72,15 @@ def write_report(
         path: File to write.
         window_ns: Restricts the page to a time window, in ns since the start of the run.
         steps: Restricts the page to steps, from the first to the last, both included.
+        link: Speed of links, such as `400 Gbit/s`, or speeds by mesh axis or group, instead of
+            those of the settings.
 
     Raises:
         TraceError: `source` is a path that holds no trace.
-        UsageError: The run has no such part.
+        UsageError: The run has no such part, or `link` is no speed.
     """
     path = Path(path)
-    text = render_page(load(source), window_ns=window_ns, steps=steps)
+    text = render_page(load(source), window_ns=window_ns, steps=steps, link=link)
     with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
     return path
@@ -79,8 +91,10 @@ def render_page(
     *,
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
+    link: str | Mapping[str, str] | None = None,
 ) -> str:
     """Return the page of a run, or of a part of it, as HTML."""
+    run = run.with_link(link)
     frames = run
     if steps is not None:
         frames = of_steps(frames, *steps)
@@ -104,6 +118,7 @@ def render_page(
         findings=finding_cards(answers),
         num_findings=len(answers.findings),
         unevaluated_rules=unevaluated_rules(answers),
+        evaluated_note=evaluated_note(frames),
         consistency_summary=found,
         notices=[notice.text for notice in all_notices if not notice.is_minor],
         facts=answers["facts"].to_dict("records"),
@@ -124,11 +139,12 @@ def render_page(
         resolution=text_of_duration(store.head["resolution_ns"]),
         is_rounded=store.head["resolution_ns"] > 1,
         has_calls=len(frames.comm) > 0,
+        has_untimed=bool((frames.comm["blocked_ns"] < 0).any()),
         has_waits=not any("wait" in text for text in notices_on("timeline", all_notices)),
     )
 
 
-PATTERNS = ("steps", "waits", "sizes", "matrix")
+PATTERNS = ("steps", "waits", "sizes", "bandwidth", "matrix")
 """Pictures arranged in columns, each drawn from one table."""
 OF_DEVICES = "gpu_time"
 """Picture in a section of its own, for runs with kernels."""
@@ -147,6 +163,11 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "tables": [table | {"notices": notices_on(table["name"], all_notices)} for table in made],
         "flame": flame(frames).to_plotly_json(),
         "flame_values": {value: nodes[value].tolist() for value in VALUES},
+        "flame_notes": {
+            value: [value_note(node, value) for node in nodes.to_dict("records")]
+            for value in NUM_UNKNOWN
+            if len(nodes) and value_note(nodes.iloc[0], value)
+        },
         "flame_names": block_names(nodes),
         "fingerprint": fingerprint(frames, store),
         "patterns": {

@@ -42,7 +42,13 @@ def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, 
     is_calls, shown = analysis.name == "calls", analysis.shown.split()
     if len(answers.frames.steps) and "share_of_steps" in {each.name for each in analysis.columns}:
         shown = ["share_of_steps" if name == "share" else name for name in shown]
-    table = store.sites if is_calls else answers[analysis.name].head(MAX_ROWS)
+    whole = None if is_calls else answers[analysis.name]
+    if whole is not None and "num_untimed" in whole and whole["num_untimed"].any():
+        after = shown.index("blocked_ns") + 1 if "blocked_ns" in shown else len(shown)
+        shown[after:after] = ["num_untimed"] * ("num_untimed" not in shown)
+    else:
+        shown = [name for name in shown if name != "num_untimed"]
+    table = store.sites if whole is None else whole.head(MAX_ROWS)
     num_rows = store.head["num_rows"] if is_calls else len(table)
     return {
         "name": analysis.name,
@@ -52,7 +58,7 @@ def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, 
         "columns": [_description(column) for column in analysis.columns],
         "shown": shown,
         "num_rows": num_rows,
-        "num_left_out": 0 if is_calls else len(answers[analysis.name]) - num_rows,
+        "num_left_out": 0 if whole is None else len(whole) - num_rows,
         "data": {
             column.name: _values(table[column.name], column, answers.frames)
             for column in analysis.columns

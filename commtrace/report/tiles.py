@@ -1,4 +1,8 @@
-"""Tiles at the top of the page: each a title, a value, and a note."""
+"""Tiles at the top of the page: each a title, a value, and a note.
+
+A value that no call of the trace has is a dash. The note of a value that some calls lack says how
+many calls it covers (`commtrace.analyze.known`).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.consistency import BAD, GOOD
+from commtrace.analyze.findings import RULES, unanswered
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.gpu_time import SUMS, shares
+from commtrace.analyze.known import partial_sum, why_incomplete
 from commtrace.analyze.measures import recorded_ns
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
-from commtrace.units import counted, text_of_bytes, text_of_duration
+from commtrace.units import counted, known_note, text_of_bytes, text_of_duration
 
 NOT_KNOWN = "–"
 
@@ -50,15 +58,15 @@ class Tile:
 
 def tiles(answers: Answers, found: ConsistencySummary) -> list[Tile]:
     """Return the tiles of a run, in order; `found` is the summary of the consistency check."""
-    frames, ranks, steps = answers.frames, answers["by_rank"], answers["by_step"]
+    frames, ranks = answers.frames, answers["by_rank"]
     return [
-        _bytes(ranks),
+        _bytes(frames),
         _collectives(frames, ranks),
         _blocked(frames, ranks),
-        _share(steps, ranks),
-        _late(ranks),
+        _exposed(frames, answers["overlap"]),
+        _late(frames, ranks),
         *_devices(answers),
-        _findings(answers.findings),
+        _findings(frames, answers.findings),
         _consistency(found),
     ]
 
@@ -68,18 +76,34 @@ def extent(answers: Answers) -> list[str]:
     return [_ranks(answers.frames, answers["by_rank"]), _steps(answers["by_step"])]
 
 
-def _bytes(ranks: pd.DataFrame) -> Tile:
-    payload = text_of_bytes(int(ranks["payload_bytes"].sum()))
-    return Tile(
-        "Bytes sent",
-        text_of_bytes(int(ranks["wire_bytes"].sum())),
-        f"by all ranks, for a payload of {payload}",
-    )
+def _joined(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _nothing(frames: Frames) -> str:
+    """Return a note if the trace has no calls, although the program may have made some; else ""."""
+    if not len(frames.ranks) and not len(frames.comm):
+        return "no rank was recorded"
+    return "no call is in the trace" if not len(frames.comm) and why_incomplete(frames) else ""
+
+
+def _bytes(frames: Frames) -> Tile:
+    title = "Bytes sent"
+    if note := _nothing(frames):
+        return Tile(title, NOT_KNOWN, note)
+    sent, payload = (partial_sum(frames.comm[name]) for name in ("wire_bytes", "payload_bytes"))
+    of_payload = "" if payload.is_unknown else f"for a payload of {payload.text('bytes')}"
+    note = "" if of_payload and sent.note == payload.note else sent.note
+    if sent.is_unknown:
+        return Tile(title, NOT_KNOWN, _joined(note, of_payload))
+    return Tile(title, text_of_bytes(sent.total), _joined("by all ranks", note, of_payload))
 
 
 def _collectives(frames: Frames, ranks: pd.DataFrame) -> Tile:
     if ranks.empty:
         return Tile("Calls", "0", "no rank was recorded")
+    if note := _nothing(frames):
+        return Tile("Calls", "0", note)
     kinds, in_all = counted(frames.comm["kind"].nunique(), "kind"), int(ranks["num_calls"].sum())
     least, most = int(ranks["num_calls"].min()), int(ranks["num_calls"].max())
     if least == most:
@@ -88,35 +112,47 @@ def _collectives(frames: Frames, ranks: pd.DataFrame) -> Tile:
 
 
 def _blocked(frames: Frames, ranks: pd.DataFrame) -> Tile:
-    recorded = recorded_ns(frames)
-    if ranks.empty or recorded.empty:
-        return Tile("Time blocked", NOT_KNOWN, "no rank was recorded")
-    return Tile(
-        "Time blocked",
-        text_of_duration(ranks["blocked_ns"].mean()),
-        f"per rank, of {text_of_duration(recorded.mean())} recorded",
-    )
+    title = "Time blocked"
+    if note := _nothing(frames):
+        return Tile(title, NOT_KNOWN, note)
+    blocked, recorded = partial_sum(frames.comm["blocked_ns"]), recorded_ns(frames)
+    if blocked.is_unknown:
+        return Tile(title, NOT_KNOWN, blocked.note)
+    mean = ranks.loc[ranks["blocked_ns"] >= 0, "blocked_ns"].mean()
+    of_time = f"of {text_of_duration(recorded.mean())} recorded" if recorded.sum() else ""
+    return Tile(title, text_of_duration(mean), _joined("per rank", of_time, blocked.note))
 
 
-def _share(steps: pd.DataFrame, ranks: pd.DataFrame) -> Tile:
-    inside = steps[steps["step"] >= 0]
+def _exposed(frames: Frames, overlap: pd.DataFrame) -> Tile:
+    """Return the exposed part of the steps' time, or of the recorded time if there are no steps.
+
+    Ranks and steps of which it is unknown are left out of both times.
+    """
+    title, inside = "Exposed", overlap[overlap["step"] >= 0]
+    if note := _nothing(frames):
+        return Tile(title, NOT_KNOWN, note)
+    rows = inside if len(inside) else overlap
+    known = rows[(rows["exposed_ns"] >= 0) & (rows["duration_ns"] >= 0)]
     if len(inside):
-        share = inside["blocked_ns"].sum() / (inside["duration_ns"].sum() or math.nan)
-        note = "of step time is exposed communication"
-    elif len(ranks):
-        share, note = ranks["share"].mean(), "of the recorded time is exposed communication"
+        note, time_ns = "of step time is exposed communication", known["duration_ns"].sum()
     else:
-        share, note = math.nan, "no rank was recorded"
-    value = NOT_KNOWN if math.isnan(share) else f"{share:.1%}"
-    return Tile("Exposed", value, note, share, target="steps")
+        note, recorded = "of the recorded time is exposed communication", recorded_ns(frames)
+        time_ns = recorded.drop(rows["rank"][~rows.index.isin(known.index)], errors="ignore").sum()
+    num_calls = int(rows["num_calls"].sum())
+    num_known = int((known["num_calls"] - known["num_untimed"]).sum())
+    share = known["exposed_ns"].sum() / time_ns if time_ns and len(known) else math.nan
+    if math.isnan(share):
+        return Tile(title, NOT_KNOWN, known_note(num_known, num_calls) or "no time is known")
+    note = _joined(note, known_note(num_known, num_calls))
+    return Tile(title, f"{share:.1%}", note, share, target="steps")
 
 
 def _ranks(frames: Frames, ranks: pd.DataFrame) -> str:
     hosts = len(set(ranks["host"]) - {""})
     missing = len(frames.run.get("missing_ranks") or [])
-    where = f" on {hosts} host{'' if hosts == 1 else 's'}" if hosts else ""
+    where = f" on {counted(hosts, 'host')}" if hosts else ""
     gone = f", {missing} missing" if missing else ""
-    return f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'}{where}{gone}"
+    return f"{counted(len(ranks), 'rank')}{where}{gone}"
 
 
 def _steps(steps: pd.DataFrame) -> str:
@@ -125,7 +161,7 @@ def _steps(steps: pd.DataFrame) -> str:
         return "no steps marked"
     median = inside["duration_ns"].median()
     lasts = "" if math.isnan(median) else f", median {text_of_duration(median)}"
-    return f"{len(inside)} step{'' if len(inside) == 1 else 's'}{lasts}"
+    return f"{counted(len(inside), 'step')}{lasts}"
 
 
 def _devices(answers: Answers) -> list[Tile]:
@@ -140,31 +176,35 @@ def _devices(answers: Answers) -> list[Tile]:
     ]
 
 
-def _findings(findings: pd.DataFrame) -> Tile:
+def _findings(frames: Frames, findings: pd.DataFrame) -> Tile:
+    title, num_lacking, num_rules = "Findings", len(unanswered(frames)), len(RULES)
+    if note := _nothing(frames):
+        return Tile(title, NOT_KNOWN, note, target="findings")
+    lacking = f"; {num_lacking} of {num_rules} lack data" if num_lacking else ""
+    if findings.empty and num_lacking == num_rules:
+        return Tile(title, NOT_KNOWN, "all rules lack data", target="findings")
     if findings.empty:
-        return Tile("Findings", "0", "no rule applies", target="findings")
+        return Tile(title, "0", f"no rule applies{lacking}", target="findings")
     most = findings["cost_ns"].max()
     note = f"the first may save {text_of_duration(most)} per rank" if most > 0 else "see below"
-    return Tile("Findings", str(len(findings)), note, target="findings", mood="bad")
+    return Tile(title, str(len(findings)), note, target="findings", mood=BAD)
 
 
 def _consistency(found: ConsistencySummary) -> Tile:
-    if found.word == NOT_KNOWN:
-        return Tile("Ranks consistent", NOT_KNOWN, found.text, target="check")
-    note = "all ranks agree in kind, size and order" if found.is_good else "see the problems"
-    word = "yes" if found.is_good else found.word
-    return Tile("Ranks consistent", word, note, target="check", mood=_MOODS[found.is_good])
+    title, target = "Ranks consistent", "check"
+    if found.mood == GOOD:
+        note = "all ranks agree in kind, size and order"
+        return Tile(title, "yes", note, target=target, mood=GOOD)
+    return Tile(title, found.word, found.note, target=target, mood=found.mood)
 
 
-_MOODS = {True: "good", False: "bad"}
-
-
-def _late(ranks: pd.DataFrame) -> Tile:
-    title = "Worst rank"
-    if ranks.empty or not ranks["caused_wait_ns"].max():
-        return Tile(title, NOT_KNOWN, "no known waits between ranks")
+def _late(frames: Frames, ranks: pd.DataFrame) -> Tile:
+    title, waits = "Worst rank", partial_sum(arrivals(frames)["wait_ns"])
+    if ranks.empty or ranks["caused_wait_ns"].max() <= 0:
+        none = "no known waits between ranks"
+        return Tile(title, NOT_KNOWN, none if waits.is_unknown else _joined("no waits", waits.note))
     worst = ranks.sort_values("caused_wait_ns", ascending=False, kind="stable").iloc[0]
-    share = worst["caused_wait_ns"] / ranks["wait_ns"].sum()
+    share = worst["caused_wait_ns"] / waits.total
     waited = text_of_duration(int(worst["caused_wait_ns"]))
-    note = f"others waited {waited} for it, {share:.0%} of the total wait"
+    note = _joined(f"others waited {waited} for it, {share:.0%} of the total wait", waits.note)
     return Tile(title, f"rank {worst['rank']}", note, target="waits")

@@ -106,6 +106,8 @@ RUN_FACTS: dict[str, Check] = {
     "process_group": _is_text,
     "ranks_from": _is_text,
     "kernels": _is_text,
+    "partial_dumps": _are_ranks,
+    "unsure_ranks": _are_ranks,
 }
 """Facts that a run may have."""
 

@@ -15,6 +15,8 @@ _OWN_FIELDS = (
     *("world_size", "missing_ranks", "torn_ranks", "clock", "command", "created"),
     STEPS_FROM,
 )
+KNOWN = ("payload_bytes", "complete_ns", "blocked_ns")
+"""Columns of table `comm` whose known values are counted."""
 _OF_SOFTWARE = ("torch", "python", "detail")
 
 
@@ -35,6 +37,7 @@ class RunInfo:
     Attributes:
         torn_ranks: ranks that did not close their recording.
         steps_from: source of the steps (see `steps`).
+        num_known: number of calls with a known value, by column of `KNOWN`.
         others: recorded facts that have no field here.
     """
 
@@ -59,6 +62,7 @@ class RunInfo:
     num_steps: int
     steps_from: str
     num_rows: Mapping[str, int]
+    num_known: Mapping[str, int]
     num_dropped: int
     num_ops_dropped: int
     others: Mapping[str, Any]
@@ -96,6 +100,7 @@ def run_info(trace: Trace) -> RunInfo:
         num_steps=len(set(trace.tables["steps"]["step"])),
         steps_from=str(run.get(STEPS_FROM, "")),
         num_rows={name: trace.num_rows(name) for name in TABLES},
+        num_known={name: sum(value >= 0 for value in trace.tables["comm"][name]) for name in KNOWN},
         num_dropped=sum(num for num in ranks["num_dropped"] if num > 0),
         num_ops_dropped=sum(num for num in ranks["num_ops_dropped"] if num > 0),
         others={name: value for name, value in run.items() if name not in named},

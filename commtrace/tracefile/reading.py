@@ -19,7 +19,7 @@ import stat
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
 
@@ -40,6 +40,9 @@ MAX_DEPTH = 64
 
 GZIP, ZLIB = 31, 15
 """Window bits of zlib for either container."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+"""First bytes of a gzip file."""
 
 _FLOOR_BYTES = 64 << 20
 _FACTOR = 100
@@ -174,14 +177,33 @@ def _limit() -> int | None:
 
 def read_file(path: Path, summary: str) -> bytes:
     """Read a regular file; devices, pipes, sockets and folders are refused without opening them."""
+    with _opened(path, summary) as stream:
+        return _all_of(stream, os.fstat(stream.fileno()).st_size, summary)
+
+
+def read_head(path: Path, num_bytes: int, summary: str) -> bytes:
+    """Read the first bytes of a regular file, decompressed; no more than `num_bytes` of either.
+
+    Of damaged compressed data, return the bytes before the damage.
+    """
+    with _opened(path, summary) as stream:
+        data = stream.read(num_bytes)
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    with suppress(zlib.error):
+        return zlib.decompressobj(GZIP).decompress(data, num_bytes)
+    return b""
+
+
+@contextmanager
+def _opened(path: Path, summary: str) -> Iterator[io.RawIOBase]:
     with reading(summary):
         _require_regular(os.stat(path).st_mode, summary)
         # It may have become a pipe since; opening that without O_NONBLOCK waits for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as stream:
-            about = os.fstat(descriptor)
-            _require_regular(about.st_mode, summary)
-            return _all_of(stream, about.st_size, summary)
+            _require_regular(os.fstat(descriptor).st_mode, summary)
+            yield stream
 
 
 _KINDS = {

@@ -9,7 +9,7 @@ from commtrace.analyze.notices import EVERYTHING
 from commtrace.escaping import visible
 from commtrace.report.answers import Answers
 from commtrace.report.cards import consistency_summary
-from commtrace.report.tiles import NOT_KNOWN, Tile, tiles
+from commtrace.report.tiles import Tile, tiles
 from commtrace.units import counted, text_of_mean, text_of_value
 from commtrace.views.html import html
 
@@ -80,13 +80,11 @@ def summary(frames: Frames) -> str:
 
 
 def _tiles(frames: Frames) -> list[Tile]:
-    """Return the page's tiles that have a known value."""
+    """Return the page's tiles."""
     if len(frames.comm) > _MOST_CALLS:
         return []
     answers = Answers(frames)
-    return [
-        tile for tile in tiles(answers, consistency_summary(answers)) if tile.value != NOT_KNOWN
-    ]
+    return tiles(answers, consistency_summary(answers))
 
 
 def _name(frames: Frames) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from commtrace.analyze.story import Story
 from commtrace.escaping import visible
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import counted, text_of_bytes, text_of_duration
 from commtrace.views.html import html
 
 _TEMPLATE = """
@@ -43,18 +43,22 @@ class Explained:
             cost = text_of_duration(candidate.cost_s * 1e9)
             yield "considered", f"{candidate.axis}: {candidate.layouts}  {cost}{chosen}"
         yield "sent", self._sent()
-        if story.time.blocked_ns >= 0:
-            yield "blocked", text_of_duration(story.time.blocked_ns)
+        is_timed = story.time.blocked_ns >= 0
+        yield "blocked", text_of_duration(story.time.blocked_ns) if is_timed else "not known"
         for finding in story.findings:
             yield "finding", f"{finding.title} {finding.advice}"
 
     def _sent(self) -> str:
         story = self.story
         axis = f" on axis {story.group.mesh_axis}" if story.group.mesh_axis else ""
-        return (
-            f"{text_of_bytes(story.wire_bytes)} for {text_of_bytes(story.payload_bytes)} of "
-            f"{story.dtype}{axis} among {len(story.group.ranks)} ranks"
+        sent, payload = (
+            text_of_bytes(size) if size >= 0 else "an unknown number of bytes"
+            for size in (story.wire_bytes, story.payload_bytes)
         )
+        of_type = f" of {story.dtype}" if story.dtype else ""
+        ranks = story.group.ranks
+        among = f"among {counted(len(ranks), 'rank')}" if ranks else "in a group of unknown ranks"
+        return f"{sent} for {payload}{of_type}{axis} {among}"
 
     def _repr_html_(self) -> str:
         known = [(name, text) for name, text in self.lines() if text]

@@ -8,13 +8,15 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import CATALOG, Frames
-from commtrace.analyze.findings import by_missing_data, grouped, unanswered
+from commtrace.analyze.findings import by_missing_data, evaluated_note, grouped, unanswered
+from commtrace.analyze.findings.finding import savings
 from commtrace.escaping import visible
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import counted
 from commtrace.views.html import html
 from commtrace.views.table import Table
 
-_UNANSWERED = "commtrace_unanswered"
+_UNANSWERED, _NUM_RANKS = "commtrace_unanswered", "commtrace_num_ranks"
+_EVALUATED = "commtrace_evaluated"
 
 _TEMPLATE = """
 <div><b>{{ heading }}</b></div>
@@ -42,39 +44,40 @@ class Findings(Table):
         """Return the findings of a run, with the rules that it cannot answer."""
         found = cls.of(table, CATALOG["findings"].columns, frames.start_ns)
         found.attrs[_UNANSWERED] = unanswered(frames)
+        found.attrs[_NUM_RANKS] = max(frames.num_ranks, 1)
+        found.attrs[_EVALUATED] = evaluated_note(frames)
         return found
 
     def _repr_html_(self) -> str:
         return html(
             _TEMPLATE,
             heading=self._heading(),
-            findings=[row | {"cost": _cost(row)} for row in self._rows()],
+            findings=[row | {"cost": self._cost(row)} for row in self._rows()],
             unanswered=self._unevaluated_rules(),
         )
 
     def __repr__(self) -> str:
         lines = [self._heading()]
         for row in self._rows():
-            lines += [f"{row['rule']}  {_cost(row)}".rstrip(), f"  {row['title']}"]
+            lines += [f"{row['rule']}  {self._cost(row)}".rstrip(), f"  {row['title']}"]
             lines += [f"  {row['advice']}", f"  at {row['source']}"][: 1 + bool(row["source"])]
         return "\n".join(map(visible, lines + self._unevaluated_rules()))
 
     def _unevaluated_rules(self) -> list[str]:
-        """Return one sentence per kind of missing data, with the rules that need it."""
+        """Return what rules lack; without findings, also the number of those that lack nothing."""
         lacks = by_missing_data(self.attrs[_UNANSWERED])
-        return [f"Not evaluated: {', '.join(names)}. {lack}" for lack, names in lacks.items()]
+        lines = [f"Not evaluated: {', '.join(names)}. {lack}" for lack, names in lacks.items()]
+        note = "" if len(self) else self.attrs[_EVALUATED]
+        return [*([f"{note}:"] if note else []), *lines]
 
     def _rows(self) -> list[dict[Any, Any]]:
         """Return the findings, similar ones combined."""
         return grouped(pd.DataFrame(self)).to_dict("records")
 
     def _heading(self) -> str:
-        num = len(self._rows())
-        return f"{num} finding{'' if num == 1 else 's'}"
+        return counted(len(self._rows()), "finding")
 
-
-def _cost(row: Mapping[Any, Any]) -> str:
-    """Format the possible saving per rank."""
-    costs = [text_of_duration(row["cost_ns"])] if row["cost_ns"] > 0 else []
-    costs += [text_of_bytes(row["cost_bytes"])] if row["cost_bytes"] > 0 else []
-    return f"could save {' and '.join(costs)}" if costs else ""
+    def _cost(self, row: Mapping[Any, Any]) -> str:
+        """Format the possible saving per rank."""
+        saved = savings(row, self.attrs[_NUM_RANKS])
+        return f"could save {' and '.join(saved)}" if saved else ""

@@ -8,42 +8,40 @@ cache. Zero and non-finite scalars count by value, since partial sums don't pass
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dtensor_core import observe
 from dtensor_core.dispatch import results, shape_generic_cache
-from dtensor_core.dispatch.arguments import first_mesh, spec_on
-from dtensor_core.dispatch.coalescing import reduced_together
+from dtensor_core.dispatch.argument_moves import redistribute_arguments
+from dtensor_core.dispatch.contexts import (
+    implicit_replication,
+    is_replicating,
+    is_rewriting,
+    rewrites,
+)
 from dtensor_core.dispatch.entry import DecomposedCall, Entry, PlainCall, ViewCall
-from dtensor_core.dispatch.fallback import apply_policy, refuse_collective
-from dtensor_core.dispatch.inplace_writeback import check_given
+from dtensor_core.dispatch.fallback import refuse_collective
 from dtensor_core.dispatch.make_entry import make_entry
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
 from dtensor_core.dispatch.mixed_tensors import is_replicated_plain, refuse_mixed
 from dtensor_core.dispatch.results import FINISH, observed
 from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
-from dtensor_core.mesh import DeviceMesh, on_change
+from dtensor_core.mesh import on_change
 from dtensor_core.operators.call import is_value
 from dtensor_core.operators.local_operator import argument_names
 from dtensor_core.operators.table import row_of
-from dtensor_core.redistribute.execute import execute
-from dtensor_core.torch_internals.autograd import current_graph_task_id
 from dtensor_core.torch_internals.dispatcher import COMPOSITE_IMPLICIT, OpOverload
 from dtensor_core.torch_internals.tensors import new_dtensor
-from dtensor_core.torch_internals.trees import tree_leaves
-from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
+from dtensor_core.tracing import no_modes, numbers, settled, untraced
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 
-# The cache, and the functions that replace operators; `inplace` reads both too.
+# The cache, which `inplace` reads too.
 entries: dict[tuple[Any, ...], Entry] = {}
-rewrites: dict[int, Callable[..., Any]] = {}
 # Apart from `entries`, so that a cached call is tested neither for being decomposed nor for the
 # values of its numbers: `_decisive` names those that decide the calls of a key.
 _rare: dict[tuple[Any, ...], Entry] = {}
@@ -52,10 +50,6 @@ _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
 _stand_ins: dict[str, Callable[..., Any]] = {}
-# The threads that enabled rewrites, and those that treat plain tensors as replicas.
-_rewriting: list[int] = []
-_in_force: list[dict[int, Callable[..., Any]]] = []
-_plain_is_replicated: list[int] = []
 on_change(entries.clear)
 on_change(_rare.clear)
 on_change(_decisive.clear)
@@ -90,7 +84,7 @@ def dispatch(
     """
     op_id = id(op)
     # The cheapest test comes first: without rewrites, the hot path pays for an empty dict only.
-    if rewrites and op_id in rewrites and _applies(_rewriting):
+    if rewrites and op_id in rewrites and is_rewriting():
         result = observed(op, rewrites[op_id], args, kwargs or {})
         if result is not NotImplemented:
             return result
@@ -138,7 +132,9 @@ def dispatch(
             # Before the operator runs: a write that cannot reach the base must not happen at all.
             check_writable(copied)
     if entry.is_moved:
-        observed(op, _redistribute, (op, entry, args, kwargs or {}, local, local_kwargs), {})
+        observed(
+            op, redistribute_arguments, (op, entry, args, kwargs or {}, local, local_kwargs), {}
+        )
     runner = observe.runner
     if runner is not None:
         result = runner(op, entry.run, local, local_kwargs)
@@ -157,52 +153,6 @@ def dispatch(
 def _settled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """Make arguments hashable: adopt torch's DTensors, and settle symbolic numbers."""
     return adopted_arguments(args, kwargs, _class) or numbers(args, kwargs)
-
-
-@outside_graphs("contexts that change operators must enclose the call of the compiled function")
-def _this_thread() -> int:
-    return threading.get_ident()
-
-
-@contextmanager
-def rewriting(functions: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
-    """Replace operators on DTensors by functions while the body runs, and in its backward.
-
-    A function receives the operator's arguments and may decline a call by returning NotImplemented.
-    """
-    mine = {id(op): function for op, function in functions.items()}
-    _rewriting.append(_this_thread())
-    _in_force.append(mine)
-    rewrites.update(mine)
-    try:
-        yield
-    finally:
-        _rewriting.remove(threading.get_ident())
-        # By identity: a context around this one, or on another thread, may have equal functions.
-        del _in_force[next(n for n, each in enumerate(_in_force) if each is mine)]
-        # Changed in place and never emptied meanwhile, since other threads look at it.
-        remaining = {op_id: f for functions in list(_in_force) for op_id, f in functions.items()}
-        rewrites.update(remaining)
-        for op_id in mine.keys() - remaining.keys():
-            rewrites.pop(op_id, None)
-
-
-@contextmanager
-def implicit_replication() -> Iterator[None]:
-    """Treat plain tensors that meet DTensors as equal on every rank while the body runs."""
-    _plain_is_replicated.append(_this_thread())
-    try:
-        yield
-    finally:
-        _plain_is_replicated.remove(threading.get_ident())
-
-
-def _applies(threads: list[int]) -> bool:
-    """True on a listed thread, or on a thread of the autograd engine while any is listed."""
-    if not threads:
-        return False
-    # A backward on an accelerator runs on the engine's threads, which enabled nothing.
-    return threading.get_ident() in threads or current_graph_task_id() >= 0
 
 
 def _singular(number: Any) -> tuple[type, str]:
@@ -276,7 +226,7 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
             # A list has no hash: the look-up raises TypeError, and `dispatch` adopts the tensor.
             key.append([arg])
             return
-        full = is_replicated_plain(op, arg) or _applies(_plain_is_replicated)
+        full = is_replicated_plain(op, arg) or is_replicating()
         shape, stride = settled(arg.shape), settled(arg.stride())
         key.append((torch.Tensor if full else None, shape, stride, arg.dtype))
         local.append(arg)
@@ -358,7 +308,7 @@ def _miss(
         if entry is not None:
             return _kept(entries, key, entry)
     refuse_collective(op)
-    if not _applies(_plain_is_replicated):
+    if not is_replicating():
         refuse_mixed(op, args, kwargs, _class)
     with no_modes():
         entry = make_entry(op, args, kwargs)
@@ -401,73 +351,3 @@ def _by_value(
             repr(value) if isinstance(value, (int, float, complex, list, tuple)) else None
         )
     return (*key, *values)
-
-
-def _redistribute(
-    op: OpOverload,
-    entry: Entry,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    local: list[Any],
-    local_kwargs: dict[str, Any],
-) -> None:
-    """Bring the local arguments to their decided layouts; a tensor given twice moves once."""
-    # Everything that may refuse the call comes before the first communication.
-    check_given(op, entry.kind.backs, args, kwargs)
-    if entry.missing is not None:
-        apply_policy(entry.missing)
-    moves = {number: (plan, origin) for number, plan, origin in entry.moves}
-    done: dict[tuple[int, int], torch.Tensor] = {}
-    counter = iter(range(1 << 30))
-    mesh = first_mesh(args, kwargs)
-    guard = observe.guard()
-    if guard is not None:
-        guard(str(op), _as_moves(entry, mesh, args, kwargs))
-    if len(moves) > 1 and any(isinstance(each, (list, tuple)) for each in args):
-        tensors = _inputs(entry, args, kwargs)
-        parts = _inputs(entry, local, local_kwargs)
-        sends = [(parts[n], spec_on(mesh, tensors[n]), *moves[n]) for n in moves]
-        keys = [(id(tensors[n]), id(plan)) for n, (plan, _) in moves.items()]
-        done = {keys[place]: full for place, full in reduced_together(sends).items()}
-
-    def moved(given: Any, value: Any) -> Any:
-        if isinstance(given, (list, tuple)):
-            return [moved(g, v) for g, v in zip(given, value, strict=True)]
-        if not isinstance(given, torch.Tensor):
-            return value
-        number = next(counter)
-        if number not in moves:
-            return value
-        plan, origin = moves[number]
-        # The plan is part of the key, as a tensor given twice may be needed in two layouts.
-        again = (id(given), id(plan))
-        if again not in done:
-            done[again] = execute(value, spec_on(mesh, given), plan, origin)
-        return done[again]
-
-    for position, given in enumerate(args):
-        local[position] = moved(given, local[position])
-    for name, given in kwargs.items():
-        if name not in entry.kind.written:
-            local_kwargs[name] = moved(given, local_kwargs[name])
-
-
-def _inputs(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that are read, in the order in which moves number them."""
-    inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.kind.written})
-    return [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
-
-
-def _as_moves(
-    entry: Entry, mesh: DeviceMesh, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[observe.Move]:
-    """Describe the redistributions about to happen, for a guard."""
-    tensors = _inputs(entry, args, kwargs)
-    there = [
-        observe.Move(origin.argument, spec_on(mesh, tensors[number]), plan.steps, origin.candidates)
-        for number, plan, origin in entry.moves
-    ]
-    back = [
-        observe.Move(observe.WRITTEN, each.spec, each.plan.steps, ()) for each in entry.kind.backs
-    ]
-    return there + back

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.dispatch import dispatcher
+from dtensor_core.dispatch import contexts, dispatcher
 from dtensor_core.torch_internals.autograd import has_dual_level, increment_version
 from dtensor_core.torch_internals.compilation import current_transform
 from dtensor_core.torch_internals.dispatcher import (
@@ -86,7 +86,7 @@ def _is_watched(tensor: Any, other: Any) -> bool:
         or num_function_modes() > 0
         or current_transform() is not None
         or has_dual_level()
-        or bool(dispatcher.rewrites)
+        or bool(contexts.rewrites)
         or tensor._copied is not None
         or type(tensor._local_tensor) is not torch.Tensor
         or tensor.is_inference()

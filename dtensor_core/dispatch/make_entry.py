@@ -64,15 +64,7 @@ from dtensor_core.torch_internals.dispatcher import OpOverload
 # In-place views: the tensor changes its shape, and its placements change with it.
 _RESHAPING = frozenset(
     f"aten::{name}_"
-    for name in (
-        "squeeze",
-        "unsqueeze",
-        "transpose",
-        "t",
-        "swapaxes",
-        "swapdims",
-        "as_strided",
-    )
+    for name in ["squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims", "as_strided"]
 )
 
 

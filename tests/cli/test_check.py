@@ -26,7 +26,9 @@ def broken_json(tmp_path: Path) -> Path:
 
 def test_a_healthy_run_ends_with_code_0(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("check", run_json)
-    assert (ended.code, ended.out) == (0, "no fault in 120 calls of 4 ranks\n")
+    assert (ended.code, ended.out) == (
+        *(0, "no fault in 120 calls of 4 ranks\ncompared: 30 collectives\n"),
+    )
 
 
 def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_json: Path) -> None:
@@ -34,6 +36,8 @@ def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_
     assert ended.code == 1
     assert re.sub(" +\n", "\n", ended.out) == (
         "1 fault in 76 calls of 4 ranks\n"
+        "compared: 11 collectives and 12 point-to-point calls\n"
+        "not compared: 4 calls after the first disagreement in the group\n"
         "\n"
         "dtype  blamed: 3\n"
         "  The members differ in the element type of all_reduce 0 of tp (group tp0): rank\n"
@@ -51,7 +55,11 @@ def test_what_was_lost_is_reported_and_is_no_fault(commtrace: Commtrace, tmp_pat
     )
     ended = commtrace("check", trace)
     assert ended.code == 0
-    assert "no fault in" in ended.out
+    assert ended.out.splitlines()[:3] == [
+        "no fault among the 47 of 63 calls that could be compared",
+        "compared: 12 collectives and 8 point-to-point calls",
+        "not compared: 3 calls to or from a rank whose calls are unknown or may be lost",
+    ]
     assert "it exceeded the memory bound" in ended.out
 
 
@@ -62,7 +70,14 @@ def test_what_the_trace_lacks_is_reported_beside_no_fault(
     ranks = [rank_row(rank, complete=rank != 2) for rank in range(4)]
     trace = trace_of(program.rows, groups=program.groups, ranks=ranks)
     ended = commtrace("check", write_trace(trace, tmp_path / "cut.json"))
-    assert (ended.code, ended.out.splitlines()[0]) == (0, "no fault in 76 calls of 4 ranks")
+    assert (ended.code, ended.out.splitlines()[:3]) == (
+        0,
+        [
+            "no fault among the 52 of 76 calls that could be compared",
+            "compared: 12 collectives and 4 point-to-point calls",
+            "not compared: 8 calls to or from a rank whose calls are unknown or may be lost",
+        ],
+    )
     assert "note: Rank 2 did not close the recording" in ended.out
 
 
@@ -117,7 +132,10 @@ def test_one_rank_and_one_call_are_named_in_the_singular(
 ) -> None:
     ended = commtrace("check", lonely_json)
     lines = " ".join(ended.out.split())
-    assert "1 call of 1 rank" in ended.out.splitlines()[0]
+    assert ended.out.splitlines()[:2] == [
+        "not compared: the calls of 1 of 300 ranks only",
+        "not compared: 1 call without a number in the group",
+    ]
     assert "over the 1 recorded rank, and waits" in lines
     assert max(map(len, ended.out.splitlines())) <= 80
     assert not re.search(r"\b\d+,\d+,\d+", ended.out), "a list of ranks is not contracted"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.tracefile import write_trace
 from tests.cli.conftest import Commtrace
+from tests.commtrace.analyze.rows import call, trace_of
 from tests.commtrace.synthetic import write_synthetic_run
 
 
@@ -180,3 +182,44 @@ def test_json_and_csv_hold_every_place(
     ended = commtrace("diff", run_json, longer_json, "--csv", "--fail-on-increase", "calls")
     rows = list(csv.DictReader(io.StringIO(ended.out)))
     assert (ended.code, rows[0]["change"]) == (1, "added")
+
+
+def untimed(path: Path, *known: bool, **columns: int) -> Path:
+    """A trace of calls in modules of their own, some of which know the blocked time."""
+    calls = [
+        call(id=n, seq=n, module=f"m{n}", **({"blocked_ns": 5} | columns if each else {}))
+        for n, each in enumerate(known)
+    ]
+    return write_trace(trace_of(calls, num_ranks=1), path)
+
+
+def test_a_time_that_only_one_run_knows_is_no_growth(commtrace: Commtrace, tmp_path: Path) -> None:
+    base = untimed(tmp_path / "a.json", True, False, False)
+    same, more = (
+        untimed(tmp_path / f"{ns}.json", True, True, True, blocked_ns=ns) for ns in (5, 9)
+    )
+    ended = commtrace("diff", base, same, "--fail-on-increase", "time", columns=None)
+    assert ended.code == 0
+    assert "no difference in 3 places that communicate; the change of bytes sent is not known" in (
+        ended.out
+    )
+    assert "note: the change of blocked_ns is known for 1 of 3 places; the others are not" in (
+        ended.err
+    )
+    ended = commtrace("diff", base, more, "--fail-on-increase", "time", columns=None)
+    assert ended.code == 1
+    assert "blocked_ns grew outside of steps or over the run: 5 ns -> 9 ns" in ended.err
+    none = untimed(tmp_path / "none.json", False, True, True)
+    ended = commtrace("diff", base, none, "--fail-on-increase", "time", columns=None)
+    assert ended.code == 2
+    assert "no place of which the baseline and none.json know an equal part" in ended.err
+
+
+def test_the_total_of_a_measure_is_over_the_places_that_both_runs_know(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    base = untimed(tmp_path / "a.json", True, False, wire_bytes=10)
+    more = untimed(tmp_path / "b.json", True, True, wire_bytes=20, blocked_ns=7)
+    ended = commtrace("diff", base, more, columns=None)
+    assert "10 B -> 20 B sent (+100%) (known for 1 of 2 places)" in ended.out
+    assert "5 ns -> 7 ns blocked (+40%) (known for 1 of 2 places)" in ended.out

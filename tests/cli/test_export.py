@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.schema import TABLES
 from tests.cli.conftest import Commtrace
 
 
@@ -38,8 +39,7 @@ def test_csv_is_a_folder_of_tables(commtrace: Commtrace, run_json: Path, tmp_pat
     ended = commtrace("export", run_json, "--to", "csv", columns=None)
     assert ended.code == 0
     names = sorted(path.name for path in (tmp_path / "run-csv").iterdir())
-    assert names == ["columns.csv", "comm.csv", "facts.csv", "groups.csv", "ops.csv", "ranks.csv",
-                     "sources.csv", "steps.csv"]  # fmt: skip
+    assert names == sorted(f"{name}.csv" for name in (*TABLES, "columns", "facts"))
     assert all(f"wrote run-csv/{name}" in ended.err for name in names)
     again = commtrace("export", run_json, "--to", "csv")
     assert (again.code, "a folder that is not empty" in again.err) == (2, True)

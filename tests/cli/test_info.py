@@ -11,7 +11,7 @@ import pytest
 from commtrace.schema import FORMAT_VERSION
 from commtrace.tracefile import spool_name, write_trace
 from tests.cli.conftest import Commtrace
-from tests.commtrace.analyze.rows import rank_row, trace_of
+from tests.commtrace.analyze.rows import call, rank_row, trace_of
 from tests.commtrace.synthetic import write_synthetic_spools
 
 
@@ -47,6 +47,17 @@ def test_what_is_missing_is_reported(commtrace: Commtrace, tmp_path: Path) -> No
     assert "calls      0, and 1,200 dropped" in commtrace("info", path).out
 
 
+def test_values_that_calls_lack_are_counted(commtrace: Commtrace, tmp_path: Path) -> None:
+    calls = [call(id=n, payload_bytes=8, **({"until": 9} if n < 2 else {})) for n in range(3)]
+    path = write_trace(trace_of(calls), tmp_path / "part.json")
+    ended = commtrace("info", path)
+    assert re.sub(" +\n", "\n", ended.out).split("calls ")[1].split("operators")[0] == (
+        "     3\n           end known for 2 of 3 calls; blocked time not known for 3 of 3 calls\n"
+    )
+    printed = json.loads(commtrace("info", path, "--json").out)["info"]
+    assert printed["num_known"] == {"payload_bytes": 3, "complete_ns": 2, "blocked_ns": 0}
+
+
 def test_a_trace_without_events_has_facts_too(commtrace: Commtrace, silent_json: Path) -> None:
     ended = commtrace("info", silent_json)
     assert ended.code == 0
@@ -68,13 +79,14 @@ def test_settings_of_the_project_are_shown(
         'detail = "collective"\n'
         'libraries = ["trainer"]\n'
         "thresholds = {straggler_ratio = 7}\n"
+        'link = {tp = "450 GB/s", "*" = "400 Gbit/s"}\n'
         'muted = [{rule = "stall", reason = "a checkpoint", module = "m.*"}]\n'
     )
     monkeypatch.chdir(tmp_path)
     ended = commtrace("info", run_json, columns=300)
     assert " ".join(ended.out.split()).endswith(
         "pyproject.toml detail collective libraries trainer threshold straggler_ratio 7, by "
-        "default 5 muted stall, module m.*: a checkpoint"
+        "default 5 link of tp 450 GB/s link 50 GB/s muted stall, module m.*: a checkpoint"
     )
     printed = json.loads(commtrace("info", run_json, "--json").out)["settings"]
     assert printed["muted"][0]["rule"] == "stall"

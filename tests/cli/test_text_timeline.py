@@ -113,3 +113,22 @@ def test_every_kind_has_a_letter_of_its_own() -> None:
     assert len(set(PHASE_LETTERS.values())) == len(PHASE_LETTERS)
     frames = run_of([blocked(0, "made_up", 0, 2400)])
     assert rows(frames, 2400)["rank 0"] == WIDTH * OTHER_LETTER
+
+
+def test_calls_that_were_not_timed_are_marked_and_have_no_share() -> None:
+    calls = [
+        call(rank=0, at=0, until=1200),  # of known end, but unknown blocked time
+        call(rank=1, id=0, at=1250),
+        blocked(1, "all_gather", 0, 400, id=1),
+        call(rank=2, at=700, call_ns=20, is_async=True),
+    ]
+    frames = run_of(calls, num_ranks=4)
+    found = rows(frames, 2400)
+    assert found["rank 0"] == 12 * "?" + 12 * "·"
+    assert found["rank 1"] == "GGGG" + 8 * "·" + "?" + 11 * "·"
+    assert found["rank 2"] == 7 * "·" + "?" + 16 * "·"
+    activity = CATALOG["activity"].function(frames)
+    lines = timeline_lines(frames, activity, (0, 1600), range(4), 60)
+    shares = [line.plain.split()[-2:] for line in lines[1:]]
+    # Of rank 1, blocked time is known, but not how much of it is a wait; rank 3 has no calls.
+    assert shares == [["–", "–"], ["25%", "–"], ["–", "–"], ["0%", "0%"]]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor as torchs
 import torch.nn.functional as F
 from torch import nn
 
@@ -396,3 +397,13 @@ def test_a_shape_of_other_dims_is_refused(shape: tuple[int, ...], stride: tuple[
             )
 
     run_threads(body, 4)
+
+
+def test_neither_tensors_nor_placements_are_instances_of_torchs_classes() -> None:
+    """docs/moving-over.md names this difference."""
+    with fake_world(2):
+        tensor = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (2,)), [Shard(0)])
+    assert not isinstance(tensor, torchs.DTensor)
+    assert isinstance(tensor, DTensor)
+    assert not any(isinstance(Shard(0), each) for each in (torchs.Shard, torchs.Placement))
+    assert Shard(0).is_shard()

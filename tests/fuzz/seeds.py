@@ -37,14 +37,16 @@ def seeds() -> Seeds:
         run = write_synthetic_run(folder / "run.json", **small)
         spools = write_synthetic_spools(folder / "spools", **small)
         profiles = write_profiles(folder / "profiles", training())
-        dumps = [dump.document() for dump in healthy(1)[:2]]
+        newer, older = (
+            [dump.document() for dump in healthy(1, torch=torch)[:2]] for torch in ("2.13", "2.5")
+        )
         baseline.write(folder / "test_x.comms.json", {"test_x": _entry(), "test_y": _entry()})
         return Seeds(
             run.read_bytes(),
             _files_in(spools),
             _files_in(profiles),
-            {f"nccl_trace_rank_{n}": pickle.dumps(dump, 2) for n, dump in enumerate(dumps)},
-            {f"trace_rank_{n}.json": json.dumps(dump).encode() for n, dump in enumerate(dumps)},
+            {f"nccl_trace_rank_{n}": pickle.dumps(dump, 2) for n, dump in enumerate(older)},
+            {f"trace_rank_{n}.json": json.dumps(dump).encode() for n, dump in enumerate(newer)},
             (folder / "test_x.comms.json").read_bytes(),
         )
 

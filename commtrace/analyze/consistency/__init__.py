@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
+from commtrace.analyze.consistency.absences import NOT_COMPARED
 from commtrace.analyze.consistency.check import CONSISTENCY, consistency
+from commtrace.analyze.consistency.compared import (
+    BAD,
+    GOOD,
+    NEUTRAL,
+    Comparison,
+    compared,
+    result_of,
+)
 
-__all__ = ["CONSISTENCY", "consistency"]
+__all__ = [
+    "BAD",
+    "CONSISTENCY",
+    "GOOD",
+    "NEUTRAL",
+    "NOT_COMPARED",
+    "Comparison",
+    "compared",
+    "consistency",
+    "result_of",
+]

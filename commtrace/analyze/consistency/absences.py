@@ -2,7 +2,8 @@
 
 Only recorded ranks can be reported as missing from a call. A rank without a recording is a problem
 of its own. The trace has lost calls, which is no fault of the program, if they were dropped at the
-memory bound, or if a recording was cut off although the call missing from it went through.
+memory bound, if a profile ended before, or if a recording was cut off although the call missing
+from it went through.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from commtrace.analyze.consistency.coverage import PROFILER, Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.units import counted, text_of_ranks
+
+NOT_COMPARED = "not compared"
+"""Problem of calls that cannot be matched across ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +49,17 @@ def absences(covered: Coverage) -> list[Absence]:
             for rank, last in zip(behind["rank"], behind["last"], strict=True)
             if rank in covered.dropping
             or (group, rank) in covered.unsure
-            or (last < 0 and rank in covered.ring_truncated)
+            or (last < 0 and rank in covered.doubtful)
         }
         sure = behind[~behind["rank"].isin(lost)]
+        if lost and len(sure) and _hangs_in(covered, group, sure["last"].min()):
+            # All others may wait there for a rank in `lost`.
+            lost |= set(behind["rank"])
         number = _next_after(covered, group, (sure if len(sure) else behind)["last"].min())
         late = behind[behind["last"] < number]["rank"].tolist()
-        if set(late) & covered.truncated and _went_through(covered, group, number):
+        if covered.imported_from == PROFILER:  # which may end on each rank at another call
+            lost |= set(late)
+        elif set(late) & covered.truncated and _went_through(covered, group, number):
             lost |= set(late) & covered.truncated
         present = tuple(sorted(set(rows["rank"]) - set(late)))
         found.append(Absence(group, number, present, tuple(late), tuple(sorted(lost & set(late)))))
@@ -62,6 +71,10 @@ def _next_after(covered: Coverage, group: str, number: int) -> int:
     calls = covered.calls
     later = calls.loc[(calls["group"] == group) & (calls["number"] > number), "number"]
     return int(later.min())
+
+
+def _hangs_in(covered: Coverage, group: str, number: int) -> bool:
+    return number >= 0 and not _went_through(covered, group, number)
 
 
 def _went_through(covered: Coverage, group: str, number: int) -> bool:
@@ -176,11 +189,21 @@ def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
         return "it exceeded the memory bound"
     if covered.imported_from == PROFILER:
         return "the profiler covered a part of the run"
+    if rank in covered.partial:
+        return "its dump does not list the calls that had ended"
     if covered.imported_from and is_at_the_end and rank not in covered.ring_truncated:
         return "its dump was written before those of other ranks"
     if rank in covered.truncated and not covered.imported_from:
         return "its recording was truncated"
+    if covered.imported_from and rank not in covered.ring_truncated:
+        return _NOT_ENTERED
     return "its ring buffer holds only the latest calls"
+
+
+_NOT_ENTERED = (
+    "its flight recorder was reset, or did not enter them, such as gloo's monitored barriers and "
+    "NCCL's calls in CUDA graphs"
+)
 
 
 def not_compared(covered: Coverage) -> Iterator[Problem]:
@@ -189,7 +212,7 @@ def not_compared(covered: Coverage) -> Iterator[Problem]:
         return
     num = sum(covered.unnumbered.values())
     yield Problem(
-        problem="not compared",
+        problem=NOT_COMPARED,
         is_fault=False,
         ranks=numbers_text(covered.unnumbered),
         found=f"{num} collectives",

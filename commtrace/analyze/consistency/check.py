@@ -1,7 +1,8 @@
 """Consistency check across the ranks of a run, as one table.
 
-The order of the trace's ranks and rows does not matter. An empty table means that every call was
-matched by its peers with equal kind, reduction, root, type and size, in an order without deadlocks.
+The order of the trace's ranks and rows does not matter. An empty table means that no call disagrees
+with those of its peers in kind, reduction, root, type, size or order, as far as the trace has them:
+`compared` says how many calls that are.
 """
 
 from __future__ import annotations

@@ -33,6 +33,9 @@ class Coverage:
         unsure: (group, rank) pairs in which some collectives have no known number.
         unnumbered: By rank, how many collectives have no sequence number at all.
         ring_truncated: Ranks whose first calls a flight recorder's ring buffer has lost.
+        partial: Ranks whose dump does not list all calls of its ring buffer.
+        doubtful: Ranks of which a call may be missing only in the trace: those in `ring_truncated`,
+            and those in `partial` whose progress is unknown.
         imported_from: The tool that an imported trace comes from; else empty.
     """
 
@@ -45,6 +48,8 @@ class Coverage:
     unsure: frozenset[tuple[str, int]]
     unnumbered: dict[int, int]
     ring_truncated: frozenset[int]
+    partial: frozenset[int]
+    doubtful: frozenset[int]
     imported_from: str
 
 
@@ -66,6 +71,8 @@ def coverage(frames: Frames) -> Coverage:
     reached = everyone.merge(made, on=["group", "rank"], how="left")
     reached = reached.fillna({"last": -1, "count": 0}).astype({"last": "int64", "count": "int64"})
     groups, ranks = frames.groups, frames.ranks
+    ring_truncated = _ring_truncated(frames)
+    partial = frozenset(frames.run.get("partial_dumps") or ())
     recorded = set(ranks["rank"]) | set(frames.comm["rank"].unique())
     missing = set(frames.run.get("missing_ranks") or []) | (set(everyone["rank"]) - recorded)
     return Coverage(
@@ -77,7 +84,9 @@ def coverage(frames: Frames) -> Coverage:
         dropping=frozenset(ranks.loc[ranks["num_dropped"] > 0, "rank"].tolist()),
         unsure=frozenset(unnumbered.itertuples(index=False, name=None)),
         unnumbered=dict(Counter(without.tolist())),
-        ring_truncated=_ring_truncated(frames),
+        ring_truncated=ring_truncated,
+        partial=partial,
+        doubtful=(ring_truncated - partial) | frozenset(frames.run.get("unsure_ranks") or ()),
         imported_from=str(frames.run.get("imported_from", "")),
     )
 

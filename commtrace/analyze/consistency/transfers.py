@@ -32,7 +32,7 @@ def unmatched_transfers(
     transfers = transfers[[row not in in_deadlock for row in transfers.index]]
     if transfers.empty:
         return
-    ends = _comparable(transfers, covered)
+    ends = comparable_ends(transfers, covered)
     sums = ends.groupby([*_BY, "kind"], observed=True).agg(
         num=("payload_bytes", "size"), size=("payload_bytes", "sum"), row=("row", "max")
     )
@@ -54,7 +54,15 @@ def unmatched_transfers(
         wide = wide.drop(uneven.index)
 
 
-def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
+def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
+    """Return both ends, kind and size of the transfers that can be compared, with their row.
+
+    The trace has all transfers of both of their ranks, as far as that is known.
+    """
+    """Return group, kind, both ends and size of the transfers that can be compared, with their row.
+
+    The trace has all calls of both of their ranks, as far as it is known.
+    """
     is_send = transfers["kind"] == SEND
     ends = pd.DataFrame(
         {
@@ -71,7 +79,7 @@ def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
         pd.MultiIndex.from_frame(open_to_all[["group", "target"]])
     )
     from_dumps = covered.imported_from == FLIGHT_RECORDER  # the end of a dump is certain
-    incomplete = covered.ring_truncated if from_dumps else covered.truncated
+    incomplete = covered.ring_truncated | covered.partial if from_dumps else covered.truncated
     unsure = covered.unrecorded | incomplete | covered.dropping
     known = ~(ends["source"].isin(unsure) | ends["target"].isin(unsure))
     return ends[known & ~is_open & (transfers["peer"] >= 0)]

@@ -71,7 +71,7 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
         group = str(call["group"])
         others: list[int] = []
         if transfer[row]:
-            if partner[row] < 0 <= call["peer"] and call["peer"] not in lost:
+            if partner[row] < 0 <= call["peer"] and call["peer"] not in lost | covered.partial:
                 others = [int(call["peer"])]
             towards = "from" if call["kind"] == RECV else "to"
             text = f"{call['kind']} {towards} rank {call['peer']}"

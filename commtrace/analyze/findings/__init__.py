@@ -39,6 +39,7 @@ __all__ = [
     "RULES",
     "Rule",
     "by_missing_data",
+    "evaluated_note",
     "findings",
     "grouped",
     "muted",
@@ -100,6 +101,15 @@ def unanswered(frames: Frames) -> dict[str, str]:
     """Return the rules that this trace cannot answer, by name, with what it lacks."""
     lacking = {rule.name: rule.lacks(frames) for rule in RULES}
     return {name: lack for name, lack in lacking.items() if lack}
+
+
+def evaluated_note(frames: Frames) -> str:
+    """Return how many of the rules could be evaluated, in words; empty if all of them could."""
+    num_lacking = len(unanswered(frames))
+    if not num_lacking:
+        return ""
+    num_evaluated = len(RULES) - num_lacking
+    return f"{num_evaluated} of {len(RULES)} rules could be evaluated"
 
 
 FINDINGS = Analysis(

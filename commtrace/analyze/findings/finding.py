@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.findings.needs import Need
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import partial_sum
 from commtrace.analyze.measures import counted_ns
 from commtrace.schema import Column
-from commtrace.tracefile import RECORDING, STEPS_FROM
-from commtrace.units import counted_mean
+from commtrace.units import counted_mean, known_note, text_of_bytes, text_of_duration
 
 COLUMNS = (
     Column("rule", str, "", "name of the rule that found it"),
@@ -24,8 +27,17 @@ COLUMNS = (
     Column("mesh_axis", str, "", "axis of the DeviceMesh, if all calls share one", title="Axis"),
     Column("source", str, "", "the user's line of the first call"),
     Column("num_calls", float, "", "calls of the finding; mean over ranks", title="Calls"),
-    Column("cost_bytes", float, "bytes", "wire bytes that could be saved; mean over ranks"),
-    Column("cost_ns", float, "ns", "time that could be saved; mean over ranks"),
+    Column(
+        "num_untimed",
+        float,
+        "",
+        "those of unknown blocked time, which the time lacks; mean over ranks",
+        title="Not timed",
+    ),
+    Column(
+        "cost_bytes", float, "bytes", "wire bytes that could be saved; mean over ranks; nan unknown"
+    ),
+    Column("cost_ns", float, "ns", "time that could be saved; mean over ranks; nan unknown"),
     Column(
         "share",
         float,
@@ -46,8 +58,8 @@ class Finding:
         title: The observation, in a sentence.
         advice: The suggested remedy.
         rows: Labels of the calls in table `comm`.
-        cost_bytes: Wire bytes that could be saved, summed over all ranks.
-        cost_ns: Time that could be saved, summed over all ranks.
+        cost_bytes: Wire bytes that could be saved, summed over all ranks; nan if unknown.
+        cost_ns: Time that could be saved, summed over all ranks; nan if unknown.
         module: Path of the module; by default, the one that all of the calls share.
     """
 
@@ -67,46 +79,19 @@ class Rule:
         name: Name in tables and settings.
         about: Short description.
         find: Returns the findings of a run.
-        lacks: Returns a sentence about data that the rule needs and the trace lacks; "" if none.
+        needs: Data without which the rule is not evaluated.
     """
 
     name: str
     about: str
     find: Callable[[Frames], list[Finding]]
-    lacks: Callable[[Frames], str]
+    needs: tuple[Need, ...]
 
-
-def lacks_steps(frames: Frames) -> str:
-    """Return a sentence if the trace has no steps, neither marked nor detected; else ""."""
-    if len(frames.steps) or not len(frames.comm) or (frames.comm["step"] >= 0).any():
-        return ""
-    if "imported_from" in frames.run:
-        return "The trace has no steps."
-    return (
-        "No steps were marked or detected: no torch optimizer, profiler or LR scheduler stepped "
-        "while recording. Call step() on the recording at the end of each step."
-    )
-
-
-def lacks_several_steps(frames: Frames) -> str:
-    """Return a sentence if the trace has no steps, or counts the recording as one step; else ""."""
-    if len(frames.comm) and frames.run.get(STEPS_FROM) == RECORDING:
-        return (
-            "The recording counts as one step, since none was marked and no torch optimizer "
-            "stepped: "
-            "repeated calls may belong to different steps of the program."
-        )
-    return lacks_steps(frames)
-
-
-def lacks_layouts(frames: Frames) -> str:
-    """Return a sentence if no call recorded its source and target layouts; else ""."""
-    if not len(frames.comm) or (frames.comm["source_spec"] != "").any():
-        return ""
-    return (
-        "No call has source and target layouts: only redistributions of dtensor_core and of "
-        "torch's DTensor announce them."
-    )
+    def lacks(self, frames: Frames) -> str:
+        """Return a sentence about the first of its needs that the trace lacks; "" if none."""
+        if not len(frames.comm):
+            return ""
+        return next(filter(None, (need.lacks(frames) for need in self.needs)), "")
 
 
 def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]:
@@ -128,6 +113,7 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
         "mesh_axis": _common(rows["group"].astype(object).map(axes).fillna("")),
         "source": place,
         "num_calls": len(rows) / num_ranks,
+        "num_untimed": int((rows["blocked_ns"] < 0).sum()) / num_ranks,
         "cost_bytes": finding.cost_bytes / num_ranks,
         "cost_ns": finding.cost_ns / num_ranks,
         # The share refers to the time in steps, so the cost outside of steps is left out.
@@ -141,19 +127,44 @@ def _common(values: pd.Series) -> str:
     return str(values.iloc[0]) if values.nunique() == 1 else ""
 
 
-def known(values: pd.Series) -> pd.Series:
-    """Return the numbers as floats, unknown ones as 0."""
-    return values.clip(lower=0).astype("float64")
+def wire_bytes(rows: pd.DataFrame) -> float:
+    """Return the bytes sent by calls, as far as they are known; nan if none is."""
+    return partial_sum(rows["wire_bytes"]).total
 
 
 def transfer(frames: Frames, rows: pd.DataFrame) -> pd.Series:
-    """Return the blocked time of calls without the wait for their peers, where that is known.
+    """Return the blocked time of calls without the wait for their peers; nan if unknown.
 
     The wait is not counted as a saving: without the call, a late rank would be waited for at the
-    next one.
+    next one. Where the wait is unknown, the whole blocked time is counted.
     """
     moved = arrivals(frames).loc[rows.index, "transfer_ns"]
-    return known(moved.where(moved >= 0, rows["blocked_ns"]))
+    time = moved.where(moved >= 0, rows["blocked_ns"])
+    return time.where(time >= 0).astype("float64")
+
+
+def transfer_ns(frames: Frames, rows: pd.DataFrame) -> float:
+    """Return the sum of `transfer` over calls, as far as it is known; nan if none is."""
+    return float(transfer(frames, rows).sum(min_count=1))
+
+
+def savings(row: Mapping[Any, Any], num_ranks: int) -> tuple[str, ...]:
+    """Return the possible savings of a row of the table as texts: time and bytes.
+
+    A saving of 0 has no text; one that is unknown, or known for a part of the calls, says so.
+    """
+    num_calls, num_untimed = (round(row[name] * num_ranks) for name in ("num_calls", "num_untimed"))
+    texts = []
+    if math.isnan(row["cost_ns"]):
+        texts.append("an unknown time")
+    elif row["cost_ns"] > 0:
+        note = known_note(num_calls - num_untimed, num_calls)
+        texts.append(text_of_duration(row["cost_ns"]) + (f" ({note})" if note else ""))
+    if math.isnan(row["cost_bytes"]):
+        texts.append("an unknown number of bytes")
+    elif row["cost_bytes"] > 0:
+        texts.append(text_of_bytes(row["cost_bytes"]))
+    return tuple(texts)
 
 
 def times_each(frames: Frames, num: int) -> str:

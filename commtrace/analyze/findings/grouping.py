@@ -15,7 +15,7 @@ import pandas as pd
 from commtrace.analyze.findings.finding import COLUMNS, MAX_EVIDENCE
 
 _SAME = ["rule", "advice", "source"]
-_SUMS = ["num_calls", "cost_bytes", "cost_ns", "share"]
+_SUMS = ["num_calls", "num_untimed", "cost_bytes", "cost_ns", "share"]
 _PLACES = ["module", "op", "kind", "mesh_axis"]
 _MOST_NAMED = 3
 
@@ -46,7 +46,7 @@ def _united(rows: pd.DataFrame) -> dict[Any, Any]:
     return (
         first
         | same
-        | {name: rows[name].sum() for name in _SUMS}
+        | {name: rows[name].sum(min_count=1) for name in _SUMS}
         | {"title": f"{first['title']} {_likewise(rows)}", "evidence": _some_of(calls)}
     )
 

@@ -8,14 +8,13 @@ from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
     calls_each,
-    known,
-    lacks_several_steps,
     times_each,
-    transfer,
+    transfer_ns,
+    wire_bytes,
 )
+from commtrace.analyze.findings.needs import GRADIENTS, REDUCTIONS
 from commtrace.analyze.frame import Frames
 
-_REDUCTIONS = ("all_reduce", "reduce_scatter")
 _STEP = ["rank", "group", "step"]
 
 
@@ -24,7 +23,7 @@ def repeated_reduction(frames: Frames) -> list[Finding]:
     all-reduces at one line that total as many bytes as a library has reduced in the step.
     """
     comm = frames.comm
-    calls = comm[comm["kind"].isin(_REDUCTIONS) & (comm["step"] >= 0)].sort_values(["rank", "id"])
+    calls = comm[comm["kind"].isin(REDUCTIONS) & (comm["step"] >= 0)].sort_values(["rank", "id"])
     gradients = calls[(calls["carries"] == "gradients") & (calls["parameters"] != "")]
     is_again = gradients.duplicated([*_STEP, "parameters"])
     found = []
@@ -62,8 +61,8 @@ def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Findi
         title=title,
         advice=advice,
         rows=rows.index,
-        cost_bytes=known(rows["wire_bytes"]).sum(),
-        cost_ns=transfer(frames, rows).sum(),
+        cost_bytes=wire_bytes(rows),
+        cost_ns=transfer_ns(frames, rows),
     )
 
 
@@ -72,30 +71,24 @@ def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFr
     others = calls[
         (calls["kind"] == "all_reduce") & (calls["carries"] == "") & (calls["phase"] != "forward")
     ]
-    reduced = known(gradients["payload_bytes"]).groupby([gradients[name] for name in _STEP]).sum()
-    by = [others[name] for name in (*_STEP, "source_file", "source_line")]
-    sizes = known(others["payload_bytes"]).groupby(by, observed=True).transform("sum")
-    gradient_bytes = pd.MultiIndex.from_frame(others[_STEP]).map(reduced.to_dict())
-    return others[
-        (sizes > 0) & (sizes.to_numpy() == pd.Series(gradient_bytes, dtype="float64").to_numpy())
-    ]
-
-
-def _lacks_gradients(frames: Frames) -> str:
-    comm = frames.comm
-    reduces = comm["kind"].isin(_REDUCTIONS)
-    named = reduces & (comm["carries"] == "gradients") & (comm["parameters"] != "")
-    if not reduces.any() or named.any():
-        return lacks_several_steps(frames) if reduces.any() else ""
-    return (
-        "No reduction names the parameters of its gradients (those of DistributedDataParallel and "
-        "FSDP do), so repeated reductions cannot be identified."
+    at_line, reduced = (
+        _totals(sized, by).reindex(pd.MultiIndex.from_frame(others[by].astype(object))).to_numpy()
+        for sized, by in ((others, [*_STEP, "source_file", "source_line"]), (gradients, _STEP))
     )
+    return others[(at_line > 0) & (at_line == reduced)]
+
+
+def _totals(calls: pd.DataFrame, by: list[str]) -> pd.Series:
+    """Return the payload by these columns; nan if that of a call is unknown."""
+    payload = calls["payload_bytes"]
+    parts = pd.DataFrame({"size": payload.astype("float64"), "unknown": payload < 0})
+    sums = parts.groupby([calls[name].astype(object) for name in by]).sum()
+    return sums["size"].where(sums["unknown"] == 0)
 
 
 REPEATED_REDUCTION = Rule(
     "repeated_reduction",
     "gradients reduced more than once per step",
     repeated_reduction,
-    _lacks_gradients,
+    (GRADIENTS,),
 )

@@ -8,13 +8,12 @@ import pandas as pd
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
-    known,
-    lacks_layouts,
-    lacks_steps,
     times_each,
-    transfer,
+    transfer_ns,
+    wire_bytes,
 )
 from commtrace.analyze.findings.layouts import Layout, layout
+from commtrace.analyze.findings.needs import IDENTITY, LAYOUTS
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
 
@@ -60,8 +59,8 @@ def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Findi
         title=title,
         advice=advice,
         rows=rows.index,
-        cost_bytes=known(rows["wire_bytes"]).sum(),
-        cost_ns=transfer(frames, rows).sum(),
+        cost_bytes=wire_bytes(rows),
+        cost_ns=transfer_ns(frames, rows),
     )
 
 
@@ -101,20 +100,6 @@ def _tensors_again(frames: Frames) -> pd.Index:
 def _few(names: str) -> str:
     first, *others = names.split(",")
     return f"{first} and {len(others)} more" if others else first
-
-
-def lacks_identity(frames: Frames) -> str:
-    """Return a sentence if no gather identifies its input, by tensor or parameters; else ""."""
-    gathers = frames.comm[frames.comm["kind"] == "all_gather"]
-    if gathers.empty or (gathers["sent_id"] >= 0).any():
-        return ""
-    if (gathers["parameters"] != "").any():
-        return lacks_steps(frames)
-    return (
-        'No all-gather identifies its tensors (recorded with detail="op") or its parameters '
-        "(recorded "
-        "for FSDP), so repeated all-gathers are found by layouts only (rule ping_pong)."
-    )
 
 
 def _announced(frames: Frames) -> pd.DataFrame:
@@ -171,8 +156,8 @@ def _pairs(frames: Frames, calls: pd.DataFrame, observation: str, advice: str) -
             title=f"In {module or 'no module'}, a call {source} -> {target} {observation}.",
             advice=advice,
             rows=rows.index,
-            cost_bytes=known(rows["wire_bytes"]).sum(),
-            cost_ns=transfer(frames, rows).sum(),
+            cost_bytes=wire_bytes(rows),
+            cost_ns=transfer_ns(frames, rows),
             module=str(module),
         )
         for (module, source, target), rows in calls.groupby(by, observed=True)
@@ -200,8 +185,8 @@ def all_reduce_then_shard(frames: Frames) -> list[Finding]:
             advice="Use a reduce-scatter, which sends half as much (output_layouts=Shard(...) "
             "instead of Replicate()).",
             rows=rows.index,
-            cost_bytes=known(rows["wire_bytes"]).sum() / 2,
-            cost_ns=transfer(frames, rows).sum() / 2,
+            cost_bytes=wire_bytes(rows) / 2,
+            cost_ns=transfer_ns(frames, rows) / 2,
             module=str(module),
         )
         for (module, spec), rows in reduces.groupby(["module", "target_spec"], observed=True)
@@ -219,14 +204,14 @@ REPEATED_ALL_GATHER = Rule(
     "repeated_all_gather",
     "unchanged parameters or tensors gathered again",
     repeated_all_gather,
-    lacks_identity,
+    (IDENTITY,),
 )
 PING_PONG = Rule(
-    "ping_pong", "a redistribution that the next one reverts or repeats", ping_pong, lacks_layouts
+    "ping_pong", "a redistribution that the next one reverts or repeats", ping_pong, (LAYOUTS,)
 )
 ALL_REDUCE_THEN_SHARD = Rule(
     "all_reduce_then_shard",
     "an all-reduce of whose result only a shard is used",
     all_reduce_then_shard,
-    lacks_layouts,
+    (LAYOUTS,),
 )

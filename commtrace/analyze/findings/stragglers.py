@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
-from commtrace.analyze.findings.finding import Finding, Rule, lacks_steps
+from commtrace.analyze.arrivals import NEEDS_EVERYONE
+from commtrace.analyze.findings.finding import Finding, Rule
+from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.lateness import main_reasons
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.stragglers import delayed_calls
 from commtrace.units import text_of_duration
@@ -32,7 +34,7 @@ def stragglers(frames: Frames) -> list[Finding]:
             Finding(
                 title=f"Rank {rank} delays the other ranks, by "
                 f"{text_of_duration(own['delay_ns'].sum())} in {len(own)} calls; {part:.0%} of it "
-                f"before {place}{_works(worst)}.",
+                f"before {place}{_because(worst)}.",
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",
                 rows=worst.index,
@@ -52,7 +54,7 @@ def stalls(frames: Frames) -> list[Finding]:
             title=f"Rank {rank} stalled the other ranks {_times(len(own))}, for "
             f"{text_of_duration(own['delay_ns'].sum())}: before "
             f"{_worst_place(frames, own.head(1))[0]}, in step {own['step'].iloc[0]}"
-            f"{_works(own.head(1))}.",
+            f"{_because(own.head(1))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
             rows=own.index,
@@ -92,8 +94,12 @@ def load_imbalance(frames: Frames) -> list[Finding]:
 
 
 def _delays(frames: Frames) -> pd.DataFrame:
-    """Return the delayed collectives, within steps if these are marked, with their cost."""
+    """Return the delayed collectives, within steps if these are marked, with their cost.
+
+    A delay within the error of the alignment of clocks may not have occurred.
+    """
     events = delayed_calls(frames)
+    events = events[events["delay_ns"] > clock_error_ns(frames)]
     if len(frames.steps):
         events = events[frames.comm.loc[events.index, "step"] >= 0]
     late = frames.comm.loc[events.index]
@@ -151,6 +157,19 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
     return (f"{text} ({file}:{line})" if file else text), worst
 
 
+def _because(events: pd.DataFrame) -> str:
+    """Describe the reason of most of the delay, with the mean excess, weighted by delay.
+
+    Without a reason, the time since the previous call is described.
+    """
+    (reason,) = main_reasons(events.assign(every=0), ["every"])["reason"]
+    if not reason:
+        return _works(events)
+    known = events[events["reason"] == reason]
+    excess = (known["excess_ns"] * known["delay_ns"]).sum() / known["delay_ns"].sum()
+    return f"; reason: {reason}, {text_of_duration(excess)} longer than the others"
+
+
 def _works(events: pd.DataFrame) -> str:
     """Describe the time since the previous call, of the straggler and of the others.
 
@@ -171,19 +190,9 @@ def _times(num: int) -> str:
     return "once" if num == 1 else f"{num} times"
 
 
-def lacks_waits(frames: Frames) -> str:
-    """Return a sentence if no wait is known, so that arrivals cannot be compared; else ""."""
-    if not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
-        return ""
-    return "No collective could be matched across its ranks, so stragglers are unknown."
-
-
-def _lacks_waits_or_steps(frames: Frames) -> str:
-    return lacks_waits(frames) or lacks_steps(frames)
-
-
-STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, lacks_waits)
-STALL = Rule("stall", "a single long delay of all other ranks", stalls, _lacks_waits_or_steps)
+_NEEDS = (WAITS, DURATION, ALIGNMENT)
+STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, _NEEDS)
+STALL = Rule("stall", "a single long delay of all other ranks", stalls, (*_NEEDS, STEPS))
 LOAD_IMBALANCE = Rule(
-    "load_imbalance", "changing ranks that delay the others", load_imbalance, lacks_waits
+    "load_imbalance", "changing ranks that delay the others", load_imbalance, _NEEDS
 )

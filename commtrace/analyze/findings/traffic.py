@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
     calls_that,
-    known,
-    lacks_layouts,
-    lacks_steps,
     transfer,
+    transfer_ns,
+    wire_bytes,
 )
 from commtrace.analyze.findings.layouts import layout
+from commtrace.analyze.findings.needs import (
+    CONTENTS,
+    HALF,
+    HALF_TYPES,
+    LAYOUTS,
+    LOGS,
+    MODULES,
+    MODULES_OF_PASSES,
+    PASSES,
+    PROCESS_GROUPS,
+    SIZES,
+    STEPS,
+    in_module,
+)
 from commtrace.analyze.frame import Frames
 from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.units import text_of_bytes
-
-HALF = ("bfloat16", "float16")
 
 
 def small_messages(frames: Frames) -> list[Finding]:
@@ -30,7 +40,7 @@ def small_messages(frames: Frames) -> list[Finding]:
     comm = frames.comm
     small_bytes, least = map(frames.settings.threshold, ("small_bytes", "many_per_step"))
     small = comm[(comm["payload_bytes"] > 0) & (comm["payload_bytes"] < small_bytes)]
-    small = small[(small["step"] >= 0) & (small["carries"] != "flags")]
+    small = small[(small["step"] >= 0) & (small["carries"] != "flags") & (small["group"] != "")]
     of_one = ["group", "kind", "phase", "carries"]
     small = small.assign(cost=transfer(frames, small))
     small["times"] = small.groupby(["rank", "step", *of_one], observed=True)["id"].transform("size")
@@ -40,10 +50,11 @@ def small_messages(frames: Frames) -> list[Finding]:
     for (group, kind, phase, carries), rows in small.groupby(of_one, observed=True):
         bundles = rows.groupby(["rank", "step"])
         # One message remains of each bundle; it is counted like the longest.
-        saved = rows["cost"].sum() - bundles["cost"].max().sum()
+        saved = rows["cost"].sum(min_count=1) - bundles["cost"].max().sum(min_count=1)
         mean = text_of_bytes(rows["payload_bytes"].mean())
         content = f"{carries}, " if carries else ""
-        of_what = f" of {kind} on {axes.get(group) or f'group {group}'} in {phase}"
+        of_what = f" of {kind} on {axes.get(group) or f'group {group}'}"
+        of_what += f" in {phase}" if phase else ""
         found.append(
             Finding(
                 title=f"{calls_that(frames, len(rows), of_what, 'carry')} {content}{mean} on "
@@ -77,29 +88,12 @@ def unused_parameter_flags(frames: Frames) -> list[Finding]:
             "each forward pass, sends these flags, and keeps the buckets in their first order. "
             "Keep it if control flow can leave parameters unused in later passes.",
             rows=rows.index,
-            cost_bytes=known(rows["wire_bytes"]).sum(),
-            cost_ns=transfer(frames, rows).sum(),
+            cost_bytes=wire_bytes(rows),
+            cost_ns=transfer_ns(frames, rows),
         )
         for _, rows in flags.groupby(["module", "group"], observed=True)
         if (rows["reason"] == ALL_USED).any() and not (rows["reason"] == SOME_UNUSED).any()
     ]
-
-
-def _lacks_logs(frames: Frames) -> str:
-    """Return a sentence if DistributedDataParallel has not logged whether parameters are unused."""
-    flags = frames.comm[frames.comm["carries"] == "flags"]
-    if flags.empty or (flags["reason"] != "").any():
-        return ""
-    return (
-        "The flags do not state whether parameters were unused: DistributedDataParallel had not "
-        "logged it."
-    )
-
-
-def _lacks_sizes_or_steps(frames: Frames) -> str:
-    if len(frames.comm) and not (frames.comm["payload_bytes"] >= 0).any():
-        return "The message size is unknown for all calls."
-    return lacks_steps(frames)
 
 
 def _top(module: str) -> str:
@@ -124,24 +118,14 @@ def float32_messages(frames: Frames) -> list[Finding]:
             advice="Reduce or gather in 16 bits (reduce_dtype, or a cast before), if the precision "
             "suffices.",
             rows=rows.index,
-            cost_bytes=known(rows["wire_bytes"]).sum() / 2,
-            cost_ns=transfer(frames, rows).sum() / 2,
+            cost_bytes=wire_bytes(rows) / 2,
+            cost_ns=transfer_ns(frames, rows) / 2,
             module=str(module),
         )
         for (module, kind, phase), rows in wide.groupby(
             [top[wide.index].rename("top"), "kind", "phase"], observed=True
         )
     ]
-
-
-def lacks_half(frames: Frames) -> str:
-    """Return a sentence if nothing of a 16-bit type was sent; else ""."""
-    if not len(frames.comm) or frames.comm["dtype"].isin(HALF).any():
-        return ""
-    return (
-        "No call carries a 16-bit type. The trace has the types of messages, not of computations, "
-        "so it is unknown whether float32 is wider than the type of the computation."
-    )
 
 
 def replication_fallback(frames: Frames) -> list[Finding]:
@@ -163,8 +147,8 @@ def replication_fallback(frames: Frames) -> list[Finding]:
             advice="Use a layout that the operator supports (`explain` lists them), or register a "
             "rule: register_sharding.",
             rows=rows.index,
-            cost_bytes=known(rows["wire_bytes"]).sum(),
-            cost_ns=transfer(frames, rows).sum(),
+            cost_bytes=wire_bytes(rows),
+            cost_ns=transfer_ns(frames, rows),
         )
         for (op, module, argument, source, target), rows in calls.groupby(
             ["op", "module", "argument", "source_spec", "target_spec"], observed=True
@@ -172,16 +156,10 @@ def replication_fallback(frames: Frames) -> list[Finding]:
     ]
 
 
-def in_module(comm: pd.DataFrame) -> pd.Series:
-    """Return a mask of the calls made in a module; the root module has no path, but a class."""
-    return (comm["module"] != "") | (comm["module_class"] != "")
-
-
 def outside_modules(frames: Frames) -> list[Finding]:
     """Communication of forward and backward passes outside of any module."""
     comm = frames.comm
-    passes = comm["phase"].isin(["forward", "backward", "recompute"])
-    calls = comm[passes & ~in_module(comm)]
+    calls = comm[comm["phase"].isin(PASSES) & ~in_module(comm)]
     return [
         Finding(
             title=f"{calls_that(frames, len(rows), f' of {kind} in {phase}', 'are')} outside of "
@@ -189,20 +167,13 @@ def outside_modules(frames: Frames) -> list[Finding]:
             advice="Move them into a module, so that they are attributed to it, or check that they "
             "are intended.",
             rows=rows.index,
-            cost_bytes=known(rows["wire_bytes"]).sum(),
-            cost_ns=transfer(frames, rows).sum(),
+            cost_bytes=wire_bytes(rows),
+            cost_ns=transfer_ns(frames, rows),
         )
         for (kind, phase, file, line), rows in calls.groupby(
             ["kind", "phase", "source_file", "source_line"], observed=True
         )
     ]
-
-
-def lacks_modules(frames: Frames) -> str:
-    """Return a sentence if no call was made in a module; else ""."""
-    if not len(frames.comm) or in_module(frames.comm).any():
-        return ""
-    return "No call was made in a module, or modules were not tracked while recording."
 
 
 def padded_shards(frames: Frames) -> list[Finding]:
@@ -230,8 +201,10 @@ def padded_shards(frames: Frames) -> list[Finding]:
             "padding, since the sharded dimension is not divisible by the number of ranks.",
             advice="Make the dimension a multiple of the number of ranks, or shard another one.",
             rows=each.index,
-            cost_bytes=(known(each["wire_bytes"]) * each["part"]).sum(),
-            cost_ns=(transfer(frames, each) * each["part"]).sum(),
+            cost_bytes=float(
+                (each["wire_bytes"].where(each["wire_bytes"] >= 0) * each["part"]).sum(min_count=1)
+            ),
+            cost_ns=float((transfer(frames, each) * each["part"]).sum(min_count=1)),
         )
         for (kind, spec, module), each in rows.groupby(
             ["kind", specs[rows.index].rename("spec"), "module"], observed=True
@@ -240,27 +213,33 @@ def padded_shards(frames: Frames) -> list[Finding]:
 
 
 SMALL_MESSAGES = Rule(
-    "small_messages", "many small messages on one group", small_messages, _lacks_sizes_or_steps
+    "small_messages",
+    "many small messages on one group",
+    small_messages,
+    (SIZES, PROCESS_GROUPS, STEPS),
 )
 UNUSED_PARAMETER_FLAGS = Rule(
     "unused_parameter_flags",
     "flags of used parameters although none is unused",
     unused_parameter_flags,
-    _lacks_logs,
+    (CONTENTS, LOGS),
 )
 FLOAT32_MESSAGES = Rule(
     "float32_messages",
     "float32 messages in modules that compute in 16 bits",
     float32_messages,
-    lacks_half,
+    (HALF_TYPES, SIZES, MODULES),
 )
 REPLICATION_FALLBACK = Rule(
     "replication_fallback",
     "an operator that fell back to replication",
     replication_fallback,
-    lacks_layouts,
+    (LAYOUTS,),
 )
 OUTSIDE = Rule(
-    "outside_modules", "communication outside of any module", outside_modules, lacks_modules
+    "outside_modules",
+    "communication outside of any module",
+    outside_modules,
+    (MODULES_OF_PASSES,),
 )
-PADDED = Rule("padded_shards", "the padding of uneven shards", padded_shards, lacks_layouts)
+PADDED = Rule("padded_shards", "the padding of uneven shards", padded_shards, (LAYOUTS, SIZES))

@@ -113,11 +113,6 @@ class Location(NamedTuple):
         return self.module_call[0] if self.module_call else None
 
     @property
-    def module_call_number(self) -> int:
-        """Number of the module call; -1 outside all modules."""
-        return self.module_call[1] if self.module_call else _UNKNOWN
-
-    @property
     def file(self) -> str:
         """The user's source file."""
         return self.code.co_filename if self.code else ""

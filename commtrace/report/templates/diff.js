@@ -3,6 +3,7 @@
 
 const FEW = 20;
 const LEAST_PART = 0.0005; // smaller changes would be displayed as +0.0 %
+const NOT_KNOWN_TEXT = "not known: the runs know it for different parts of the calls";
 const MOST_APART = 4; // largest ratio of totals at which graphs on a common scale are readable
 
 /** The change from a to b as text, including "new", "gone" and unknown. */
@@ -92,7 +93,9 @@ function drawTable(name) {
   const changed = tables[name]
     .filter((row) => growth(row, state.measure) !== 0)
     .sort((one, other) => growth(other, state.measure) - growth(one, state.measure));
-  const same = tables[name].length - changed.length;
+  const isUnknown = (row) => row.values[state.measure].includes(null) && !changed.includes(row);
+  const unknown = tables[name].filter(isUnknown).length;
+  const same = tables[name].length - changed.length - unknown;
   const shown = state.all.has(name) ? changed : mostChanged(changed);
   const table = document.getElementById(`by-${name}`);
   const rest = document.getElementById(`rest-${name}`);
@@ -100,8 +103,9 @@ function drawTable(name) {
   if (changed.length) fill(table, name, shown, labels, () => [], state.measure);
   else table.replaceChildren();
   const { title } = measures()[state.measure];
-  if (!changed.length) rest.append(`${title}: no difference in ${same} ${name}${same === 1 ? "" : "s"}.`);
-  else if (same) rest.append(`${same} the same.`);
+  const others = unknown ? ` ${unknown} not known.` : "";
+  if (!changed.length) rest.append(`${title}: no difference in ${same} ${name}${same === 1 ? "" : "s"}.${others}`);
+  else if (same || unknown) rest.append(`${same} the same.${others}`);
   if (shown.length < changed.length) {
     const button = element("button", "", `Show all ${changed.length}`);
     button.type = "button";
@@ -130,31 +134,47 @@ function drawFlame(place, widest) {
     const { unit } = measures()[state.measure];
     const own = values[state.measure];
     const before = flames[0].values[state.measure];
+    const change = (node) => changeOfBlock(place, node);
     trace.values = own;
     trace.domain = { x: [0, widest ? Math.max(own[0] / widest, 0.02) : 1] };
     trace.hovertext = trace.labels.map((label, node) => (
-      hoverOf(trace, node, own[node], place ? before[baseline[node]] : null, unit)
+      hoverOf(trace, node, place ? before[baseline[node]] : null, change(node), unit)
     ));
-    if (place) trace.marker.colors = own.map((value, node) => growthColour(value, before[baseline[node]]));
+    if (place) trace.marker.colors = own.map((_, node) => growthColour(change(node)));
   }
   const themed = recoloured(drawn, state.theme === "dark" ? dark : {});
   if (trace) themed.data[0].textfont = { color: themed.data[0].marker.colors.map(readableOn) };
   return Plotly.react(holder, themed.data, themed.layout, { ...CONFIG, modeBarButtons: [["toImage"]] });
 }
 
-function hoverOf(trace, node, value, before, unit) {
+/** The values of a block in the baseline and in a run; null where they cover no or unequal parts of its calls. */
+function changeOfBlock(place, node) {
+  const { flames } = state.data;
+  const { values, parts, baseline } = flames[place];
+  const at = baseline[node];
+  const value = values[state.measure][node];
+  const part = parts[state.measure]?.[node] ?? 1;
+  const wasPart = at < 0 ? 1 : flames[0].parts[state.measure]?.[at] ?? 1;
+  const was = at < 0 ? 0 : flames[0].values[state.measure][at];
+  if (Math.abs(part - wasPart) > LEAST_PART) return { was: wasPart ? was : null, value: part ? value : null, isKnown: false };
+  return { was: wasPart ? was : null, value: part ? value : null, isKnown: part > 0 };
+}
+
+function hoverOf(trace, node, before, { was, value, isKnown }, unit) {
   const path = [];
   for (let at = node; at >= 0; at = trace.ids.indexOf(trace.parents[at])) path.unshift(trace.labels[at]);
   const lines = [`<b>${path.slice(1).join(" › ") || path[0]}</b>`, formatted(value, { unit })];
   if (before === undefined) lines.push("not in the baseline, or below 1/4000 of it");
-  else if (before !== null) lines.push(`baseline ${formatted(before, { unit })}: ${changeText(before, value, unit)}`);
+  else if (before !== null) {
+    const change = isKnown ? changeText(was, value, unit) : `change ${NOT_KNOWN_TEXT}`;
+    lines.push(`baseline ${formatted(was, { unit })}: ${change}`);
+  }
   return lines.join("<br>");
 }
 
-function growthColour(value, before) {
+function growthColour({ was, value, isKnown }) {
   const { grew, shrank, same } = state.data.growth;
-  const was = before === undefined ? 0 : before;
-  if (isSame(was, value)) return same;
+  if (!isKnown || isSame(was, value)) return same;
   return value > was ? grew : shrank;
 }
 

@@ -33,10 +33,12 @@ class Flame {
     this.onChange = onChange;
     this.figure = data.flame;
     this.values = data.flame_values;
+    this.notes = data.flame_notes;
     this.names = data.flame_names;
     this.levels = data.flame.layout.meta.phases;
     this.place = document.getElementById("flame-picture");
     this.empty = document.getElementById("flame-empty");
+    this.known = document.getElementById("flame-known");
     this.status = document.getElementById("flame-status");
     this.plant();
     const measured = Object.keys(this.values).filter((name) => this.values[name][0] > 0);
@@ -84,7 +86,14 @@ class Flame {
     const inAll = this.value === "num_calls" && values[Number(id)] % ranks;
     const unit = { wire_bytes: "bytes", time_ns: "ns", blocked_ns: "ns", num_calls: "" }[this.value];
     const amount = FORMATS[unit](values[Number(id)] / (inAll ? 1 : ranks));
-    return `${amount} ${inAll ? "in all" : "per rank"}${share}`;
+    const note = this.note(id);
+    if (note.startsWith("not")) return note;
+    return `${amount} ${inAll ? "in all" : "per rank"}${share}${note && `, ${note}`}`;
+  }
+
+  /** The number of calls of a block that the measure covers, in words; empty if it covers all. */
+  note(id) {
+    return this.notes[this.value]?.[Number(id)] ?? "";
   }
 
   setMeasure(value) {
@@ -144,7 +153,10 @@ class Flame {
     const nothing = !trace || !values[Number(this.level)];
     this.place.hidden = nothing;
     this.empty.hidden = !nothing;
-    this.empty.textContent = "Nothing to draw by this measure: it is zero, or not in the trace.";
+    const note = trace ? this.note(this.level) : "";
+    this.empty.textContent = `Nothing to draw by this measure, which is ${note.startsWith("not") ? note : "zero"}.`;
+    this.known.textContent = `This measure is ${note}; the others have no width.`;
+    this.known.hidden = nothing || !note;
     this.blocks.draw(nothing);
     if (nothing) return;
     trace.values = values;

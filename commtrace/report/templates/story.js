@@ -216,7 +216,7 @@ class Story {
     return [
       issued !== null && storyLine("began", `${this.text("issue_ns")} after the start`),
       lasted !== null && storyLine("took", FORMATS.ns(lasted)),
-      blocked !== null && storyLine("blocked", `${FORMATS.ns(blocked)}${hidden > 0 ? `, ${FORMATS.ns(hidden)} overlapped` : ""}`),
+      storyLine("blocked", blocked === null ? "not known" : `${FORMATS.ns(blocked)}${hidden > 0 ? `, ${FORMATS.ns(hidden)} overlapped` : ""}`),
       wait !== null && storyLine("waited", `${FORMATS.ns(wait)}${this.has("last_rank") ? forWhom : ""}`),
       this.has("transfer_ns") && storyLine("transfer", `${this.text("transfer_ns")}, after all had arrived`),
       this.bandwidth(lasted),
@@ -246,6 +246,8 @@ class Story {
     if (last.isLast) {
       parts.push(element("p", "", `Rank ${this.calls.own.rank[last.row]} was the last to arrive, ${FORMATS.ns(last.after)} after the first`));
     } else if (last.after === 0) parts.push(element("p", "", "All arrived at once"));
+    const late = peers.map((peer) => this.facts.lateness[this.nameOf(peer.row)]).find(Boolean);
+    if (late) parts.push(element("p", "", late[0].toUpperCase() + late.slice(1)));
     return [...parts, this.arrivals(peers)];
   }
 

@@ -17,6 +17,7 @@ NAMES = (
     "wire_bytes",
     "time_ns",
     "blocked_ns",
+    "num_untimed",
     "share",
     "share_of_steps",
     "algbw_bytes_per_s",
@@ -33,7 +34,14 @@ def known_sum(values: Iterable[int]) -> float:
     return sum(known) if known else math.nan
 
 
+def time_of(call: Any) -> int:
+    """Time from issue to completion; -1 unless one tells when the call ended."""
+    has_end = call.complete_ns >= call.issue_ns or call.blocked_ns >= 0
+    return duration_of(call) if call.issue_ns >= 0 and has_end else -1
+
+
 def duration_of(call: Any) -> int:
+    """Time for which the call is known to have lasted, at least."""
     if call.complete_ns >= call.issue_ns:
         return call.complete_ns - call.issue_ns
     return max(call.blocked_ns, call.call_ns, 0)
@@ -46,8 +54,8 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
     num_steps = len({(each.rank, each.step) for each in rows(trace, "steps")})
     sizes = {group.name: group.size for group in rows(trace, "groups")}
     blocked = known_sum(call.blocked_ns for call in calls)
-    timed = [call for call in calls if call.payload_bytes >= 0 and duration_of(call) > 0]
-    seconds = sum(duration_of(call) for call in timed) / 1e9
+    timed = [call for call in calls if call.payload_bytes >= 0 and time_of(call) > 0]
+    seconds = sum(time_of(call) for call in timed) / 1e9
     payload = sum(call.payload_bytes for call in timed)
     bus = sum(
         call.payload_bytes * busbw_factor(call.kind, sizes[call.group])
@@ -59,9 +67,9 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
         "calls_per_step": _ratio(sum(call.step >= 0 for call in calls), num_steps),
         "payload_bytes": known_sum(call.payload_bytes for call in calls) / num_ranks,
         "wire_bytes": known_sum(call.wire_bytes for call in calls) / num_ranks,
-        "time_ns": known_sum(duration_of(call) if call.issue_ns >= 0 else -1 for call in calls)
-        / num_ranks,
+        "time_ns": known_sum(time_of(call) for call in calls) / num_ranks,
         "blocked_ns": blocked / num_ranks,
+        "num_untimed": sum(call.blocked_ns < 0 for call in calls) / num_ranks,
         "share": blocked / recorded,
         "share_of_steps": _ratio(
             known_sum(call.blocked_ns for call in calls if call.step >= 0),
@@ -118,6 +126,15 @@ def waits_of(trace: Trace) -> list[tuple[int, int] | None]:
 
 def waits_and_last_calls_of(trace: Trace) -> list[tuple[int, Any] | None]:
     """Each call's wait and the call that ended it; None if not known."""
+    comm, lasts = rows(trace, "comm"), last_calls_of(trace)
+    return [
+        None if last is None or call.blocked_ns < 0 else (_wait_of(call, last), last)
+        for call, last in zip(comm, lasts, strict=True)
+    ]
+
+
+def last_calls_of(trace: Trace) -> list[Any]:
+    """The last call to arrive of those that each call needs, itself included; None if not known."""
     comm = rows(trace, "comm")
     sizes = {group.name: group.size for group in rows(trace, "groups")}
     numbers = numbers_of(comm)
@@ -126,14 +143,12 @@ def waits_and_last_calls_of(trace: Trace) -> list[tuple[int, Any] | None]:
         if call.kind not in TRANSFERS:
             peers_of.setdefault((call.group, number), []).append(call)
     return [
-        _wait_of(comm, call, peers_of.get((call.group, number), []), sizes.get(call.group))
+        _last_of(comm, call, peers_of.get((call.group, number), []), sizes.get(call.group))
         for call, number in zip(comm, numbers, strict=True)
     ]
 
 
-def _wait_of(
-    comm: list[Any], call: Any, peers: list[Any], size: int | None
-) -> tuple[int, Any] | None:
+def _last_of(comm: list[Any], call: Any, peers: list[Any], size: int | None) -> Any:
     if call.kind in TRANSFERS:
         peers = [call, other_end_of(comm, call)]
         total = peers[1] is not None
@@ -143,7 +158,7 @@ def _wait_of(
             and len({peer.rank for peer in peers}) == len(peers)
             and len({(peer.kind, peer.root) for peer in peers}) == 1
         )
-    if not total or call.blocked_ns < 0 or call.kind == "made_up":
+    if not total or call.kind == "made_up":
         return None
     is_root = call.rank == call.root
     if call.kind in (*EVERYONE, *TRANSFERS) or (call.kind in ("reduce", "gather") and is_root):
@@ -152,12 +167,15 @@ def _wait_of(
         needed = [peer for peer in peers if peer.rank == call.root]
     else:
         needed = []
-    last = max([call, *needed], key=lambda peer: (peer.issue_ns, peer is call, -peer.rank))
+    return max([call, *needed], key=lambda peer: (peer.issue_ns, peer is call, -peer.rank))
+
+
+def _wait_of(call: Any, last: Any) -> int:
     in_call = min(call.call_ns, call.blocked_ns)
     returned = call.issue_ns + in_call  # no wait begins before this; one may end after completion
+    ended = call.issue_ns + duration_of(call)
     spans = [
         (call.issue_ns, returned),
-        (max(returned, call.complete_ns - (call.blocked_ns - in_call)), call.complete_ns),
+        (max(returned, ended - (call.blocked_ns - in_call)), ended),
     ]
-    wait = sum(max(0, min(end, last.issue_ns) - start) for start, end in spans)
-    return wait, last
+    return sum(max(0, min(end, last.issue_ns) - start) for start, end in spans)

@@ -78,3 +78,10 @@ def test_a_path_begins_with_the_entire_run() -> None:
 
 def test_a_run_without_communication_has_no_tree() -> None:
     assert by_module(run_of()).empty
+
+
+def test_own_time_is_unknown_for_own_calls_that_were_not_timed_and_0_without_own_calls() -> None:
+    calls = [call(module="a"), call(id=1, module="b.c", blocked_ns=4)]
+    found = by_module(run_of(calls, num_ranks=1)).set_index("module")["own_blocked_ns"]
+    assert found.isna().to_dict() == {"": False, "a": True, "b": False, "b.c": False}
+    assert found["b"] == 0

@@ -38,7 +38,7 @@ def test_a_late_root_makes_the_receivers_wait_but_is_not_last_among_equals() -> 
     ]
     table = by_rank(run_of(calls))
     assert table["caused_wait_ns"].tolist() == [0, 60]
-    assert table["num_last"].tolist() == [0, 0]
+    assert table["num_last"].tolist() == [-1, -1]
 
 
 def test_a_rank_without_calls_has_a_row_with_its_host() -> None:
@@ -47,3 +47,20 @@ def test_a_rank_without_calls_has_a_row_with_its_host() -> None:
     assert table["host"].tolist() == ["a", "b"]
     assert table["num_calls"].tolist() == [0, 1]
     assert table["blocked_ns"].tolist() == [0, 5]
+    assert table["wait_ns"].tolist() == [0, -1]
+
+
+def test_sums_of_calls_that_were_not_timed_are_unknown_and_not_0() -> None:
+    ranks = [rank_row(rank) for rank in range(3)]
+    untimed = [call(rank=rank, seq=0, at=5) for rank in (0, 1)]
+    table = by_rank(run_of(untimed, ranks=ranks, groups=[group()]))
+    for name in ("payload_bytes", "wire_bytes", "blocked_ns", "wait_ns", "caused_wait_ns"):
+        assert table[name].tolist() == [-1, -1, 0], name
+    assert table["share"].isna().tolist() == [True, True, False]
+    assert table["num_last"].tolist() == [-1, -1, 0]
+    assert table["num_untimed"].tolist() == [1, 1, 0]
+    timed = call(id=1, seq=1, at=30, until=40, blocked_ns=10, wire_bytes=8)
+    table = by_rank(run_of([*untimed, timed], ranks=ranks, groups=[group()]))
+    assert table["blocked_ns"].tolist() == [10, -1, 0]
+    assert table["wire_bytes"].tolist() == [8, -1, 0]
+    assert table["num_untimed"].tolist() == [1, 1, 0]

@@ -7,6 +7,7 @@ import pytest
 
 from commtrace.analyze import load
 from commtrace.analyze.diff import DIFF, KEYS, diff, differences_of_runs, increases
+from commtrace.analyze.growth import totals
 from commtrace.tracefile import Trace
 from tests.commtrace.analyze.by_hand import rows
 from tests.commtrace.analyze.rows import call, group, random_trace, rank_row, run_of, step
@@ -47,6 +48,46 @@ def test_what_a_run_does_not_know_is_no_change_to_nothing() -> None:
     assert math.isnan(row["blocked_ns_change"])
     (row,) = diff(known, run_of([])).to_dict("records")
     assert (row["change"], row["blocked_ns_after"]) == ("removed", 0)
+
+
+def part_known(num_known: int, num: int = 4, blocked_ns: int = 5) -> Any:
+    """A run of equal calls, of which some know the blocked time."""
+    calls = [
+        call(id=n, wire_bytes=8, blocked_ns=blocked_ns if n < num_known else -1) for n in range(num)
+    ]
+    return run_of(calls, num_ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (part_known(4), part_known(4), 0),
+        (part_known(2), part_known(2), 0),
+        (part_known(2), part_known(4, 8), 10),  # half of each is known
+        (part_known(2), part_known(4), math.nan),
+        (part_known(4), part_known(2), math.nan),
+        (part_known(0), part_known(4), math.nan),
+        (part_known(4), part_known(0), math.nan),
+        (run_of(num_ranks=1), part_known(2), math.nan),
+        (run_of(num_ranks=1), part_known(4), 20),
+    ],
+)
+def test_what_only_one_run_knows_is_no_growth(before: Any, after: Any, change: float) -> None:
+    (row,) = diff(before, after).to_dict("records")
+    assert row["blocked_ns_change"] == pytest.approx(change, nan_ok=True)
+    grew = increases(diff(before, after), "time")
+    assert grew == (
+        {"run": (row["blocked_ns_before"], row["blocked_ns_after"])} if change > 0 else {}
+    )
+    (grown,) = totals([before, after])
+    assert grown.growth("blocked_ns") == pytest.approx(0 if math.isnan(change) else change)
+
+
+def test_a_note_says_of_how_many_calls_a_run_lacks_the_time() -> None:
+    assert differences_of_runs(part_known(4), part_known(3)) == [
+        "The second run lacks the blocked time of 1 of 4 calls: places of which another run knows "
+        "more or less are not compared."
+    ]
 
 
 def test_runs_of_different_length_compare_by_step() -> None:

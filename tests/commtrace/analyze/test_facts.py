@@ -6,7 +6,7 @@ from tests.commtrace.analyze.rows import START_NS, call, group, op, rank_row, ru
 
 def test_facts_of_tables_precede_recorded_facts() -> None:
     frames = run_of(
-        [call(), call(rank=1), call()],
+        [call(payload_bytes=8, wire_bytes=8), call(rank=1, payload_bytes=8), call()],
         ranks=[
             rank_row(0, host="b", num_dropped=2),
             rank_row(1, host="a", end_ns=START_NS + 2_500_000, num_dropped=3),
@@ -24,6 +24,10 @@ def test_facts_of_tables_precede_recorded_facts() -> None:
         ("steps", "2"),
         ("recorded time", "2.5 ms"),
         ("communication calls", "3"),
+        ("sizes known", "of 2 of 3 calls"),
+        ("bytes sent known", "of 1 of 3 calls"),
+        ("ends known", "of 0 of 3 calls"),
+        ("blocked times known", "of 0 of 3 calls"),
         ("operators", "1"),
         ("process groups", "2"),
         ("calls dropped", "5"),
@@ -38,4 +42,16 @@ def test_facts_of_tables_precede_recorded_facts() -> None:
 def test_an_empty_trace_has_facts_too() -> None:
     values = dict(facts(run_of(num_ranks=0, groups=[])).to_numpy().tolist())
     assert values["ranks recorded"] == "0"
-    assert values["recorded time"] == "0 ns"
+    assert values["recorded time"] == ""
+    assert "ends known" not in values
+
+
+def test_calls_that_an_import_may_lack_are_not_counted_as_none() -> None:
+    values = dict(facts(run_of([call()], run={"imported_from": "a tool"})).to_numpy().tolist())
+    assert values["calls dropped"] == ""
+
+
+def test_values_that_all_calls_have_are_no_fact() -> None:
+    known = {"at": 0, "until": 5, "blocked_ns": 5, "payload_bytes": 8, "wire_bytes": 8}
+    values = dict(facts(run_of([call(**known)])).to_numpy().tolist())
+    assert not [name for name in values if name.endswith(" known")]

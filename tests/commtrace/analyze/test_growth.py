@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from commtrace.analyze.growth import Grown, by_kind, by_line, by_module, totals
 from tests.commtrace.analyze.rows import call, run_of, step
@@ -82,3 +83,17 @@ def test_a_run_without_calls_compares_too() -> None:
     for table in (totals, by_kind, by_module, by_line):
         assert [row.values["calls"] for row in table([busy, silent])] == [(1, 0)]
         assert table([silent, silent]) == []
+
+
+def test_a_value_that_covers_a_part_of_the_calls_is_unknown_beside_one_that_covers_all() -> None:
+    def run(num_known: int) -> Any:
+        ns = [5 if n < num_known else -1 for n in range(4)]
+        return run_of([call(id=n, module="a.b", blocked_ns=each) for n, each in enumerate(ns)])
+
+    for rows in (by_kind, by_module, totals):
+        (row,) = rows([run(4), run(2), run(0)])
+        known, *others = row.values["blocked_ns"]
+        assert (known, [math.isnan(each) for each in others]) == (10, [True, True])
+        assert row.growth("blocked_ns") == 0
+    (row,) = by_kind([run(2), run(2)])
+    assert row.values["blocked_ns"] == (5, 5)

@@ -115,7 +115,11 @@ def test_a_table_without_rows_comes_with_what_is_missing(name: str, analysis: An
         ("hardly anything known", "by_axis", "No process group is known to belong to an axis"),
         ("hardly anything known", "matrix", "No call is known to send data"),
         ("hardly anything known", "by_region", "No regions were marked"),
-        ("hardly anything known", "findings", "Rule straggler: No collective could be matched"),
+        (
+            "hardly anything known",
+            "findings",
+            "Rule straggler: The blocked time of no call is known",
+        ),
         ("a clock ahead", "skew", "separate clocks (clocks of several hosts, aligned to 1 ms)"),
     ],
 )

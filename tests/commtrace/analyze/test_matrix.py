@@ -52,7 +52,8 @@ def test_a_gather_goes_to_the_root_and_a_scatter_from_it() -> None:
 def test_all_wire_bytes_of_known_groups_are_somewhere(trace) -> None:
     frames = load(trace)
     comm = frames.comm
-    known = comm["group"].isin(set(frames.groups["name"])) | (comm["kind"] == "send")
+    has_target = comm["kind"].isin(["send", "gather"])  # a peer or a root, in any group
+    known = comm["group"].isin(set(frames.groups["name"])) | has_target
     known &= comm["kind"] != "recv"
     expected = comm.loc[known, "wire_bytes"].clip(lower=0).sum()
     assert matrix(frames)["wire_bytes"].sum() == pytest.approx(expected)

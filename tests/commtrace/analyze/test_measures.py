@@ -38,6 +38,7 @@ def test_numbers_are_of_one_rank_and_bandwidths_of_all() -> None:
             "wire_bytes": 2500,
             "time_ns": 1000,
             "blocked_ns": 1000,
+            "num_untimed": 0,
             "share": 0.001,
             "share_of_steps": math.nan,
             "algbw_bytes_per_s": 2.5e9,
@@ -104,3 +105,29 @@ def test_time_that_is_not_known_to_begin_or_to_end_lasts_nothing() -> None:
     frames = run_of(ranks=rows, steps=steps, num_ranks=3)
     assert recorded_ns(frames).to_dict() == {0: 0, 1: 0, 2: LASTS_NS}
     assert steps_ns(frames).tolist() == [9, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("known", "time_ns"),
+    [
+        ({}, math.nan),
+        ({"call_ns": 30, "is_async": True}, math.nan),
+        ({"call_ns": 30, "until": 400}, 400),
+        ({"call_ns": 30, "blocked_ns": 90}, 90),
+        ({"call_ns": 30, "blocked_ns": 10}, 30),
+    ],
+)
+def test_time_and_bandwidth_need_a_known_end(known: dict, time_ns: float) -> None:
+    frames = run_of([call(at=0, payload_bytes=900, **known)], num_ranks=1)
+    found = measured(frames)["all_reduce"]
+    assert found["time_ns"] == pytest.approx(time_ns, nan_ok=True)
+    bandwidth = 900 / (time_ns / 1e9)
+    assert found["algbw_bytes_per_s"] == pytest.approx(bandwidth, nan_ok=True)
+    assert found["num_untimed"] == ("blocked_ns" not in known)
+
+
+def test_bandwidth_leaves_out_the_payload_of_calls_without_an_end() -> None:
+    ended = call(at=0, until=1000, payload_bytes=4000)
+    found = measured(run_of([ended, call(id=1, at=0, call_ns=5, payload_bytes=8000)], num_ranks=1))
+    assert found["all_reduce"]["algbw_bytes_per_s"] == pytest.approx(4e9)
+    assert found["all_reduce"]["payload_bytes"] == 12000

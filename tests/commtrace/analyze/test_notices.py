@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
@@ -21,6 +23,62 @@ def test_a_run_without_communication_says_only_so() -> None:
         "No communication was recorded: the program issued no collective and no point-to-point "
         "call while recording was on."
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (
+            {"run": {"imported_from": "torch.profiler"}},
+            "the files imported from torch.profiler contain no calls",
+        ),
+        ({"run": {"world_size": 4}}, "2 of 4 ranks left no recording"),
+        (
+            {"ranks": [rank_row(0), rank_row(1, complete=False)]},
+            "1 rank did not close the recording",
+        ),
+        ({"ranks": [rank_row(0, num_dropped=7), rank_row(1)]}, "7 calls were dropped"),
+        ({"run": {"part": "step 3"}}, "only a part of the run is shown"),
+    ],
+)
+def test_a_trace_without_calls_shows_that_none_was_issued_only_if_it_is_whole(
+    more: dict[str, Any], reason: str
+) -> None:
+    found = texts(run_of(**more))
+    assert "issued no collective" not in found
+    assert found.splitlines()[0] == (
+        f"No communication was recorded, though the program may have communicated: {reason}."
+    )
+
+
+def test_calls_that_were_not_timed_or_sized_are_counted_with_their_kinds() -> None:
+    known = {"module": "a", "op": "b", "blocked_ns": 5, "wire_bytes": 8}
+    calls = [call(id=n, at=9 * n, until=9 * n + 5, **known) for n in range(2)]
+    calls.append(call(id=2, kind="broadcast", at=30, until=40, module="a", wire_bytes=8))
+    calls.append(call(id=3, kind="send", at=50, module="a", blocked_ns=1))
+    calls.append(call(id=4, kind="send", at=60, module="a"))
+    found = texts(run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 5)]))
+    assert (
+        "The blocked time is known for 3 of 5 calls, and blocked times lack that of the others "
+        "(broadcast, send): 1 without a known end, 1 without a recorded wait."
+    ) in found
+    assert (
+        "The number of bytes sent is known for 3 of 5 calls, and sums lack that of the others "
+        "(send)."
+    ) in found
+    untimed = texts(run_of([each._replace(blocked_ns=-1) for each in calls], num_ranks=1))
+    assert "The blocked time is not known for 5 of 5 calls (all_reduce, broadcast, send)" in untimed
+    assert ": 2 without a known end, 3 without a recorded wait." in untimed
+    assert "It is unknown how much communication is exposed." in untimed
+
+
+def test_waits_that_are_known_for_a_part_of_the_calls_are_counted() -> None:
+    both = {"seq": 0, "at": 0, "until": 5, "blocked_ns": 5}
+    calls = [call(rank=rank, **both) for rank in range(2)]
+    alone = call(id=1, seq=1, kind="all_gather", at=9, until=19, blocked_ns=10)
+    found = [notice.text for notice in notices_of(run_of([*calls, alone]), "wait_states")]
+    expected = "The wait for a peer is known for 2 of 3 calls. The others (all_gather) "
+    assert [text for text in found if text.startswith(expected)]
 
 
 def test_a_run_of_one_rank_has_no_peers() -> None:
@@ -76,6 +134,7 @@ def test_steps_modules_operators_and_matches_are_missed_one_by_one() -> None:
     ):
         assert message in bare
     shared = {"seq": 0, "at": 0, "until": 5, "blocked_ns": 5, "module": "a", "op": "b"}
+    shared |= {"payload_bytes": 4, "wire_bytes": 4}
     calls = [call(rank=rank, **shared) for rank in range(2)]
     assert texts(run_of(calls, steps=[step(0, 0, 0, 5)])) == ""
 
@@ -86,7 +145,8 @@ def test_clocks_of_several_hosts_are_mentioned() -> None:
 
 
 def test_a_notice_is_reported_where_it_matters() -> None:
-    message = notices_of(run_of([call(module="a")], run={"missing_ranks": [3]}))
+    timed = call(module="a", at=0, until=5, blocked_ns=5, wire_bytes=4)
+    message = notices_of(run_of([timed], run={"missing_ranks": [3]}))
     missing = next(notice.text for notice in message if notice.limits == (EVERYTHING,))
     steps = next(notice.text for notice in message if "by_step" in notice.limits)
     assert notices_on("by_kind", message) == [missing]

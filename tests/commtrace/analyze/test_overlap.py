@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks.large_run import large_trace
@@ -9,8 +11,8 @@ from commtrace.analyze.balance import balance
 from commtrace.analyze.overlap import overlap
 from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
-from tests.commtrace.analyze.by_hand import duration_of, rows
-from tests.commtrace.analyze.rows import START_NS, call, random_trace, run_of, step
+from tests.commtrace.analyze.by_hand import duration_of, rows, time_of
+from tests.commtrace.analyze.rows import START_NS, call, random_trace, rank_row, run_of, step
 from tests.commtrace.analyze.training import training_trace
 
 
@@ -44,6 +46,48 @@ def test_a_call_that_nobody_is_known_to_wait_for_is_not_taken_for_hidden() -> No
     assert (row["unknown_ns"], row["overlapped_ns"], row["overlapped_share"]) == (55, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("known", "communication_ns"), [({"until": 65}, 60), ({}, -1), ({"call_ns": 4}, -1)]
+)
+def test_communication_that_was_not_timed_is_neither_exposed_nor_overlapped(
+    known: dict[str, int], communication_ns: int
+) -> None:
+    frames = run_of(
+        [call(id=0, step=0, at=5, is_async=True, **known)],
+        num_ranks=1,
+        steps=[step(0, 0, 0, 100), step(0, 1, 100, 200)],
+    )
+    untimed, idle = overlap(frames).to_dict("records")
+    assert untimed["communication_ns"] == untimed["unknown_ns"] == communication_ns
+    assert (untimed["exposed_ns"], untimed["overlapped_ns"]) == (-1, -1)
+    assert math.isnan(untimed["exposed_share"])
+    assert math.isnan(untimed["overlapped_share"])
+    assert (untimed["num_calls"], untimed["num_untimed"]) == (1, 1)
+    # Without a call, there is no communication.
+    assert (idle["communication_ns"], idle["exposed_ns"], idle["exposed_share"]) == (0, 0, 0)
+
+
+def test_a_step_of_unknown_duration_has_no_share() -> None:
+    calls = [call(step=3, at=0, until=10, blocked_ns=10)]
+    row = overlap(run_of(calls, num_ranks=1)).iloc[0]
+    assert (row["step"], row["duration_ns"], row["exposed_ns"]) == (3, -1, 10)
+    assert math.isnan(row["exposed_share"])
+
+
+def test_ranks_that_were_not_timed_are_left_out_of_the_balance() -> None:
+    calls = [
+        call(rank=0, step=0, at=0, until=60, blocked_ns=60, call_ns=60),
+        call(rank=1, step=0, at=0),
+    ]
+    steps = [step(rank, 0, 0, 100) for rank in range(2)]
+    row = balance(run_of(calls, steps=steps)).iloc[-1]
+    assert (row["mean_useful_ns"], row["max_useful_ns"], row["busiest_rank"]) == (40, 40, 0)
+    assert row["num_unknown"] == 1
+    row = balance(run_of(calls[1:], ranks=[rank_row(1)], steps=steps[1:])).iloc[-1]
+    assert (row["max_useful_ns"], row["busiest_rank"], row["num_unknown"]) == (-1, -1, 1)
+    assert all(math.isnan(row[name]) for name in ("mean_useful_ns", "load_balance"))
+
+
 def test_what_a_rank_does_follows_without_gaps() -> None:
     table = activity(one_rank())
     intervals = list(
@@ -62,6 +106,25 @@ def test_what_a_rank_does_follows_without_gaps() -> None:
         (22, 28, "working", -1),
         (50, 10, "transferring", 1),
         (60, 10, "transferring", 2),
+    ]
+
+
+def test_what_a_rank_does_is_unknown_while_only_untimed_calls_are_in_flight() -> None:
+    calls = [
+        call(id=0, at=0, until=50, is_async=True),
+        call(id=1, at=10, until=20, call_ns=10, blocked_ns=10),
+        call(id=2, at=40, until=70, is_async=True),
+        call(id=3, at=90, until=100, call_ns=10, blocked_ns=10),
+        call(id=4, at=200),  # of unknown end
+    ]
+    table = activity(run_of(calls, num_ranks=1))
+    assert table[["duration_ns", "activity", "id"]].values.tolist() == [
+        [10, "unknown", 0],
+        [10, "transferring", 1],
+        [30, "unknown", 0],
+        [20, "unknown", 2],
+        [20, "working", -1],
+        [10, "transferring", 3],
     ]
 
 
@@ -104,21 +167,21 @@ def covered(intervals: list[tuple[int, int]]) -> int:
     "trace", [random_trace(0), random_trace(5), training_trace(), large_trace(PLAN)]
 )
 def test_overlap_agrees_with_loops(trace: Trace) -> None:
-    comm = [call for call in rows(trace, "comm") if call.issue_ns >= 0]
     calls: dict[tuple[int, int], list] = {}
-    for each in comm:
+    for each in rows(trace, "comm"):
         calls.setdefault((each.step, each.rank), []).append(each)
     for row in overlap(load(trace)).to_dict("records"):
         own = calls.get((row["step"], row["rank"]), [])
-        under_way = [(c.issue_ns, c.issue_ns + duration_of(c)) for c in own]
+        under_way = [(c.issue_ns, c.issue_ns + time_of(c)) for c in own if time_of(c) >= 0]
         blocked = []
         for c in own:
             in_call = min(max(c.call_ns, 0), max(c.blocked_ns, 0))
             end = c.issue_ns + duration_of(c)
             blocked += [(c.issue_ns, c.issue_ns + in_call)]
             blocked += [(end - (max(c.blocked_ns, 0) - in_call), end)]
-        assert row["communication_ns"] == covered(under_way)
-        assert row["exposed_ns"] == covered(blocked)
+        is_unknown = own and not any(c.blocked_ns >= 0 for c in own)
+        assert row["communication_ns"] == (covered(under_way) if under_way or not own else -1)
+        assert row["exposed_ns"] == (-1 if is_unknown else covered(blocked))
 
 
 def test_the_planted_overlap_is_found() -> None:

@@ -24,5 +24,6 @@ def test_calls_of_all_ranks_are_added_up_by_kind_and_group() -> None:
     table = sizes(run_of(calls))
     assert table["num_calls"].tolist() == [2, 1, 1]
     assert table["payload_bytes"].tolist() == [12, 8, 5]
-    assert table["blocked_ns"].tolist() == [3, 0, 0]
+    assert table["blocked_ns"].tolist() == [3, -1, -1]
+    assert table["num_untimed"].tolist() == [0, 1, 1]
     assert table["mesh_axis"].tolist() == ["tp"] * 3

@@ -63,8 +63,8 @@ def test_a_stack_is_phase_modules_operator_and_call() -> None:
     check(document)
     assert [profile["name"] for profile in document["profiles"]] == [
         "rank 0: time blocked",
-        "rank 1: time blocked",
-        "all ranks: bytes sent",
+        "rank 1: time blocked, not known for 1 of 1 call",
+        "all ranks: bytes sent, known for 3 of 4 calls",
     ]
     path = "forward > layers > 0 > wq > aten.mm.default > all_reduce tp"
     assert by_stack(document, 0) == {path: 50, "no phase > barrier tp": 5}

@@ -137,15 +137,50 @@ def test_a_numbered_module_is_labelled_with_the_one_it_is_in() -> None:
 
 def test_the_hover_text_says_what_one_rank_does() -> None:
     frames = run_of(
-        [call(rank=rank, module="m", wire_bytes=3000, blocked_ns=5_000_000) for rank in range(2)]
-        + [call(rank=0, module="n", wire_bytes=6000, blocked_ns=0)]
+        [
+            call(rank=rank, module="m", at=0, wire_bytes=3000, blocked_ns=5_000_000)
+            for rank in range(2)
+        ]
+        + [call(rank=0, module="n", at=0, wire_bytes=6000, blocked_ns=0)]
     )
     trace = drawn(flame(frames))
     texts = dict(zip(trace.labels, trace.hovertext, strict=True))
     assert texts["m"] == (
         "<b>m</b><br>forward &gt; m<br>mean over ranks:<br>"
-        "sent 3 kB (50.0% of all)<br>time 0 ns<br>exposed 5 ms (100.0% of all)<br>"
+        "sent 3 kB (50.0% of all)<br>time 5 ms (100.0% of all)<br>"
+        "exposed 5 ms (100.0% of all)<br>"
         "calls 1 (66.7% of all)"
+    )
+
+
+def test_the_hover_text_of_calls_that_were_not_timed_does_not_say_0() -> None:
+    timed = {"at": 0, "until": 5_000_000, "blocked_ns": 5_000_000, "wire_bytes": 3000}
+    calls = [call(module="m", **timed), call(id=1, module="m"), call(id=2, module="n", at=9)]
+    trace = drawn(flame(run_of(calls, num_ranks=1)))
+    texts = dict(zip(trace.labels, trace.hovertext, strict=True))
+    part = "known for 1 of 2 calls"
+    assert texts["m"].split("mean over ranks:<br>")[1] == (
+        f"sent 3 kB (100.0% of all), {part}<br>time 5 ms (100.0% of all), {part}<br>"
+        f"exposed 5 ms (100.0% of all), {part}<br>calls 2 (66.7% of all)"
+    )
+    none = "not known for 1 of 1 call"
+    assert texts["n"].split("mean over ranks:<br>")[1] == (
+        f"sent {none}<br>time {none}<br>exposed {none}<br>calls 1 (33.3% of all)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ([call(), call(id=1)], "not known for 2 of 2 calls"),
+        ([call(), call(id=1, wire_bytes=0)], "zero, known for 1 of 2 calls"),
+        ([call(wire_bytes=0), call(id=1, wire_bytes=0)], "zero"),
+    ],
+)
+def test_a_measure_that_is_not_known_is_not_said_to_be_zero(calls: list, reason: str) -> None:
+    figure = flame(run_of(calls), value="wire_bytes")
+    assert figure.layout.annotations[0].text == (
+        f"Nothing to draw by bytes sent, which is {reason}."
     )
 
 
@@ -177,7 +212,7 @@ def test_a_measure_that_is_zero_is_said_to_be_instead_of_drawn() -> None:
     figure = flame(run_of([call(wire_bytes=0)]), value="wire_bytes", because="There is one rank.")
     assert len(figure.data) == 0
     assert figure.layout.annotations[0].text == (
-        "Nothing to draw by bytes sent, which is zero or not in this trace: There is one rank."
+        "Nothing to draw by bytes sent, which is zero: There is one rank."
     )
 
 

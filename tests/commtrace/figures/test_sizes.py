@@ -91,3 +91,14 @@ def test_without_sizes_it_says_so() -> None:
 def test_an_unknown_value_is_refused_with_those_that_exist(table: Any) -> None:
     with pytest.raises(UsageError, match="one of num_calls, payload_bytes, blocked_ns"):
         sizes(table, value="colour")
+
+
+def test_the_hover_text_of_messages_that_were_not_timed_does_not_say_0() -> None:
+    table = table_of(
+        call(payload_bytes=8, blocked_ns=5_000_000),
+        call(payload_bytes=8),
+        call(kind="all_gather", payload_bytes=8),
+    )
+    texts = {trace.name: trace.hovertext[0] for trace in sizes(table, value="blocked_ns").data}
+    assert texts["all_reduce"].endswith("<br>exposed 5 ms, known for 1 of 2 calls")
+    assert texts["all_gather"].endswith("<br>exposed not known for 1 of 1 call")

@@ -18,7 +18,7 @@ def table_of(*rows: tuple[int, int, int, int, int]) -> pd.DataFrame:
         rows, columns=["step", "rank", "duration_ns", "exposed_ns", "overlapped_ns"]
     )
     table.iloc[:, 2:] *= 1_000_000
-    return table
+    return table.assign(unknown_ns=0, num_calls=2, num_untimed=0)
 
 
 TABLE = table_of((0, 0, 10, 4, 1), (0, 1, 10, 2, 3), (1, 0, 20, 5, 0), (1, 1, 20, 5, 0))
@@ -111,3 +111,33 @@ def test_without_communication_it_says_so() -> None:
     assert figure.layout.annotations[0].text == (
         "No communication is in this trace: No call was recorded."
     )
+
+
+def test_communication_that_was_not_timed_is_neither_exposed_nor_overlapped_nor_none() -> None:
+    # Rank 0 has communication of 3 ms that may be exposed, rank 1 calls of unknown duration.
+    table = table_of((0, 0, 10, -1, -1), (0, 1, 10, -1, -1))
+    table = table.assign(unknown_ns=[3_000_000, -1], num_untimed=2)
+    figure = steps(table)
+    assert bars(figure) == {
+        "exposed": [0.0],
+        "overlapped": [0.0],
+        "not known": [0.0065],
+        "working": [0.0035],
+    }
+    assert figure.data[0].hovertext[0].split("<br>") == [
+        "<b>step 0</b>",
+        "10 ms, mean over ranks",
+        "exposed communication: not known",
+        "overlapped communication: not known",
+        "exposed or overlapped, not known which 6.5 ms (65.0%)",
+        "no communication 3.5 ms (35.0%)",
+        "exposed time not known for 4 of 4 calls",
+    ]
+
+
+def test_a_step_that_is_timed_in_part_says_of_how_many_calls() -> None:
+    table = table_of((0, 0, 10, 4, 1), (0, 1, 10, -1, -1))
+    table = table.assign(unknown_ns=[0, 2_000_000], num_untimed=[0, 2])
+    texts = steps(table).data[0].hovertext[0].split("<br>")
+    assert texts[-2:] == ["most exposed: rank 0, 4 ms", "exposed time known for 2 of 4 calls"]
+    assert "exposed communication 2 ms (20.0%)" in texts

@@ -94,6 +94,27 @@ def test_a_state_that_takes_no_time_has_no_part(table: Any) -> None:
 
 
 def test_without_any_blocked_time_it_says_so() -> None:
-    figure = waits(CATALOG["rank_waits"].function(run_of([call()])))
+    figure = waits(CATALOG["rank_waits"].function(run_of([call(blocked_ns=0)])))
     assert not figure.data
     assert figure.layout.annotations[0].text == "No rank is blocked in this trace."
+
+
+def test_ranks_whose_calls_were_not_timed_say_so_in_place_of_a_bar() -> None:
+    timed = met("all_reduce", 0, (1, 4, 2), 5)
+    calls = [*timed, call(rank=0, id=1, at=9 * MILLI), call(rank=3, id=0), call(rank=3, id=1)]
+    figure = waits(CATALOG["rank_waits"].function(run_of(calls, num_ranks=4)))
+    (note,) = figure.layout.annotations
+    assert (note.text, note.y) == ("not known for 2 of 2 calls", 3)
+    assert list(figure.layout.yaxis.ticktext) == [f"rank {rank}" for rank in range(4)]
+    texts = {text for trace in figure.data for text in trace.hovertext}
+    assert {"blocked time known for 1 of 2 calls" in text for text in texts} == {True, False}
+
+
+def test_without_any_timed_call_it_does_not_say_that_no_rank_is_blocked() -> None:
+    calls = [call(rank=rank, id=n) for rank in range(2) for n in range(3)]
+    figure = waits(CATALOG["rank_waits"].function(run_of(calls)), because="A reason.")
+    assert figure.layout.annotations[0].text == (
+        "The blocked time is not known for 6 of 6 calls: A reason."
+    )
+    idle = waits(CATALOG["rank_waits"].function(run_of([call(at=0, until=5, blocked_ns=0)])))
+    assert idle.layout.annotations[0].text == "No rank is blocked in this trace."

@@ -1,7 +1,8 @@
-"""Synthetic flight recorder dumps in the format of torch 2.13, to inject faults into.
+"""Synthetic flight recorder dumps in the layouts of torch's releases, to inject faults into.
 
-The fields are those of torch/csrc/distributed/c10d/FlightRecorderDetail.hpp; a test in
-`test_recorded_by_torch.py` compares them with a dump that torch itself writes.
+Fields and numbers are those of `dump_layouts`; a test in `test_recorded_by_torch.py` compares the
+newest with a dump that torch itself writes. torch numbers launches as here: every one increases the
+number of collectives or of transfers of its group, and an entry has both.
 """
 
 from __future__ import annotations
@@ -11,130 +12,238 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from tests.commtrace.importers.dump_layouts import LAYOUTS, Layout
+
 START_NS = 1_700_000_000_000_000_000
 STATES = ("scheduled", "started", "completed")
 ALL, LEFT, RIGHT = "0", "1", "2"
 RANKS = {ALL: [0, 1, 2, 3], LEFT: [0, 1], RIGHT: [2, 3]}
 _DESCRIPTIONS = {ALL: "default_pg", LEFT: "mesh_tp", RIGHT: "mesh_tp"}
+_LATER_FIELDS = ("timeout_ms", "thread_id", "thread_name")
+_NO_TENSOR = (0,)
+"""Shape of an undefined tensor."""
+_NONE_YET = {
+    "last_enqueued_collective": -1,
+    "last_started_collective": -1,
+    "last_completed_collective": -1,
+}
+
+
+class _Numbers:
+    """Numbers of a group on one rank."""
+
+    collective = 0
+    p2p = 0
+    op = 0
 
 
 class Dump:
     """The flight recorder of one rank; methods record the rank's calls."""
 
-    def __init__(self, rank: int, *, backend: str = "nccl", ranks: Any = None) -> None:
+    def __init__(
+        self, rank: int, *, backend: str = "nccl", ranks: Any = None, torch: str = "2.13"
+    ) -> None:
         self.rank = rank
         self.backend = backend
+        self.layout: Layout = LAYOUTS[torch]
         self.ranks: dict[str, list[int]] = ranks or RANKS
         self.entries: list[dict[str, Any]] = []
-        self._seqs: dict[tuple[str, bool], int] = {}
-        self._ops: dict[str, int] = {}
+        self._numbers: dict[str, _Numbers] = {}
+        self._status: dict[str, dict[str, int]] = {}
         self._first_group = 0
 
     def anew(self) -> Dump:
         """Destroy all groups and create others with the same names."""
-        self._seqs.clear()
-        self._ops.clear()
+        self._numbers.clear()
         self._first_group += len(RANKS)
         return self
 
     def call(self, name: str, group: str = ALL, **fields: Any) -> Dump:
-        """Record one collective or transfer; `given` has `state`, `sizes` (of inputs), `out`,
-        `dtype`.
+        """Record one collective or transfer; `fields` has `state`, `sizes` (of inputs), `out`,
+        `dtype`, `duration_ms`, `function` (innermost frame).
         """
-        is_p2p = name.startswith(("send", "recv"))
-        seq = self._bump(group, is_p2p)
-        self._entry(name, group, seq, is_p2p, **fields)
+        numbers = self._of(group)
+        numbers.op += 1
+        if is_transfer(name):
+            numbers.p2p += 1
+        else:
+            numbers.collective += 1
+        in_p2p = is_transfer(name) and self.layout.counts_transfers_apart
+        self._enqueued(group, in_p2p=in_p2p, state=fields.get("state", "completed"))
+        self._entry(name, group, **fields)
         return self
 
     def batch(self, names: list[str], group: str = ALL, *, closing: str = "coalesced",
               state: str = "completed", **fields: Any) -> Dump:  # fmt: skip
         """Record several calls in one launch: only the closing entry has their state."""
-        is_p2p = names[0].startswith(("send", "recv"))
-        seq = self._bump(group, is_p2p)
+        numbers, of_transfers = self._of(group), is_transfer(names[0])
+        apart = self.layout.counts_transfers_apart
+        numbers.p2p += of_transfers and apart
+        numbers.collective += not (of_transfers and apart)
         for name in names:
-            self._entry(name, group, seq, is_p2p, state="scheduled", **fields)
-        self._entry(closing, group, seq, is_p2p, state=state, sizes=[], out=[])
+            numbers.op += 1
+            if of_transfers or self.layout.enters_parts:
+                self._entry(name, group, state="scheduled", **fields)
+            elif not apart:
+                numbers.collective += 1
+        self._enqueued(group, in_p2p=of_transfers and apart, state=state)
+        title = closing if self.layout.enters_parts else "coalesced"
+        self._entry(title, group, state=state, sizes=[], out=[])
         return self
 
-    def _next_op(self, group: str) -> int:
-        self._ops[group] = number = self._ops.get(group, 0) + 1
-        return number
+    def rooted(
+        self, name: str, shape: list[int], root: int, group: str = ALL, **fields: Any
+    ) -> Dump:
+        """Record a gather or scatter as NCCL does: its own tensor, then the list of the root."""
+        num = len(self.ranks[group]) if self.layout.enters_lists else 1
+        lists = [shape] * num if self.rank == root else [_NO_TENSOR]
+        return self.call(name, group, sizes=[shape], out=lists, **fields)
+
+    def all_to_all(self, sent: list[list[int]], received: list[list[int]], group: str = ALL,
+                   **fields: Any) -> Dump:  # fmt: skip
+        """Record an all-to-all of lists."""
+        num = len(sent) if self.layout.enters_lists else 1
+        fields = {"function": "all_to_all"} | fields
+        return self.call("all_to_all", group, sizes=sent[:num], out=received[:num], **fields)
+
+    def barrier(self, group: str = ALL, **fields: Any) -> Dump:
+        """Record a barrier."""
+        return self.call(self.layout.barrier, group, sizes=[[1]], dtype="Float", **fields)
 
     def unlisted(self, group: str = ALL) -> Dump:
         """Run an operation that the backend does not enter, as gloo does with a send."""
-        self._next_op(group)
+        self._of(group).op += 1
         return self
 
-    def _bump(self, group: str, is_p2p: bool) -> int:
-        self._seqs[group, is_p2p] = seq = self._seqs.get((group, is_p2p), 0) + 1
-        return seq
+    def _of(self, group: str) -> _Numbers:
+        return self._numbers.setdefault(group, _Numbers())
 
     def _entry(
         self,
         name: str,
         group: str,
-        seq: int,
-        is_p2p: bool,
         *,
         state: str = "completed",
         sizes: Any = ((8, 16),),
         out: Any = None,
         dtype: str = "BFloat16",
+        duration_ms: float | None = None,
+        function: str = "all_reduce",
     ) -> None:
-        number = len(self.entries)
+        number, numbers = len(self.entries), self._of(group)
         created = START_NS + 1_000_000 * number + 1000 * self.rank
         out = sizes if out is None else out
-        self.entries.append(
-            {
-                "frames": [
-                    {"name": "all_reduce", "filename": "/v/site-packages/torch/x.py", "line": 9},
-                    {"name": "step", "filename": "/home/user/train.py", "line": 40 + number % 7},
-                    {"name": "<module>", "filename": "/home/user/train.py", "line": 99},
-                ],
-                "record_id": number,
-                "pg_id": self._first_group + int(group),
-                "process_group": (group, _DESCRIPTIONS.get(group, "undefined")),
-                "thread_name": "python",
-                "thread_id": "1401",
-                "collective_seq_id": 0 if is_p2p else seq,
-                "p2p_seq_id": seq if is_p2p else 0,
-                "op_id": self._next_op(group),
-                "profiling_name": f"{self.backend}:{name}",
-                "time_created_ns": created,
-                "input_sizes": [list(shape) for shape in sizes],
-                "input_dtypes": [dtype] * len(sizes),
-                "output_sizes": [list(shape) for shape in out],
-                "output_dtypes": [dtype] * len(out),
-                "state": state,
-                "time_discovered_started_ns": created + 100 if state != "scheduled" else None,
-                "time_discovered_completed_ns": created + 500_000 if state == "completed" else None,
-                "retired": state == "completed",
-                "timeout_ms": 600_000,
-                "is_p2p": is_p2p,
-            }
-        )
+        entry = {
+            "frames": [
+                {"name": function, "filename": "/v/site-packages/torch/x.py", "line": 9},
+                {"name": "step", "filename": "/home/user/train.py", "line": 40 + number % 7},
+                {"name": "<module>", "filename": "/home/user/train.py", "line": 99},
+            ],
+            "record_id": number,
+            "pg_id": self._first_group + int(group),
+            "process_group": (group, _DESCRIPTIONS.get(group, "undefined")),
+            "thread_name": "python",
+            "thread_id": "1401",
+            "collective_seq_id": numbers.collective,
+            "p2p_seq_id": numbers.p2p,
+            "op_id": numbers.op,
+            "profiling_name": f"{self.backend}:{name}",
+            "time_created_ns": created,
+            "input_sizes": [list(shape) for shape in sizes],
+            "input_dtypes": [_dtype(shape, dtype) for shape in sizes],
+            "output_sizes": [list(shape) for shape in out],
+            "output_dtypes": [_dtype(shape, dtype) for shape in out],
+            "state": state,
+            "time_discovered_started_ns": created + 100 if state != "scheduled" else None,
+            "time_discovered_completed_ns": created + 500_000 if state == "completed" else None,
+            "retired": state == "completed",
+            "timeout_ms": 600_000,
+            "is_p2p": is_transfer(name),
+        }
+        if duration_ms is not None:
+            entry["duration_ms"] = duration_ms
+        for field in set(_LATER_FIELDS) - set(self.layout.added):
+            del entry[field]
+        self.entries.append(entry)
 
-    def document(self, *, last: int | None = None) -> dict[str, Any]:
-        """The dump of a ring buffer that holds all entries, or the `last` ones only."""
+    def document(
+        self,
+        *,
+        last: int | None = None,
+        only_active: bool = False,
+        collectives: bool = True,
+        stacks: bool = True,
+    ) -> dict[str, Any]:
+        """The dump of a ring buffer that holds all entries, or the `last` ones only.
+
+        Args:
+            last: Number of entries that the ring buffer holds.
+            only_active: List calls in flight only.
+            collectives: List calls at all.
+            stacks: Include the Python frames.
+        """
         entries = self.entries if last is None else self.entries[-last:]
+        if only_active:
+            entries = [each for each in entries if each["time_discovered_completed_ns"] is None]
+        if not stacks:
+            entries = [{k: v for k, v in each.items() if k != "frames"} for each in entries]
         config = {
             name: {"name": name, "desc": _DESCRIPTIONS.get(name, "undefined"), "ranks": str(ranks)}
             for name, ranks in self.ranks.items()
             if self.rank in ranks
         }
-        return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
+        document: dict[str, Any] = {"version": self.layout.version, "pg_config": config}
+        if self.layout.library:
+            document[self.layout.library] = "2.27.5"
+        if self.layout.has_status:
+            document["pg_status"] = self._status
+        return document | ({"entries": entries} if collectives else {})
+
+    def _enqueued(self, group: str, *, in_p2p: bool, state: str) -> None:
+        """Note the number of a launch, which is that of transfers if these are counted apart."""
+        numbers = self._of(group)
+        about = self._status.setdefault(str(self._first_group + int(group)), dict(_NONE_YET))
+        about["last_enqueued_collective"] = numbers.p2p if in_p2p else numbers.collective
+        if state == "completed":
+            about["last_completed_collective"] = about["last_enqueued_collective"]
 
 
-def write_dumps(folder: Path, dumps: list[Dump], *, as_json: bool = False, **how: Any) -> Path:
+def is_transfer(name: str) -> bool:
+    """Return whether an entry of this name is a send or a recv."""
+    return name.startswith(("send", "recv"))
+
+
+def _dtype(shape: Any, dtype: str) -> str:
+    return "Undefined" if shape is _NO_TENSOR else dtype
+
+
+def as_json(document: dict[str, Any]) -> str:
+    """The JSON form of a dump: no frames, 0 for unknown times, numbers of `pg_status` as text."""
+    entries = [
+        {
+            key: 0 if value is None and key.startswith("time_") else value
+            for key, value in entry.items()
+            if key != "frames"
+        }
+        for entry in document.get("entries", [])
+    ]
+    status = {
+        pg_id: {key: str(value) for key, value in about.items()}
+        for pg_id, about in document.get("pg_status", {}).items()
+    }
+    kept = {key: value for key, value in document.items() if key not in ("entries", "pg_status")}
+    kept |= {"pg_status": status} if "pg_status" in document else {}
+    return json.dumps(kept | ({"entries": entries} if entries else {}))
+
+
+def write_dumps(folder: Path, dumps: list[Dump], *, in_json: bool = False, **how: Any) -> Path:
     """Write each dump to a file in `folder`, with torch's names and pickle protocol 2."""
     folder.mkdir(parents=True, exist_ok=True)
     for dump in dumps:
         document = dump.document(**how)
         path = folder / f"nccl_trace_rank_{dump.rank}"
-        if as_json:
-            for entry in document["entries"]:
-                entry.pop("frames")
-            path.with_suffix(".json").write_text(json.dumps(document))
+        if in_json:
+            path.with_suffix(".json").write_text(as_json(document))
         else:
             path.write_bytes(pickle.dumps(document, protocol=2))
     return folder
@@ -151,5 +260,5 @@ def healthy(num_steps: int = 3, **fields: Any) -> list[Dump]:
             other = (rank + 1) % 2  # ranks within the group of two
             dump.batch([f"send {rank % 2}->{other}", f"recv {rank % 2}<-{other}"], half)
             dump.batch(["_broadcast_oop"] * 4, closing="ALLGATHER_coalesced", sizes=[[2]])
-            dump.call("all_reduce_barrier", sizes=[[1]], dtype="Float")
+            dump.barrier()
     return dumps

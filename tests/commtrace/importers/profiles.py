@@ -8,39 +8,72 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-BASE_NS = 1_700_000_000_000_000_000
+from tests.commtrace.importers.layouts import (
+    BASE_NS,
+    GROUPS,
+    GROUPS_AS_TEXT,
+    KERNEL,
+    LAYOUTS,
+    RUNTIME,
+    Layout,
+)
+
 US = 1000
+PRESENT = replace(LAYOUTS["2026"], base_ns=BASE_NS, groups=GROUPS, categories={})
+"""Layout of profiles that state none; their times count from the begin of the program."""
 
 
 class Profile:
     """The trace of one rank; times are µs since `BASE_NS`."""
 
     def __init__(
-        self, rank: int, *, groups: dict[str, list[int]] | None = None, host: str = "node0"
+        self,
+        rank: int,
+        *,
+        groups: dict[str, list[int]] | None = None,
+        host: str = "node0",
+        layout: Layout = PRESENT,
+        world: int = 0,
     ) -> None:
         self.rank = rank
         self.groups = groups or {"0": [0, 1]}
         self.events: list[dict[str, Any]] = []
         self.host = host
+        self.layout = layout
+        self.world = world or 1 + max(max(ranks) for ranks in self.groups.values())
         self._ids = 0
 
+    def next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
     def span(self, name: str, cat: str, ts: float, dur: float, tid: int = 1, **args: Any) -> None:
-        """Add a complete event."""
+        """Add a complete event, as the layout spells it."""
+        layout = self.layout
+        if "External id" in args and cat in (KERNEL, RUNTIME):
+            args = {layout.external_id: args.pop("External id"), **args}
+        text = f"stream {tid}" if cat == KERNEL else str(tid)
         self.events.append(
             {
                 "ph": "X",
-                "cat": cat,
+                "cat": layout.categories.get(cat, cat),
                 "name": name,
                 "pid": 100 + self.rank,
-                "tid": tid,
-                "ts": ts,
+                "tid": text if layout.has_text_threads else tid,
+                "ts": self._instant(ts),
                 "dur": dur,
                 "args": args,
             }
         )
+
+    def _instant(self, ts: float) -> float:
+        """Return an instant in µs as the file has it; exact if it has no more than 3 decimals."""
+        passed_ns = BASE_NS - self.layout.base_ns + round(ts * US)
+        return passed_ns // US if passed_ns % US == 0 else passed_ns / US
 
     def described(self, name: str, group: str, seq: int | None, **fields: Any) -> dict[str, Any]:
         """Arguments that describe a collective."""
@@ -53,9 +86,9 @@ class Profile:
             "Group size": len(ranks),
             "Process Group Name": group,
             "Process Group Description": "mesh_tp" if group != "0" else "default_pg",
-            "Process Group Ranks": str(ranks),
+            "Process Group Ranks": ranks_text(ranks),
             "Global rank start": ranks[0],
-            "Global rank stride": 1,
+            "Global rank stride": ranks[1] - ranks[0] if len(ranks) > 1 else 1,
             "Rank": ranks.index(self.rank) if self.rank in ranks else 0,
             "Is asynchronized op": False,
         }
@@ -131,28 +164,40 @@ class Profile:
 
     def document(self, **changed: Any) -> dict[str, Any]:
         """The whole trace."""
-        config = [
-            {"pg_name": name, "pg_desc": "default_pg", "pg_size": len(ranks), "ranks": ranks}
-            for name, ranks in self.groups.items()
-        ]
-        world = 1 + max(max(ranks) for ranks in self.groups.values())
-        about = {
+        about: dict[str, Any] = {
             "schemaVersion": 1,
             "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
             "distributedInfo": {
-                "backend": "nccl",
-                "rank": self.rank,
-                "world_size": world,
-                "pg_count": len(config),
-                "pg_config": config,
+                "backend": "nccl", "rank": self.rank, "world_size": self.world, **self._config(),
             },
-            "host_name": self.host,
-            "baseTimeNanoseconds": BASE_NS,
+            "host_name": self.host if self.layout.has_host else None,
+            "baseTimeNanoseconds": self.layout.base_ns or None,
             "traceEvents": self.events,
             "traceName": "/tmp/trace.json",
-        }
+        }  # fmt: skip
         about |= changed
         return {key: value for key, value in about.items() if value is not None}
+
+    def _config(self) -> dict[str, Any]:
+        if not self.layout.has_groups:
+            return {}
+        config = [
+            {
+                "pg_name": name,
+                "pg_desc": "default_pg",
+                "pg_size": len(ranks),
+                "ranks": ranks_text(ranks) if self.layout.groups == GROUPS_AS_TEXT else ranks,
+            }
+            for name, ranks in self.groups.items()
+        ]
+        return {"pg_count": len(config), "pg_config": config}
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """Ranks as texts have them: the first 30 and the last one."""
+    if len(ranks) <= 30:
+        return str(ranks)
+    return f"[{', '.join(map(str, ranks[:30]))}, ..., {ranks[-1]}]"
 
 
 def write_profiles(folder: Path, profiles: list[Profile], *, zipped: bool = False,
@@ -161,7 +206,6 @@ def write_profiles(folder: Path, profiles: list[Profile], *, zipped: bool = Fals
     folder.mkdir(parents=True, exist_ok=True)
     for profile in profiles:
         text = json.dumps(profile.document(**changed), indent=2)
-        path = folder / f"host_{profile.rank}.1700000000.pt.trace.json"
         path = folder / f"trace_rank{profile.rank}.json"
         if zipped:
             path.with_suffix(".json.gz").write_bytes(gzip.compress(text.encode()))

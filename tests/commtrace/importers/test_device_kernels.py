@@ -10,8 +10,11 @@ import pytest
 from commtrace.analyze import CATALOG, Frames, load
 from commtrace.analyze.matrix import matrix
 from commtrace.errors import SettingsError
+from commtrace.event import CommEvent
 from commtrace.importers import import_trace
 from commtrace.importers.device_kernels import KERNELS, UNKNOWN, recognizer
+from commtrace.importers.recorded import RankRecord
+from commtrace.importers.stream_groups import stream_groups
 from commtrace.settings import settings_of
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, write_profiles
 
@@ -144,6 +147,57 @@ def test_a_launch_outside_of_calls_is_a_call_with_the_operator_around_it(tmp_pat
         5 * US,
     )
     assert row["payload_bytes"] == -1
+
+
+BATCHES = {
+    "annotation": ("nccl:coalesced", "user_annotation", {}),
+    "description": ("record_param_comms", "cpu_op", {"Collective name": "batch_op_issue"}),
+}
+
+
+def batch(closing: str, *before: str) -> Profile:
+    """Calls that the given event closes; it launches the kernel of all."""
+    profile = Profile(0)
+    for number, name in enumerate(before):
+        profile.call(name, f"c10d::{name}", 10 + 30 * number)
+    name, category, args = BATCHES[closing]
+    profile.span(name, category, 300, 30, **args)
+    profile.launched(EXCHANGE, 310, (400, 50), stream=20)
+    return profile
+
+
+@pytest.mark.parametrize("closing", BATCHES)
+def test_the_calls_of_a_batch_have_the_times_of_its_kernel(closing: str, tmp_path: Path) -> None:
+    frames = load(import_trace([write_profiles(tmp_path, [batch(closing, "send", "recv")])]))
+    assert frames.comm["kind"].tolist() == ["send", "recv"]
+    assert frames.comm["complete_ns"].tolist() == [BASE_NS + 450 * US] * 2
+    assert frames.comm["blocked_ns"].tolist() == [50 * US] * 2
+    assert frames.kernels["call_id"].tolist() == [0]
+    assert frames.run["kernels"] == "1 communication kernels, by launch: 1"
+
+
+def test_calls_that_launched_or_differ_are_not_in_the_batch(tmp_path: Path) -> None:
+    profile = Profile(0)
+    profile.call("send", "c10d::send", 10)
+    profile.launched(EXCHANGE, 20, (30, 5), stream=20)
+    profile.call("_allgather_base", "c10d::_allgather_base_", 60)
+    profile.call("recv", "c10d::recv_", 110)
+    profile.span("nccl:coalesced", "user_annotation", 300, 30)
+    profile.launched(EXCHANGE, 310, (400, 50), stream=20)
+    frames = load(import_trace([write_profiles(tmp_path, [profile])]))
+    ends = dict(zip(frames.comm["kind"], frames.comm["complete_ns"], strict=True))
+    assert ends == {
+        "send": BASE_NS + 35 * US,
+        "all_gather": -1,
+        "recv": BASE_NS + 450 * US,
+    }
+
+
+def test_a_batch_without_calls_is_a_call_of_its_own(tmp_path: Path) -> None:
+    frames = load(import_trace([write_profiles(tmp_path, [batch("annotation")])]))
+    assert frames.comm[["kind", "complete_ns"]].to_numpy().tolist() == [
+        [UNKNOWN, BASE_NS + 450 * US]
+    ]
 
 
 def test_each_kernel_that_a_graph_launches_is_a_call(tmp_path: Path) -> None:
@@ -285,8 +339,26 @@ def test_calls_of_a_stream_are_matched_across_ranks_where_they_fit(tmp_path: Pat
     assert [(row["worst_rank"], row["wait_ns"]) for row in states] == [(3, 3 * 30 * US)] * 2
     assert CATALOG["consistency"].function(frames)["is_fault"].sum() == 0
     (said,) = [text for text in frames.run["lacks"] if "stream 84" in text]
-    assert "taken for all ranks" in said
+    assert said.endswith("agree in number, kind, size and order, and overlap in time")
+    assert frames.groups["backend"].tolist() == ["nccl"]
     assert frames.run["kernels"] == "8 communication kernels, by launch: 8"
+
+
+@pytest.mark.parametrize(("ends", "is_said"), [((9, 9), True), ((9, -1), False), ((-1, -1), False)])
+def test_calls_are_said_to_overlap_only_where_all_are_timed(
+    ends: tuple[int, int], is_said: bool
+) -> None:
+    records = [RankRecord(rank, Path(f"rank{rank}"), backend="nccl") for rank in range(2)]
+    for record, end in zip(records, ends, strict=True):
+        record.comm = [
+            CommEvent(
+                rank=record.rank, kind="all_reduce", group="stream 7", issue_ns=1, complete_ns=n
+            )
+            for n in (5, end)
+        ]
+    (said,) = stream_groups(records, 2)
+    assert said.endswith("order, and overlap in time" if is_said else "order")
+    assert [record.groups["stream 7"].backend for record in records] == ["nccl"] * 2
 
 
 def more_calls(profiles: list[Profile]) -> None:

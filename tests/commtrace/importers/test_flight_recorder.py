@@ -61,7 +61,7 @@ def test_groups_are_those_of_the_dump(tmp_path: Path) -> None:
 
 def test_json_and_pickle_tell_the_same_but_for_the_frames(tmp_path: Path) -> None:
     pickled = load(import_trace([write_dumps(tmp_path / "p", healthy())]))
-    text = load(import_trace([write_dumps(tmp_path / "j", healthy(), as_json=True)]))
+    text = load(import_trace([write_dumps(tmp_path / "j", healthy(), in_json=True)]))
     places = ["source_file", "source_line", "source_function", "stack"]
     assert pickled.comm.drop(columns=places).equals(text.comm.drop(columns=places))
     assert any("only dumps in pickle format have" in lack for lack in text.run["lacks"])
@@ -272,7 +272,7 @@ def test_a_default_group_without_calls_begins_no_groups_anew(tmp_path: Path) -> 
 def test_what_no_dump_contains_is_reported_by_a_notice(tmp_path: Path) -> None:
     frames = load(import_trace([write_dumps(tmp_path, healthy())]))
     notice = "\n".join(each.text for each in notices_of(frames))
-    assert "Imported from flight recorder, which lacks: roots, reductions" in notice
+    assert "Imported from flight recorder, which lacks: roots but those of gathers" in notice
     assert "did not close the recording" not in notice
     assert "killed" not in notice
     assert "No steps were marked, so there are no numbers per step.\n" in notice

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
-from commtrace.errors import TraceError, TruncatedTraceError
+from commtrace.errors import NotATraceError, TraceError, TruncatedTraceError
+from commtrace.importers import documents as documents_module
 from commtrace.importers import import_trace, kineto
-from commtrace.importers.documents import Document, documents_of, loaded
+from commtrace.importers.device_kernels import recognizer
+from commtrace.importers.documents import PROFILER, Document, documents_of, loaded
+from commtrace.importers.kineto_rank import Profile as RankProfile
+from commtrace.tracefile.reading import read_head
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, training, write_profiles
 
 
@@ -196,7 +203,7 @@ def test_one_rank_of_many_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stride", "expected"), [(2, ",".join(str(2 * i) for i in range(40))), (-1, "0,6")]
+    ("stride", "expected"), [(2, ",".join(str(2 * i) for i in range(40))), (-1, "")]
 )
 def test_ranks_that_are_cut_short_are_worked_out_or_unknown(
     stride: int, expected: str, tmp_path: Path
@@ -214,7 +221,24 @@ def test_ranks_that_are_cut_short_are_worked_out_or_unknown(
         text = {"distributedInfo": about, "traceEvents": profile.events}
         (folder / f"rank{profile.rank}.json").write_text(json.dumps(text))
     frames = load(import_trace([folder]))
-    assert frames.groups.set_index("name").loc["5", "ranks"] == expected
+    (row,) = frames.groups.to_dict("records")
+    assert (row["name"], row["ranks"], row["size"]) == ("5", expected, 40)
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(None, "0,2"), (2, "0,2"), (4, "0,1,2,3"), (3, "")])
+def test_ranks_that_are_not_listed_are_inferred_as_far_as_the_size_allows(
+    size: int | None, ranks: str, tmp_path: Path
+) -> None:
+    profiles = [Profile(rank, groups={"5": [0, 2]}) for rank in (0, 2)]
+    for profile in profiles:
+        stated = {"Process Group Ranks": "", "Group size": size, "Global rank stride": -1}
+        profile.call("allreduce", "c10d::allreduce_", 10, group="5", seq=1, **stated)
+        about = {"rank": profile.rank, "world_size": 4}
+        write_profiles(tmp_path, [profile], distributedInfo=about)
+    frames = load(import_trace([tmp_path]))
+    (row,) = frames.groups.to_dict("records")
+    assert row["ranks"] == ranks
+    assert row["size"] == (len(ranks.split(",")) if ranks else size)
 
 
 def test_clocks_of_several_hosts_are_aligned_by_their_kernels(tmp_path: Path) -> None:
@@ -252,8 +276,53 @@ def test_one_file_of_many_is_in_memory_at_a_time(tmp_path: Path) -> None:
     folder = write_profiles(tmp_path, training(ranks=3))
     documents = documents_of([folder])
     assert [document.content for document in documents] == [None] * 3
-    (alone,) = documents_of([folder / "trace_rank1.json"])
-    assert loaded(documents[1]) == alone
+    text = (folder / "trace_rank1.json").read_text()
+    assert loaded(documents[1]) == replace(documents[1], content=text)
+    assert documents_of([folder / "trace_rank1.json"]) == [documents[1]]
+
+
+def test_a_text_is_dropped_once_its_events_are_read(tmp_path: Path) -> None:
+    class Text(str):
+        """A string that can be observed."""
+
+    (document,) = documents_of([write_profiles(tmp_path, training(ranks=1))])
+    text = Text(loaded(document).content)
+    observed = weakref.ref(text)
+    profile = RankProfile(replace(document, content=text), recognizer())
+    del text
+    assert observed() is None
+    assert profile.record(0)[0].comm
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_one_of_several_traces_is_recognized_by_its_head(
+    zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_profiles(tmp_path, training(ranks=2), zipped=zipped)
+    monkeypatch.setattr(documents_module, "read_document", None)  # would read the whole file
+    documents = documents_of([folder])
+    assert [document.format for document in documents] == [PROFILER] * 2
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_trace_whose_events_begin_late_is_recognized_too(zipped: bool, tmp_path: Path) -> None:
+    for profile in training(ranks=2):
+        data = json.dumps({"padding": "x" * 2_000_000, **profile.document()}).encode()
+        path = tmp_path / f"rank{profile.rank}"
+        path.write_bytes(gzip.compress(data) if zipped else data)
+    documents = documents_of([tmp_path])
+    assert [document.format for document in documents] == [PROFILER] * 2
+    assert load(import_trace([tmp_path])).run["world_size"] == 2
+
+
+def test_a_head_is_bounded_and_may_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "head"
+    path.write_bytes(gzip.compress(b"x" * 50_000_000))
+    assert read_head(path, 1000, "reading") == b"x" * 1000
+    path.write_bytes(b"\x1f\x8bxx")
+    assert read_head(path, 1000, "reading") == b""
+    with pytest.raises(NotATraceError, match="a folder"):
+        read_head(tmp_path, 1000, "reading")
 
 
 def test_a_file_that_was_replaced_while_it_was_read_is_refused(tmp_path: Path) -> None:

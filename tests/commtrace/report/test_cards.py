@@ -22,8 +22,26 @@ def test_a_finding_says_what_it_saves_and_which_calls_it_is_about() -> None:
 
 def test_the_summary_of_ranks_that_agree() -> None:
     found = consistency_summary(Answers(load(training_trace())))
-    assert (found.word, found.is_good, found.cards) == ("consistent", True, ())
-    assert found.text.startswith("No fault in 140 calls of 4 ranks")
+    assert (found.word, found.mood, found.cards) == ("consistent", "good", ())
+    assert found.text == (
+        "No fault in 140 calls of 4 ranks: kind, reduction, root, type, size and order. "
+        "Compared: 35 collectives."
+    )
+
+
+def test_the_summary_of_calls_of_which_a_part_could_be_compared() -> None:
+    calls = [call(rank=rank, id=n, seq=n) for rank in range(2) for n in range(3 - rank)]
+    found = consistency_summary(Answers(run_of(calls, run={"imported_from": "torch.profiler"})))
+    assert (found.word, found.mood) == ("4 of 5 calls", "")
+    assert found.text == (
+        "No fault among the 4 of 5 calls that could be compared. Compared: 2 collectives. "
+        "Not compared: 1 call in a group whose other ranks' calls the trace has lost."
+    )
+    alone = consistency_summary(
+        Answers(run_of(calls[:3], run={"imported_from": "torch.profiler"}, num_ranks=1))
+    )
+    assert (alone.word, alone.mood) == ("–", "")
+    assert alone.text.startswith("Not compared: ")
 
 
 def test_a_problem_shows_the_calls_of_its_collective() -> None:
@@ -38,7 +56,7 @@ def test_a_problem_shows_the_calls_of_its_collective() -> None:
         groups=[group(ranks=range(3))],
     )
     found = consistency_summary(Answers(frames))
-    assert (found.word, found.is_good) == ("1 fault", False)
+    assert (found.word, found.mood) == ("1 fault", "bad")
     (card,) = found.cards
     assert card.evidence == "0:1,1:1,2:1"
     assert "blamed: rank 2" in card.facts

@@ -155,3 +155,40 @@ def test_a_run_without_communication_is_compared_too(browser: Browser, tmp_path:
     assert rows_of(page, "by-module")[0][-1] == "gone"
     page.close()
     assert errors == []
+
+
+def test_time_that_only_one_run_knows_is_not_coloured_as_growth(
+    browser: Browser, tmp_path: Path
+) -> None:
+    def run(**ends: int) -> Frames:
+        calls = [
+            call(id=n, module=name, wire_bytes=8 + n, blocked_ns=ends[name])
+            for n, name in enumerate(ends)
+        ]
+        return run_of(calls, num_ranks=1)
+
+    errors: list[str] = []
+    runs = [run(known=10_000, untimed=-1, grew=5_000), run(known=10_000, untimed=9_000, grew=8_000)]
+    page = opened(browser, write_diff(runs, tmp_path / "diff.html"), errors)
+    page.get_by_role("button", name="Exposed time").click()
+    page.wait_for_function("document.getElementById('flame-1').data[0].values[0] === 27000")
+    labels, colours, texts = page.evaluate(
+        "(({ labels, marker, hovertext }) => [labels, marker.colors, hovertext])"
+        "(document.getElementById('flame-1').data[0])"
+    )
+    colour = dict(zip(labels, colours, strict=True))
+    assert colour["untimed"] == colour["known"] != colour["grew"]
+    # All calls of one run and two of three of the other are no basis for a comparison.
+    assert colour["all communication"] == colour["known"]
+    text = dict(zip(labels, texts, strict=True))
+    assert "baseline –: change not known" in text["untimed"]
+    assert "baseline 5 µs: +3 µs" in text["grew"]
+    rows = {row[0]: row[1:] for row in rows_of(page, "by-module")}
+    assert rows == {"grew": ["5 µs", "8 µs", "+3 µs (+60.0 %)"]}
+    assert page.locator("#rest-module").inner_text() == "1 the same. 1 not known."
+    assert page.locator(".lacks").all_inner_texts() == [
+        "The first run lacks the blocked time of 1 of 3 calls: places of which another run knows "
+        "more or less are not compared."
+    ]
+    page.close()
+    assert errors == []

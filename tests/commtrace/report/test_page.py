@@ -18,7 +18,7 @@ from commtrace.report.offline import content_policy
 from commtrace.report.page import SCRIPTS
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import TOPICS
-from tests.commtrace.analyze.rows import call, group, rank_row, run_of
+from tests.commtrace.analyze.rows import call, group, rank_row, run_of, step
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.report.reading import calls, data, elements, packed, policy, text
 
@@ -195,3 +195,31 @@ def test_a_page_is_written_atomically(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_reporting_needs_no_torch() -> None:
     program = "import sys, commtrace.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+def test_a_page_of_calls_that_were_not_timed_says_so_and_shows_no_0() -> None:
+    rows = [
+        call(rank=rank, id=n, seq=n, step=0, at=50 * n, module="m")
+        for rank in range(2)
+        for n in range(32)
+    ]
+    steps = [step(rank, 0, 0, 2000) for rank in range(2)]
+    page = render_page(run_of(rows, steps=steps, run={"imported_from": "torch.profiler"}))
+    said = text(page)
+    assert said.count("not known for 64 of 64 calls") >= 3
+    assert "Calls of unknown blocked time count for as long as they are in flight." in said
+    assert "0 ns" not in said
+    assert "0.0%" not in said
+    made = {table["name"]: table for table in data(page)["tables"]}
+    for name, column in (
+        ("by_kind", "blocked_ns"),
+        ("overlap", "exposed_ns"),
+        ("by_rank", "wait_ns"),
+    ):
+        assert set(made[name]["data"][column]) == {None}, name
+        assert "num_untimed" in made[name]["shown"]
+    assert made["overlap"]["data"]["num_untimed"] == [32, 32]
+    timed = render_page(load(training_trace()))
+    assert "Calls of unknown blocked time" not in text(timed)
+    for table in data(timed)["tables"]:
+        assert "num_untimed" not in table["shown"], table["name"]

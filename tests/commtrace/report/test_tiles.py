@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from commtrace.analyze import Frames, load
+from commtrace.analyze.findings import RULES, unanswered
 from commtrace.report.answers import Answers
 from commtrace.report.cards import consistency_summary
 from commtrace.report.tiles import NOT_KNOWN, Tile, extent, tiles
@@ -31,21 +34,88 @@ def test_the_tiles_of_a_small_run() -> None:
         steps=[step(rank, number, 0, 500_000) for rank in range(2) for number in range(2)],
     )
     assert texts(frames) == {
-        "Bytes sent": ("4 kB", "by all ranks, for a payload of 6 kB"),
+        "Bytes sent": (*("4 kB", "by all ranks, for a payload of 6 kB, known for 2 of 3 calls"),),
         "Calls": ("3", "of 2 kinds; 1 to 2 per rank"),
-        "Time blocked": ("300 µs", "per rank, of 1 ms recorded"),
+        "Time blocked": ("300 µs", "per rank, of 1 ms recorded, known for 2 of 3 calls"),
         "Exposed": ("30.0%", "of step time is exposed communication"),
-        "Worst rank": ("rank 1", "others waited 200 µs for it, 100% of the total wait"),
-        "Findings": ("0", "no rule applies"),
-        "Ranks consistent": ("yes", "all ranks agree in kind, size and order"),
+        "Worst rank": (
+            "rank 1",
+            "others waited 200 µs for it, 100% of the total wait, known for 2 of 3 calls",
+        ),
+        "Findings": ("0", "no rule applies; 7 of 13 lack data"),
+        "Ranks consistent": (
+            *("2 of 3 calls", "no fault among the 2 of 3 calls that could be compared"),
+        ),
     }
     assert extent(Answers(frames)) == ["2 ranks on 1 host", "2 steps, median 500 µs"]
 
 
 def test_without_steps_the_share_is_of_the_recorded_time() -> None:
-    found = texts(run_of([call(blocked_ns=100_000)]))
+    found = texts(run_of([call(at=0, blocked_ns=100_000)]))
     assert found["Exposed"] == ("5.0%", "of the recorded time is exposed communication")
     assert found["Worst rank"][0] == NOT_KNOWN
+
+
+def test_the_tiles_of_calls_that_were_neither_timed_nor_sized_nor_compared() -> None:
+    calls = [call(rank=rank, id=n, at=9 * n) for rank in range(2) for n in range(32)]
+    steps = [step(rank, 0, 0, 500_000) for rank in range(2)]
+    unknown = "not known for 64 of 64 calls"
+    for marked, in_step in (([], -1), (steps, 0)):
+        frames = run_of([each._replace(step=in_step) for each in calls], steps=marked)
+        assert texts(frames) == {
+            "Bytes sent": (NOT_KNOWN, unknown),
+            "Calls per rank": ("32", "of 1 kind; 64 in all"),
+            "Time blocked": (NOT_KNOWN, unknown),
+            "Exposed": (NOT_KNOWN, unknown),
+            "Worst rank": (NOT_KNOWN, "no known waits between ranks"),
+            "Findings": (
+                "0",
+                f"no rule applies; {len(unanswered(frames))} of {len(RULES)} lack data",
+            ),
+            "Ranks consistent": (NOT_KNOWN, "not compared: 64 calls of 2 ranks"),
+        }
+        assert not any(tile.has_meter or tile.mood for tile in tiles_of(frames))
+
+
+def test_the_tiles_of_calls_that_are_known_in_part() -> None:
+    # Rank 0 knows 5 of its 8 calls and rank 1 none; all of them are in a step of 1 µs.
+    calls = [
+        call(
+            rank=rank, id=n, seq=n, step=0, at=100 * n,
+            **({"until": 100 * n + 40, "blocked_ns": 40, "wire_bytes": 6} if rank + n < 5 else {}),
+        )
+        for rank, num in ((0, 5), (1, 5))
+        for n in range(num)
+    ]  # fmt: skip
+    calls = [each._replace(blocked_ns=-1) if each.rank else each for each in calls]
+    frames = run_of(calls, steps=[step(rank, 0, 0, 1000) for rank in range(2)])
+    found = texts(frames)
+    assert found["Bytes sent"] == ("54 B", "by all ranks, known for 9 of 10 calls")
+    assert found["Time blocked"] == (
+        *("200 ns", "per rank, of 1 ms recorded, known for 5 of 10 calls"),
+    )
+    # Of rank 1, the exposed time is unknown, so its step is no part of the whole.
+    assert found["Exposed"] == (
+        *("20.0%", "of step time is exposed communication, known for 5 of 10 calls"),
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"run": {"imported_from": "torch.profiler"}},
+        {"ranks": [rank_row(0), rank_row(1, complete=False)]},
+        {"run": {"world_size": 8}},
+    ],
+)
+def test_a_trace_without_calls_that_is_not_whole_has_no_times_of_0(more: dict[str, Any]) -> None:
+    steps = [step(rank, 0, 0, 1000) for rank in range(2)]
+    found = texts(run_of(steps=steps, **more))
+    assert found.pop("Calls") == ("0", "no call is in the trace")
+    assert found.pop("Ranks consistent") == (NOT_KNOWN, "not compared: there is no call")
+    assert {value for value, _ in found.values()} == {NOT_KNOWN}
+    whole = texts(run_of(steps=steps))
+    assert (whole["Time blocked"][0], whole["Exposed"][0]) == ("0 ns", "0.0%")
 
 
 def test_missing_ranks_and_hosts_are_counted() -> None:

@@ -27,7 +27,7 @@ from dtensor_core import (
     observe,
 )
 from dtensor_core.dispatch import dispatcher
-from dtensor_core.dispatch.dispatcher import implicit_replication
+from dtensor_core.dispatch.contexts import implicit_replication
 from dtensor_core.dispatch.fallback import MissingRuleWarning
 from dtensor_core.errors import MeshError, MixedTensorError, RuleError
 from dtensor_core.testing.fake import fake_world

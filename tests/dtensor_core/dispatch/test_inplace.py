@@ -19,7 +19,7 @@ from dtensor_core import (
     distribute_tensor,
     init_device_mesh,
 )
-from dtensor_core.dispatch.dispatcher import rewriting
+from dtensor_core.dispatch.contexts import rewriting
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.testing import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads

@@ -17,8 +17,11 @@ from commtrace.errors import SettingsError
 from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.settings import Muted, Settings
 from tests.benchmarks.test_large_run import PLAN
+from tests.commtrace.analyze.by_hand import rows
+from tests.commtrace.analyze.device_rows import kernel, numbered
 from tests.commtrace.analyze.rows import (
     LASTS_NS,
+    START_NS,
     accumulated,
     call,
     flagged,
@@ -260,9 +263,25 @@ def test_a_rank_that_is_late_to_few_of_many_calls_is_found_by_what_it_costs() ->
     trace = late_trace(lambda n, rank: 6_000 * (rank == 0 and n % 4 == 1) + 10 * (n % 3 == rank))
     (reported,) = findings(load(trace)).to_dict("records")
     assert reported["rule"] == "straggler"
-    assert (
-        "at which it arrives 6.99 µs after its previous call and the others 1 µs"
-        in reported["title"]
+    assert reported["title"].endswith("; reason: longer work, 5.99 µs longer than the others.")
+
+
+def test_without_a_reason_the_time_since_the_previous_call_is_described() -> None:
+    """Of the devices, the trace has communication kernels only."""
+    trace = late_trace(lambda n, rank: 6_000 * (rank == 0 and n % 4 == 1) + 10 * (n % 3 == rank))
+    calls = rows(trace, "comm")
+    kernels = [
+        kernel(
+            "communication", rank=each.rank, call_id=each.id, at=each.issue_ns - START_NS,
+            until=each.complete_ns - START_NS,
+        )
+        for each in calls
+    ]  # fmt: skip
+    given = {name: rows(trace, name) for name in ("steps", "ranks")}
+    frames = run_of(calls, num_ranks=3, kernels=numbered(kernels), **given)
+    (reported,) = findings(frames).to_dict("records")
+    assert reported["title"].endswith(
+        ", at which it arrives 6.99 µs after its previous call and the others 1 µs."
     )
 
 
@@ -332,7 +351,7 @@ def test_waiting_for_a_late_rank_is_not_saved_by_a_call_less() -> None:
 def test_costs_are_means_over_ranks_and_the_dearest_comes_first() -> None:
     calls = [call(rank=r, module="m") for r in range(2)]
     calls += [call(rank=r, id=1, wire_bytes=8, blocked_ns=6 * r) for r in range(2)]
-    calls += [call(rank=r, id=2, kind="barrier", blocked_ns=4) for r in range(2)]
+    calls += [call(rank=r, id=2, kind="barrier", wire_bytes=0, blocked_ns=4) for r in range(2)]
     table = findings(run_of(calls))
     assert table["cost_ns"].tolist() == [4, 3]
     assert table["cost_bytes"].tolist() == [0, 8]

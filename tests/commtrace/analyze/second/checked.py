@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -174,6 +175,7 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module
         "mesh_axis": common([run.axis(call.group) for call in calls]),
         "source": f"{first.source_file}:{first.source_line}" if first.source_file else "",
         "num_calls": len(calls) / run.num_ranks,
+        "num_untimed": sum(call.blocked_ns < 0 for call in calls) / run.num_ranks,
         "cost_bytes": size / run.num_ranks,
         "cost_ns": time / run.num_ranks,
         "share": ratio(
@@ -184,18 +186,25 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module
     }
 
 
-def _wire(calls: list[Any]) -> float:
-    return float(sum(max(call.wire_bytes, 0) for call in calls))
+def _wire(calls: list[Any], parts: list[float] | None = None) -> float:
+    """Sum of the known sizes, or of a part of each; nan if none is known."""
+    return _known_sum([call.wire_bytes for call in calls], parts)
+
+
+def _known_sum(values: list[int], parts: list[float] | None = None) -> float:
+    pairs = zip(values, parts or [1.0] * len(values), strict=True)
+    known = [value * part for value, part in pairs if value >= 0]
+    return float(sum(known)) if known else math.nan
 
 
 def _transfer(run: Run, call: Any) -> int:
     """Blocked time after the last peer has arrived; all of it if the wait is not known."""
     wait = run.wait_of[call.rank, call.id]
-    return max(call.blocked_ns, 0) if wait is None else call.blocked_ns - wait[0]
+    return call.blocked_ns if wait is None else call.blocked_ns - wait[0]
 
 
-def _blocked(run: Run, calls: list[Any]) -> float:
-    return float(sum(_transfer(run, call) for call in calls))
+def _blocked(run: Run, calls: list[Any], parts: list[float] | None = None) -> float:
+    return _known_sum([_transfer(run, call) for call in calls], parts)
 
 
 def _grouped(calls: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
@@ -305,7 +314,7 @@ def _small_messages(run: Run) -> list[Found]:
         own = [calls for key, calls in many.items() if key[:4] == name]
         calls = [call for bundle in own for call in bundle]
         saved = _blocked(run, calls) - sum(
-            max(_transfer(run, call) for call in bundle) for bundle in own
+            max(0, *(_transfer(run, call) for call in bundle)) for bundle in own
         )
         found.append((calls, 0.0, saved, ""))
     return found
@@ -376,12 +385,13 @@ def _padded_shards(run: Run) -> list[Found]:
             cells.setdefault(key, []).append((call, waste / call.payload_bytes))
     return [
         (
-            [call for call, _ in pairs],
-            sum(max(call.wire_bytes, 0) * part for call, part in pairs),
-            sum(_transfer(run, call) * part for call, part in pairs),
+            calls,
+            _wire(calls, parts),
+            _blocked(run, calls, parts),
             "",
         )
         for pairs in cells.values()
+        for calls, parts in [([call for call, _ in pairs], [part for _, part in pairs])]
     ]
 
 

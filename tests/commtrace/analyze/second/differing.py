@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from tests.commtrace.analyze.second.run import Run
 
 _SIZES = ("payload_bytes", "wire_bytes", "blocked_ns")
@@ -21,7 +23,8 @@ def diff(before: Run, after: Run) -> dict[tuple[str, ...], dict[str, Any]]:
         row: dict[str, Any] = {}
         for name in nothing:
             row[f"{name}_before"], row[f"{name}_after"] = old[name], new[name]
-            row[f"{name}_change"] = new[name] - old[name]
+            is_equal_part = _part(old, name) == pytest.approx(_part(new, name))
+            row[f"{name}_change"] = new[name] - old[name] if is_equal_part else math.nan
         changes = [row[f"{name}_change"] for name in ("calls", "payload_bytes", "wire_bytes")]
         moved = max(abs(change) for change in changes if not math.isnan(change))
         row["change"] = (
@@ -32,6 +35,13 @@ def diff(before: Run, after: Run) -> dict[tuple[str, ...], dict[str, Any]]:
         )  # fmt: skip
         found[place] = row
     return found
+
+
+def _part(cell: dict[str, float], name: str) -> float:
+    """Part of a place's calls of which a size or time is known."""
+    return (
+        cell.get(f"known {name}", 0.0) / cell["calls"] if cell["calls"] and name in _SIZES else 1.0
+    )
 
 
 def _by_place(run: Run, per_step: bool) -> dict[tuple[str, ...], dict[str, float]]:
@@ -54,4 +64,5 @@ def _by_place(run: Run, per_step: bool) -> dict[tuple[str, ...], dict[str, float
             value = getattr(call, name)
             if value >= 0:
                 cell[name] = (0.0 if math.isnan(cell[name]) else cell[name]) + value * share
+                cell[f"known {name}"] = cell.get(f"known {name}", 0.0) + share
     return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, NAMES, measures_of
-from tests.commtrace.analyze.second.run import Run, ratio
+from tests.commtrace.analyze.second.run import Run, known_ratio, ratio
 
 
 def _facts_of(run: Run, call: Any) -> dict[str, Any]:
@@ -46,9 +46,9 @@ def by_module(run: Run) -> list[dict[str, Any]]:
         below = [call for call in run.comm if _is_inside(call.module, path)]
         sums = ("num_calls", "payload_bytes", "wire_bytes", "time_ns", "blocked_ns", "share")
         known = {
-            name: 0.0 if name in sums and math.isnan(own[name]) else own[name]
+            name: 0.0 if name in sums and path not in calling else own[name]
             for name in NAMES
-            if name not in ("calls_per_step", "share_of_steps")
+            if name not in ("calls_per_step", "share_of_steps", "num_untimed")
         }
         found.append(
             {
@@ -84,26 +84,36 @@ def by_step(run: Run) -> list[dict[str, Any]]:
     return found
 
 
+def _known_sum(values: list[int]) -> int:
+    """Sum of the known values; -1 if there are values, but no known one."""
+    known = [value for value in values if value >= 0]
+    return sum(known) if known or not values else -1
+
+
 def by_rank(run: Run) -> list[dict[str, Any]]:
     """Each rank's own sums, and the waits that it causes in others."""
     found = []
-    pairs = [(call, wait) for call, wait in zip(run.comm, run.waits, strict=True) if wait]
+    run_pairs = list(zip(run.comm, run.waits, strict=True))
+    pairs = [(call, wait) for call, wait in run_pairs if wait]
     for rank, row in run.ranks.items():
         own = [call for call in run.comm if call.rank == rank]
         sums = {
-            name: sum(max(getattr(call, name), 0) for call in own)
+            name: _known_sum([getattr(call, name) for call in own])
             for name in ("payload_bytes", "wire_bytes", "blocked_ns")
         }
+        waits = [wait[0] if wait else -1 for call, wait in run_pairs if call.rank == rank]
+        caused = [wait for _, (wait, last) in pairs if last.rank == rank]
         together = [wait[1].rank == rank for call, wait in pairs
                     if call.rank == rank and call.kind in EVERYONE]  # fmt: skip
         found.append(
             {"rank": rank, "host": row.host, "num_calls": len(own)}
             | sums
             | {
-                "share": ratio(sums["blocked_ns"], row.end_ns - row.start_ns),
-                "wait_ns": sum(wait for call, (wait, _) in pairs if call.rank == rank),
-                "caused_wait_ns": sum(wait for _, (wait, last) in pairs if last.rank == rank),
-                "num_last": sum(together),
+                "num_untimed": sum(call.blocked_ns < 0 for call in own),
+                "share": known_ratio(sums["blocked_ns"], row.end_ns - row.start_ns),
+                "wait_ns": _known_sum(waits),
+                "caused_wait_ns": sum(caused) if caused else min(_known_sum(waits), 0),
+                "num_last": sum(together) if together or not own else -1,
                 "last_share": ratio(sum(together), len(together)),
             }
         )

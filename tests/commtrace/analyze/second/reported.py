@@ -27,7 +27,10 @@ def sizes(run: Run) -> list[dict[str, Any]]:
             "from_bytes": power,
             "num_calls": len(calls),
             "payload_bytes": sum(call.payload_bytes for call in calls),
-            "blocked_ns": sum(max(call.blocked_ns, 0) for call in calls),
+            "blocked_ns": sum(call.blocked_ns for call in calls if call.blocked_ns >= 0)
+            if any(call.blocked_ns >= 0 for call in calls)
+            else -1,
+            "num_untimed": sum(call.blocked_ns < 0 for call in calls),
         }
         for (kind, group, power), calls in cells.items()
     ]
@@ -79,6 +82,12 @@ def facts(run: Run) -> list[dict[str, Any]]:
     """Facts from the tables, and from the run's description."""
     ranks = run.ranks.values()
     begun, ended = min(r.start_ns for r in ranks), max(r.end_ns for r in ranks)
+    known = {
+        "sizes": [call.payload_bytes for call in run.comm],
+        "bytes sent": [call.wire_bytes for call in run.comm],
+        "ends": [call.complete_ns for call in run.comm],
+        "blocked times": [call.blocked_ns for call in run.comm],
+    }
     reported = {
         "ranks recorded": str(len(ranks)),
         "hosts": ", ".join(sorted({rank.host for rank in ranks})),
@@ -87,6 +96,11 @@ def facts(run: Run) -> list[dict[str, Any]]:
         "steps": str(len({step.step for step in run.steps})),
         "recorded time": text_of_duration(ended - begun),
         "communication calls": str(len(run.comm)),
+        **{
+            f"{name} known": f"of {sum(value >= 0 for value in values)} of {len(values)} calls"
+            for name, values in known.items()
+            if min(values) < 0
+        },
         "operators": str(run.trace.num_rows("ops")),
         "process groups": str(len(run.groups)),
         "calls dropped": str(sum(max(rank.num_dropped, 0) for rank in ranks)),

@@ -1,0 +1,166 @@
+"""Extent of the consistency check: the calls that were compared, and the reasons for the others.
+
+A call is *compared* if the trace has the calls of its peers, or shows that a peer did not make it.
+A call of a group of one rank has no peers; neither can it disagree with one. The result of the
+check refers to the compared calls only, so both are always shown together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.consistency.absences import absences
+from commtrace.analyze.consistency.coverage import PROFILER, Coverage, coverage
+from commtrace.analyze.consistency.disagreements import first_disagreements
+from commtrace.analyze.consistency.transfers import comparable_ends
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import is_transfer, partners
+from commtrace.importers.matching import STREAM
+from commtrace.units import counted
+
+COMPARED, ALONE = "", "in a group of one rank"
+UNNUMBERED = "without a number in the group"
+AFTER_LOSSES = "after calls that the trace has lost"
+UNRECORDED = "in a group whose other ranks left no recording"
+LOST = "in a group whose other ranks' calls the trace has lost"
+DISAGREED = "after the first disagreement in the group"
+AGREEING = "matched only because the ranks agree in number, kind, size and order of calls"
+NO_OTHER_END = "to or from a rank whose calls are unknown or may be lost"
+
+GOOD, BAD, NEUTRAL = "good", "bad", ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Extent of the check of a run.
+
+    Attributes:
+        num_calls: Number of calls in the trace.
+        num_compared: Number of calls that were compared.
+        num_alone: Number of calls of groups of one rank.
+        num_collectives: Number of compared collectives.
+        num_transfers: Number of compared sends and recvs.
+        not_compared: Number of the other calls, by reason.
+    """
+
+    num_calls: int
+    num_compared: int
+    num_alone: int
+    num_collectives: int
+    num_transfers: int
+    not_compared: Mapping[str, int]
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every call that has peers was compared."""
+        return not self.not_compared
+
+    def lines(self) -> list[str]:
+        """Return the extent in words: the compared calls, and the others by reason."""
+        parts = [
+            counted(num, noun)
+            for num, noun in (
+                (self.num_collectives, "collective"),
+                (self.num_transfers, "point-to-point call"),
+            )
+            if num
+        ]
+        others = [f"not compared: {counted(num, 'call')} {why}" for why, num in self.reasons()]
+        return [*([f"compared: {' and '.join(parts)}"] if parts else []), *others]
+
+    def reasons(self) -> list[tuple[str, int]]:
+        """Return the reasons for which calls were not compared, the most frequent first."""
+        return sorted(self.not_compared.items(), key=lambda item: (-item[1], item[0]))
+
+
+def compared(frames: Frames) -> Comparison:
+    """Return the extent of the check of a run."""
+    covered = coverage(frames)
+    status = _of_transfers(frames, covered)
+    collectives = _of_collectives(frames, covered)
+    status[collectives.index] = collectives
+    counts = status.value_counts().to_dict()
+    is_compared = status == COMPARED
+    numbered = covered.calls[is_compared[covered.calls.index]]
+    return Comparison(
+        num_calls=len(status),
+        num_compared=counts.pop(COMPARED, 0),
+        num_alone=counts.pop(ALONE, 0),
+        num_collectives=len(numbered[["group", "number"]].drop_duplicates()),
+        num_transfers=int((is_compared & is_transfer(frames)).sum()),
+        not_compared={str(why): int(num) for why, num in counts.items()},
+    )
+
+
+def _of_transfers(frames: Frames, covered: Coverage) -> pd.Series:
+    """Return the status of transfers, by row of table `comm`; that of collectives is unnumbered."""
+    comm, transfer = frames.comm, is_transfer(frames)
+    unknown = np.where(transfer, NO_OTHER_END, np.where(comm["seq"] < 0, UNNUMBERED, AFTER_LOSSES))
+    status = pd.Series(unknown, index=comm.index, dtype=object)
+    if transfer.any():
+        ends = comparable_ends(comm[transfer], covered)["row"]
+        if covered.imported_from:  # which may lack the other end, although there was one
+            ends = ends[partners(frames)[ends].to_numpy() >= 0]
+        status[ends] = COMPARED
+    return status
+
+
+def _of_collectives(frames: Frames, covered: Coverage) -> pd.Series:
+    """Return the status of the collectives with a number in their group."""
+    calls = covered.calls
+    name = calls["group"].astype(object)
+    size = name.map(frames.groups.drop_duplicates("name").set_index("name")["size"])
+    members = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
+    num_recorded = name.map(members.groupby("group").size()).fillna(0)
+    present = calls.groupby(["group", "number"], observed=True)["rank"].transform("nunique")
+    # From this number on, it is a problem of its own that a peer's call is not in the trace.
+    missed = {
+        each.group: each.number for each in absences(covered) if set(each.absent) - set(each.lost)
+    }
+    is_missed = calls["number"] >= name.map(missed).fillna(np.inf).astype("float64")
+    differing = {group: number for group, number in first_disagreements(covered).values()}
+    is_after = calls["number"] > name.map(differing).fillna(np.inf).astype("float64")
+    is_inferred = (covered.imported_from == PROFILER) & name.str.startswith(STREAM)
+    conditions = [
+        (size == 1, ALONE),
+        (is_after, DISAGREED),
+        (is_inferred & (present > 1), AGREEING),
+        ((present > 1) | is_missed, COMPARED),
+        (num_recorded <= 1, UNRECORDED),
+    ]
+    found = np.select(*map(list, zip(*conditions, strict=True)), default=LOST)
+    return pd.Series(found, index=calls.index, dtype=object)
+
+
+def result_of(frames: Frames, comparison: Comparison, num_faults: int) -> tuple[str, str]:
+    """Return the result of the check in a clause, with its mood: `GOOD`, `BAD` or `NEUTRAL`.
+
+    Without any compared call there is no result: the clause then says that nothing was compared.
+    """
+    subject = f"{counted(comparison.num_calls, 'call')} of {counted(frames.num_ranks, 'rank')}"
+    if num_faults:
+        return f"{counted(num_faults, 'fault')} in {subject}", BAD
+    if not comparison.num_compared:
+        return f"not compared: {_why_nothing(frames, comparison)}", NEUTRAL
+    if comparison.is_complete:
+        return f"no fault in {subject}", GOOD
+    part = f"{comparison.num_compared:,} of {counted(comparison.num_calls, 'call')}"
+    return f"no fault among the {part} that could be compared", NEUTRAL
+
+
+def _why_nothing(frames: Frames, comparison: Comparison) -> str:
+    world_size = max(int(frames.run.get("world_size", 1)), frames.num_ranks)
+    num_calling = frames.comm["rank"].nunique()
+    if not comparison.num_calls:
+        return "there is no call"
+    if world_size == 1:
+        return "a single rank has no peers"
+    if num_calling == 1:
+        return f"the calls of 1 of {world_size:,} ranks only"
+    if comparison.is_complete:
+        return f"{counted(comparison.num_alone, 'call')}, each {ALONE}"
+    return f"{counted(comparison.num_calls, 'call')} of {counted(num_calling, 'rank')}"

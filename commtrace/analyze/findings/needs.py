@@ -1,0 +1,210 @@
+"""Data that rules need, and sentences on those that a trace lacks.
+
+A rule lists its needs; it is evaluated only on a trace that has all of them. Otherwise, the first
+sentence of them is reported in its place, so that an empty result is not mistaken for a clean run.
+A trace without calls lacks nothing: there is nothing to find in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import counted_ns
+from commtrace.analyze.stragglers import delayed_calls
+from commtrace.tracefile import RECORDING, STEPS_FROM
+from commtrace.units import text_of_duration
+
+HALF = ("bfloat16", "float16")
+REDUCTIONS = ("all_reduce", "reduce_scatter")
+PASSES = ("forward", "backward", "recompute")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Data that a rule needs.
+
+    Attributes:
+        about: The data, in a few words.
+        lacks: Returns a sentence if a trace with calls lacks it; else "".
+    """
+
+    about: str
+    lacks: Callable[[Frames], str]
+
+
+def _lacks_steps(frames: Frames) -> str:
+    if len(frames.steps) or (frames.comm["step"] >= 0).any():
+        return ""
+    if "imported_from" in frames.run:
+        return "The trace has no steps."
+    return (
+        "No steps were marked or detected: no torch optimizer, profiler or LR scheduler stepped "
+        "while recording. Call step() on the recording at the end of each step."
+    )
+
+
+def _lacks_several_steps(frames: Frames) -> str:
+    if frames.run.get(STEPS_FROM) == RECORDING:
+        return (
+            "The recording counts as one step, since none was marked and no torch optimizer "
+            "stepped: repeated calls may belong to different steps of the program."
+        )
+    return _lacks_steps(frames)
+
+
+def _lacks_duration(frames: Frames) -> str:
+    return "" if counted_ns(frames) else "The duration of the run is unknown."
+
+
+def _lacks_layouts(frames: Frames) -> str:
+    if (frames.comm["source_spec"] != "").any():
+        return ""
+    return (
+        "No call has source and target layouts: only redistributions of dtensor_core and of "
+        "torch's DTensor announce them."
+    )
+
+
+def in_module(comm: pd.DataFrame) -> pd.Series:
+    """Return a mask of the calls made in a module; the root module has no path, but a class."""
+    return (comm["module"] != "") | (comm["module_class"] != "")
+
+
+def _lacks_modules(frames: Frames) -> str:
+    if in_module(frames.comm).any():
+        return ""
+    return "No call was made in a module, or modules were not tracked while recording."
+
+
+def _lacks_modules_of_passes(frames: Frames) -> str:
+    """Return a sentence if the source attributes no call of one of the passes to modules.
+
+    A recording attributes the calls of every pass; the stacks of a profile have the modules of the
+    forward pass only.
+    """
+    if lack := _lacks_modules(frames):
+        return lack
+    source = frames.run.get("imported_from")
+    passes = frames.comm["phase"].astype(object).where(frames.comm["phase"].isin(PASSES))
+    has_modules = in_module(frames.comm).groupby(passes).any()
+    without = [name for name in PASSES if not has_modules.get(name, True)]
+    if not source or not without:
+        return ""
+    return (
+        f"No call of the {' and '.join(without)} pass is in a module: {source} does not state "
+        "to which modules they belong."
+    )
+
+
+def _lacks_sizes(frames: Frames) -> str:
+    if (frames.comm["payload_bytes"] >= 0).any():
+        return ""
+    return "The message size is unknown for all calls."
+
+
+def _lacks_groups(frames: Frames) -> str:
+    return "" if (frames.comm["group"] != "").any() else "The process group of no call is known."
+
+
+def _lacks_half(frames: Frames) -> str:
+    if frames.comm["dtype"].isin(HALF).any():
+        return ""
+    return (
+        "No call carries a 16-bit type. The trace has the types of messages, not of computations, "
+        "so it is unknown whether float32 is wider than the type of the computation."
+    )
+
+
+def _lacks_contents(frames: Frames) -> str:
+    source = frames.run.get("imported_from")
+    if not source or (frames.comm["carries"] != "").any():
+        return ""
+    return f"The trace does not state what calls carry: {source} has no such information."
+
+
+def _lacks_logs(frames: Frames) -> str:
+    """Return a sentence if DistributedDataParallel has not logged whether parameters are unused."""
+    flags = frames.comm[frames.comm["carries"] == "flags"]
+    if flags.empty or (flags["reason"] != "").any():
+        return ""
+    return (
+        "The flags do not state whether parameters were unused: DistributedDataParallel had not "
+        "logged it."
+    )
+
+
+def _lacks_identity(frames: Frames) -> str:
+    """Return a sentence if no gather identifies its input, by tensor or parameters; else ""."""
+    gathers = frames.comm[frames.comm["kind"] == "all_gather"]
+    if gathers.empty or (gathers["sent_id"] >= 0).any():
+        return ""
+    if (gathers["parameters"] != "").any():
+        return _lacks_steps(frames)
+    return (
+        'No all-gather identifies its tensors (recorded with detail="op") or its parameters '
+        "(recorded for FSDP), so repeated all-gathers are found by layouts only (rule ping_pong)."
+    )
+
+
+def _lacks_gradients(frames: Frames) -> str:
+    comm = frames.comm
+    reduces = comm["kind"].isin(REDUCTIONS)
+    named = reduces & (comm["carries"] == "gradients") & (comm["parameters"] != "")
+    if not reduces.any() or named.any():
+        return _lacks_several_steps(frames) if reduces.any() else ""
+    return (
+        "No reduction names the parameters of its gradients (those of DistributedDataParallel and "
+        "FSDP do), so repeated reductions cannot be identified."
+    )
+
+
+def _lacks_waits(frames: Frames) -> str:
+    if (arrivals(frames)["wait_ns"] >= 0).any():
+        return ""
+    if not (frames.comm["blocked_ns"] >= 0).any():
+        return "The blocked time of no call is known, so stragglers are unknown."
+    return "No collective could be matched across its ranks, so stragglers are unknown."
+
+
+def clock_error_ns(frames: Frames) -> int:
+    """Return the largest error by which times of two ranks can be misaligned; -1 without bound."""
+    of_hosts = frames.ranks.groupby("host", observed=True)["clock_error_ns"].agg(["min", "max"])
+    if frames.run.get("clock", "one clock") == "one clock" or len(of_hosts) < 2:
+        return 0
+    if (of_hosts["min"] < 0).any():
+        return -1
+    return int(of_hosts["max"].nlargest(2).sum())
+
+
+def _lacks_alignment(frames: Frames) -> str:
+    error = clock_error_ns(frames)
+    if error < 0:
+        return "The clocks of the hosts could not be aligned, so delays between them are unknown."
+    delays = delayed_calls(frames)["delay_ns"]
+    if not error or delays.empty or delays.max() > error:
+        return ""
+    return (
+        f"All delays are within the error of the alignment of clocks, {text_of_duration(error)}, "
+        "so stragglers are unknown."
+    )
+
+
+STEPS = Need("steps", _lacks_steps)
+DURATION = Need("the duration of the steps or of the run", _lacks_duration)
+LAYOUTS = Need("source and target layouts of calls", _lacks_layouts)
+MODULES = Need("modules of calls", _lacks_modules)
+MODULES_OF_PASSES = Need("modules of calls in each pass", _lacks_modules_of_passes)
+SIZES = Need("message sizes", _lacks_sizes)
+PROCESS_GROUPS = Need("process groups of calls", _lacks_groups)
+HALF_TYPES = Need("messages of a 16-bit type", _lacks_half)
+CONTENTS = Need("what calls carry", _lacks_contents)
+LOGS = Need("what DistributedDataParallel logs of unused parameters", _lacks_logs)
+IDENTITY = Need("the tensors or, by step, the parameters of all-gathers", _lacks_identity)
+GRADIENTS = Need("the parameters of reduced gradients, by step", _lacks_gradients)
+WAITS = Need("times of calls of all members of their groups", _lacks_waits)
+ALIGNMENT = Need("clocks that are aligned more exactly than delays last", _lacks_alignment)

@@ -1,0 +1,116 @@
+"""Sums over calls of which some values are unknown: known, unknown, or known for a part.
+
+An unknown value is negative. A sum of unknown values only is unknown, never 0; without any call it
+is 0. A sum of which a part is known stays a number, shown beside the calls that it covers:
+
+    values      sum        note
+    5, 7        12
+    5, -1       5          known for 1 of 2 calls
+    -1, -1      unknown    not known for 2 of 2 calls
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze.analysis import addable
+from commtrace.analyze.frame import Frames
+from commtrace.units import counted, known_note, text_of_value
+
+NOT_KNOWN = -1
+"""Value of an unknown sum in a column of integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSum:
+    """Sum over calls whose values may be unknown.
+
+    Attributes:
+        total: Sum of the known values; nan if there are calls, but none with a known value.
+        num_known: Number of calls with a known value.
+        num_calls: Number of calls.
+    """
+
+    total: float
+    num_known: int
+    num_calls: int
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if there are calls, but none with a known value."""
+        return math.isnan(self.total)
+
+    @property
+    def note(self) -> str:
+        """Number of calls that the sum covers, in words; empty if it covers all."""
+        return known_note(self.num_known, self.num_calls)
+
+    def text(self, unit: str) -> str:
+        """Format the sum with its note: `1.2 ms, known for 40 of 64 calls`."""
+        if self.is_unknown:
+            return self.note
+        return ", ".join(filter(None, (text_of_value(self.total, unit), self.note)))
+
+
+def partial_sum(values: pd.Series) -> PartialSum:
+    """Return the sum of the values of calls; negative ones are unknown."""
+    known = values[values >= 0]
+    total = float(addable(known).sum()) if len(known) or not len(values) else math.nan
+    return PartialSum(total, len(known), len(values))
+
+
+def known_sums(values: pd.Series, by: Any, index: pd.Index | None = None) -> pd.Series:
+    """Return the sum of the known values for each key; -1 where a key has unknown values only.
+
+    Args:
+        values: Values of calls; negative ones are unknown.
+        by: Keys of the calls, as for `groupby`.
+        index: Keys of the result; one without any call has the sum 0.
+    """
+    is_known = values >= 0
+    sums = addable(values.where(is_known, 0)).groupby(by, observed=True).sum()
+    sums = sums.where(is_known.groupby(by, observed=True).any(), NOT_KNOWN)
+    return sums if index is None else sums.reindex(index, fill_value=0)
+
+
+def num_unknown(values: pd.Series, by: Any, index: pd.Index | None = None) -> pd.Series:
+    """Return the number of unknown values for each key; see `known_sums`."""
+    counts = (values < 0).astype("int64").groupby(by, observed=True).sum()
+    return counts if index is None else counts.reindex(index, fill_value=0)
+
+
+def why_incomplete(frames: Frames) -> Sequence[str]:
+    """Return the reasons for which calls of the program may be missing; none for a whole recording.
+
+    A trace without calls proves that the program made none only if it is a whole recording.
+    """
+    run, ranks = frames.run, frames.ranks
+    num_missing = max(int(run.get("world_size", 0)), len(ranks)) - len(ranks)
+    num_open = int((~ranks["complete"]).sum())
+    num_dropped = int(ranks["num_dropped"].clip(lower=0).sum())
+    source = run.get("imported_from")
+    reasons = (
+        (bool(run.get("part")), "only a part of the run is shown"),
+        (not len(ranks), "no rank was recorded"),
+        (
+            len(ranks) > 0 and num_missing > 0,
+            f"{num_missing:,} of {counted(num_missing + len(ranks), 'rank')} left no recording",
+        ),
+        (
+            not source and num_open > 0,
+            f"{counted(num_open, 'rank')} did not close the recording",
+        ),
+        (num_dropped > 0, f"{counted(num_dropped, 'call')} were dropped"),
+        (
+            bool(source),
+            f"{source} may have recorded a part of the run"
+            if len(frames.comm)
+            else f"the files imported from {source} contain no calls",
+        ),
+    )
+    return [text for holds, text in reasons if holds]

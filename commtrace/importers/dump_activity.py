@@ -1,0 +1,72 @@
+"""Dumps that do not list all calls of their ring buffer: those in flight alone, or none.
+
+A rank without a call in such a dump may have made it, so that it cannot be blamed. `pg_status` has
+the number of the last call of each group, which decides it for the default group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from commtrace.importers.dump_entries import Dump
+from commtrace.importers.recorded import RankRecord, members_of
+
+_DEFAULT = "default_pg"
+_DEFAULT_ID = 0
+
+
+def list_calls_in_flight(dumps: Sequence[Dump]) -> bool:
+    """Return whether dumps list only calls that had not ended when they were written.
+
+    No call has ended then, although calls are left out between the others or before them. gloo
+    never knows that a call has ended.
+    """
+    has_gap = False
+    for dump in dumps:
+        is_of_torchcomms = dump.is_of_torchcomms
+        for place, entry in enumerate(dump.entries):
+            if entry.complete_ns >= 0 or (is_of_torchcomms and entry.is_retired):
+                return False
+            if entry.backend == "gloo" and not is_of_torchcomms:
+                return False
+            has_gap = has_gap or entry.number != place
+    return has_gap
+
+
+def partial_ranks(
+    dumps: Sequence[Dump], records: Sequence[RankRecord], *, in_flight_only: bool
+) -> list[int]:
+    """Return the ranks whose dumps do not list all calls of their ring buffer."""
+    return [
+        record.rank
+        for dump, record in zip(dumps, records, strict=True)
+        if in_flight_only or (not dump.entries and dump.last_enqueued)
+    ]
+
+
+def unsure_ranks(
+    dumps: Sequence[Dump], records: Sequence[RankRecord], partial: Sequence[int]
+) -> list[int]:
+    """Return those of `partial` that may have made a call which only others list."""
+    first: dict[str, int] = {}
+    for record in records:
+        for call in record.comm:
+            if call.seq >= 0:
+                first[call.group] = min(call.seq, first.get(call.group, call.seq))
+    return [
+        record.rank
+        for dump, record in zip(dumps, records, strict=True)
+        if record.rank in partial and _is_unsure(dump, record, first)
+    ]
+
+
+def _is_unsure(dump: Dump, record: RankRecord, first: Mapping[str, int]) -> bool:
+    listed = {call.group for call in record.comm if call.seq >= 0}
+    for name in first.keys() - listed:
+        row = record.groups.get(name)
+        if row is None or record.rank not in members_of(row):
+            continue
+        is_default = row.description == _DEFAULT
+        if not is_default or dump.last_enqueued.get(_DEFAULT_ID) != first[name]:
+            return True
+    return False
