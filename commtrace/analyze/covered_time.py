@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.intervals import NOTHING, Covered
+from commtrace.analyze.covered import NOTHING, Covered
 
 
 class CoveredTime:
