@@ -4,6 +4,8 @@
     detail = "collective"                 # default detail: "op" or "collective"
     libraries = ["my_trainer"]            # packages whose lines are not the user's own
     own_packages = ["my_model"]           # installed packages whose lines are
+    link = "400 Gbit/s"                   # speed of a rank's link, or a table of speeds by mesh
+                                          # axis or group: link = {tp = "450 GB/s", "*" = "50 GB/s"}
 
     [tool.commtrace.thresholds]           # of findings, see THRESHOLDS
     small_bytes = 16_000
@@ -36,7 +38,8 @@ from types import MappingProxyType
 from typing import Any
 
 from commtrace.collective_table import KINDS
-from commtrace.errors import SettingsError, unknown_name
+from commtrace.errors import SettingsError, UsageError, unknown_name
+from commtrace.units import bytes_per_s_of_text
 
 tomllib: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 FILE = "pyproject.toml"
@@ -99,6 +102,8 @@ FORMER_THRESHOLDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Names of thresholds in earlier versions, still accepted in settings."""
+EVERY_LINK = "*"
+"""Name of the link of all groups that have none of their own."""
 MOST_THRESHOLD = 1e18
 """No size, time or share is larger, and products with it are finite."""
 
@@ -127,6 +132,7 @@ class Settings:
         detail: empty if not set.
         thresholds: those that are set.
         kernels: kinds of communication by regular expressions of kernel names.
+        link: speeds of links in bytes/s by mesh axis or group; `*` stands for all others.
     """
 
     path: Path | None = None
@@ -135,11 +141,17 @@ class Settings:
     own_packages: tuple[str, ...] = ()
     thresholds: Mapping[str, float] = field(default_factory=dict)
     kernels: Mapping[str, str] = field(default_factory=dict)
+    link: Mapping[str, float] = field(default_factory=dict)
     muted: tuple[Muted, ...] = ()
 
     def threshold(self, name: str) -> float:
         """Return the value of a threshold."""
         return self.thresholds.get(name, THRESHOLDS[name].default)
+
+    def link_bytes_per_s(self, group: str, mesh_axis: str) -> float:
+        """Return the speed of the link that a group uses; nan if it is not set."""
+        names = (group, mesh_axis, EVERY_LINK)
+        return next((self.link[name] for name in names if name in self.link), float("nan"))
 
 
 DEFAULTS = Settings()
@@ -189,6 +201,7 @@ def _read(path: Path, state: tuple[int, int]) -> Settings:
         "own_packages": _names,
         "thresholds": _thresholds,
         "kernels": _kernels,
+        "link": _link,
         "muted": _all_muted,
     }
     known = _known(path, TABLE, _table(path, table, TABLE), reads)
@@ -273,6 +286,47 @@ def _kernels(path: Path, place: str, value: Any) -> Mapping[str, str]:
             expected = f"one of {', '.join(KINDS)}"
             raise _refused(path, f'{place}."{pattern}"', kind, expected)
     return MappingProxyType(dict(table))
+
+
+def _link(path: Path, place: str, value: Any) -> Mapping[str, float]:
+    table = value if isinstance(value, dict) else {EVERY_LINK: value}
+    for name, text in table.items():
+        if _speed(text) is None:
+            each = place if table is not value else f'{place}."{name}"'
+            raise _refused(path, each, text, _A_SPEED)
+    return speeds_of_links(table)
+
+
+_A_SPEED = 'a speed with its unit, such as "400 Gbit/s" or "50 GB/s"'
+
+
+def _speed(text: Any) -> float | None:
+    found = bytes_per_s_of_text(text) if isinstance(text, str) else None
+    return found if found is not None and 0 < found <= MOST_THRESHOLD else None
+
+
+def speeds_of_links(link: str | Mapping[str, str]) -> Mapping[str, float]:
+    """Return the speeds of links in bytes/s, by mesh axis or group; `*` stands for all others.
+
+    Args:
+        link: The speed of all links, such as `400 Gbit/s`, or speeds by mesh axis or group.
+
+    Raises:
+        UsageError: It is not a speed.
+    """
+    texts = link if isinstance(link, Mapping) else {EVERY_LINK: link}
+    found = {}
+    for name, text in texts.items():
+        speed = _speed(text)
+        if speed is None:
+            raise UsageError(
+                "cannot use the speed of a link",
+                found=repr(text)[:200],
+                why=f"it is {_A_SPEED}",
+                attempt="400 Gbit/s, or dp=400 Gbit/s for the groups of mesh axis dp",
+            )
+        found[name] = speed
+    return MappingProxyType(found)
 
 
 def _all_muted(path: Path, place: str, value: Any) -> tuple[Muted, ...]:

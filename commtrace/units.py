@@ -45,6 +45,25 @@ def bytes_of_text(text: str) -> int | None:
     return round(Fraction(match[1].replace("_", "")) * base ** " kmgt".index(match[2] or " "))
 
 
+_SPEED = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([kKmMgGtT]?)(i?)(?:(bit|b)|B)(?:/s|ps)")
+
+
+def bytes_per_s_of_text(text: str) -> float | None:
+    """Parse the speed of a link, in bits or bytes per second; None if it is not one.
+
+    `b` is a bit and `B` a byte; `G` is 10**9 and `Gi` is 2**30.
+
+    >>> bytes_per_s_of_text("400 Gbit/s"), bytes_per_s_of_text("50 GB/s")
+    (50000000000.0, 50000000000.0)
+    """
+    match = _SPEED.fullmatch(text.strip())
+    if match is None or (match[3] and not match[2]):
+        return None
+    base = 1024 if match[3] else 1000
+    per_s = Fraction(match[1]) * base ** " kmgt".index(match[2].lower() or " ")
+    return float(per_s / 8 if match[4] else per_s)
+
+
 def text_of_duration(duration_ns: float) -> str:
     """Format a duration: `2.5 ms`.
 

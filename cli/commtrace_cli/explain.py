@@ -271,6 +271,8 @@ def _peers(story: Story) -> Iterable[Text]:
         )
     elif last.after_ns == 0:
         yield Text("all arrived at once")
+    if story.lateness is not None:
+        yield Text(story.lateness.sentence())
 
 
 _OF_PEERS = ("arrived", "blocked", "waited", "transfer")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from commtrace.schema import FORMAT_VERSION
-from commtrace.settings import THRESHOLDS, Settings, settings_of
-from commtrace.units import known_note, text_of_bytes, text_of_duration
+from commtrace.settings import EVERY_LINK, THRESHOLDS, Settings, settings_of
+from commtrace.units import known_note, text_of_bytes, text_of_duration, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
 from commtrace_cli.terminal import Text, data_console, finish, working
@@ -110,6 +110,9 @@ def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:
         yield "", Text(f"threshold {name} {value:g}, by default {THRESHOLDS[name].default:g}")
     for pattern, kind in settings.kernels.items():
         yield "", Text(f"kernels named {pattern} are {kind}")
+    for name, speed in settings.link.items():
+        of_groups = "" if name == EVERY_LINK else f" of {name}"
+        yield "", Text(f"link{of_groups} {text_of_value(speed, 'bytes/s')}")
     for each in settings.muted:
         places = {"module": each.module, "source": each.source}
         where = "".join(f", {name} {text}" for name, text in places.items() if text != "*")

@@ -302,6 +302,17 @@ ChosenRanks = Annotated[
         "--ranks", metavar="RANKS", help="Only these ranks: `0,1` or `0-3,8`.", show_default=False
     ),
 ]
+Link = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--link",
+        metavar="SPEED",
+        help="Speed of a rank's link, `400 Gbit/s` or `50 GB/s`, to compare busbw with; "
+        "`dp=400 Gbit/s` for the groups of a mesh axis, or for a group. May be repeated. By "
+        "default that of the settings, else the best busbw of the run.",
+        show_default=False,
+    ),
+]
 FlameWidth = Annotated[
     Width,
     typer.Option(

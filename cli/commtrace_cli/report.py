@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from commtrace.settings import EVERY_LINK, speeds_of_links
 from commtrace_cli import options
 from commtrace_cli.loading import load_events
 from commtrace_cli.terminal import check_output, finish, working
@@ -15,7 +16,22 @@ Examples:
 - `commtrace report run.json -o report.html`
 - `commtrace report run.json --steps 3:5 -o steps.html`
 - `commtrace report run.json --window 1.5s:2s -o half_a_second.html`
+- `commtrace report run.json --link '400 Gbit/s' --link 'tp=450 GB/s'`
 """
+
+
+def link_of(texts: list[str] | None) -> dict[str, str] | None:
+    """Return the speeds of links by mesh axis or group, checked.
+
+    >>> link_of(["400 Gbit/s", "tp=450 GB/s"])
+    {'*': '400 Gbit/s', 'tp': '450 GB/s'}
+    """
+    if not texts:
+        return None
+    parts = [text.rpartition("=") for text in texts]
+    found = {name.strip() or EVERY_LINK: speed.strip() for name, _, speed in parts}
+    speeds_of_links(found)
+    return found
 
 
 def report(
@@ -24,6 +40,7 @@ def report(
     force: options.Force = False,
     window: options.Window = None,
     steps: options.Steps = None,
+    link: options.Link = None,
 ) -> None:
     """Write an HTML page with the findings, flame graph, timeline and tables of a run.
 
@@ -31,13 +48,14 @@ def report(
     to operator to collective, a timeline of every rank that zooms to single calls, patterns over
     steps, ranks and sizes, and tables to sort and search.
 
-    With a window or steps, the page covers that part of the run.
+    With a window or steps, the page covers that part of the run. Bandwidths are compared with the
+    speed of the link, if it is given.
     """
     check_output(output, force=force, read=[trace])
-    window_ns, numbers = window_of(window), steps_of(steps)
+    window_ns, numbers, speeds = window_of(window), steps_of(steps), link_of(link)
     frames = load_events(trace)
     with working(f"drawing {output}"):
         from commtrace.report import write_report
 
-        write_report(frames, output, window_ns=window_ns, steps=numbers)
+        write_report(frames, output, window_ns=window_ns, steps=numbers, link=speeds)
     finish([output], then=["python", "-m", "webbrowser", output])

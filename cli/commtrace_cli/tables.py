@@ -42,6 +42,9 @@ FIRST_MEASURES = ("blocked_ns", "wire_bytes", "share_of_steps", "share", "calls_
 
 _UNITS_OF_MEASURES = ("ns", "bytes", "1")
 
+_SUFFIXES = ("_bytes_per_s", "_ns", "_bytes")
+"""Units at the end of names, which headings leave out, since each value has its unit."""
+
 MEANS_OVER_RANKS = ("num_calls", "own_num_calls", UNTIMED)
 """Counts that are means over ranks where their column has fractions."""
 
@@ -117,7 +120,8 @@ def plain_table(
             values = (values - start_ns).where(values >= 0, math.nan)
         elif column.type is int and column.name not in MAY_BE_NEGATIVE:
             values = values.where(values >= 0, math.nan)
-        headings[column.name] = column.name.removesuffix("_ns").removesuffix("_bytes")
+        unit = next((each for each in _SUFFIXES if column.name.endswith(each)), "")
+        headings[column.name] = column.name.removesuffix(unit)
         is_change = column.name.endswith("_change")
         texts[column.name] = [
             f"{'+' if is_change and value > 0 else ''}{_text(column, value, num_ranks)}"

@@ -66,8 +66,12 @@ def has_known_end(comm: pd.DataFrame) -> pd.Series:
 
 
 @cached_per_run
-def arrivals(frames: Frames) -> pd.DataFrame:
-    """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
+def last_arrivals(frames: Frames) -> pd.DataFrame:
+    """Return `arrival` and `last_rank` of the last member that each call needs, if it is known.
+
+    The arrival is in ns since the start of the run, and nan if it is unknown; the rank is then -1.
+    Unlike those of `arrivals`, they do not depend on the blocked time.
+    """
     comm, base = frames.comm, frames.start_ns
     calls = pd.DataFrame(
         {
@@ -104,14 +108,30 @@ def arrivals(frames: Frames) -> pd.DataFrame:
         arrival = arrival.mask(transfer, other.clip(lower=calls["issue"]))
         matched = matched.mask(transfer, has_partner)
         last_rank = last_rank.mask(transfer, comm["peer"])
-    known = matched & arrival.notna() & (comm["blocked_ns"] >= 0)
-    wait = _blocked_before(frames, calls["issue"], arrival)
+    known = matched & arrival.notna()
+    last_rank = last_rank.where(arrival > calls["issue"], calls["rank"])
+    return pd.DataFrame(
+        {
+            "arrival": arrival.where(known),
+            "last_rank": last_rank.where(known, -1).astype("int64"),
+        }
+    )
+
+
+@cached_per_run
+def arrivals(frames: Frames) -> pd.DataFrame:
+    """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
+    comm, base = frames.comm, frames.start_ns
+    last = last_arrivals(frames)
+    arrival = last["arrival"]
+    known = arrival.notna() & (comm["blocked_ns"] >= 0)
+    wait = _blocked_before(frames, comm["issue_ns"] - base, arrival)
     columns = {
         # The base is added to integers, since floats of Unix times are not exact.
         "arrival_ns": arrival.where(known, 0).astype("int64") + base,
         "wait_ns": wait,
         "transfer_ns": comm["blocked_ns"] - wait,
-        "last_rank": last_rank.where(arrival > calls["issue"], calls["rank"]),
+        "last_rank": last["last_rank"],
     }
     return pd.DataFrame(
         {"rank": comm["rank"], "id": comm["id"]}

@@ -5,16 +5,20 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis
+from commtrace.analyze.bandwidth import BUSBW_AFTER_ARRIVAL, busbw_after_arrival
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import MEASURES, SHOWN_MEASURES, table_by
 from commtrace.schema import Column
 
-COLUMNS = (Column("kind", str, "", "all_reduce, all_gather, ..."), *MEASURES)
+_MEASURED = (Column("kind", str, "", "all_reduce, all_gather, ..."), *MEASURES)
+COLUMNS = (*_MEASURED, BUSBW_AFTER_ARRIVAL)
 
 
 def by_kind(frames: Frames) -> pd.DataFrame:
     """Return one row per kind, the longest blocked time first."""
-    return table_by(frames, COLUMNS)
+    table = table_by(frames, _MEASURED)
+    speeds = busbw_after_arrival(frames, "kind")
+    return table.assign(**{BUSBW_AFTER_ARRIVAL.name: table["kind"].map(speeds).astype("float64")})
 
 
 BY_KIND = Analysis(

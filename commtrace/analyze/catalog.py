@@ -5,6 +5,7 @@ from __future__ import annotations
 from commtrace.analyze.activity import ACTIVITY
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.balance import BALANCE
+from commtrace.analyze.bandwidth import BANDWIDTH
 from commtrace.analyze.by_kind import BY_KIND
 from commtrace.analyze.by_module import BY_MODULE
 from commtrace.analyze.by_op import BY_OP
@@ -21,6 +22,7 @@ from commtrace.analyze.overlap import OVERLAP
 from commtrace.analyze.rank_waits import RANK_WAITS
 from commtrace.analyze.sizes import SIZES
 from commtrace.analyze.skew import SKEW
+from commtrace.analyze.start_skew import START_SKEW
 from commtrace.analyze.stragglers import STRAGGLERS
 from commtrace.analyze.wait_states import WAIT_STATES
 
@@ -28,7 +30,8 @@ CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
         *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
-        *(OVERLAP, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, BALANCE, SIZES, MATRIX),
+        *(OVERLAP, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
+        *(SIZES, BANDWIDTH, MATRIX),
         *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }

@@ -11,7 +11,7 @@ A lone surrogate, which can be written neither to a file nor to a terminal, beco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pandas as pd
 
 from commtrace.escaping import encodable
 from commtrace.schema import TABLES, Column
-from commtrace.settings import DEFAULTS, Settings
+from commtrace.settings import DEFAULTS, Settings, speeds_of_links
 from commtrace.tracefile import StringColumn, Trace, read_trace
 
 DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "category"}
@@ -34,8 +34,8 @@ class Frames:
     Attributes:
         run: Facts about the run, by name.
         path: File that the trace was read from, if any.
-        settings: Settings of the project in which the run is analysed: thresholds of findings, and
-            the findings that are muted.
+        settings: Settings of the project in which the run is analysed: thresholds of findings, the
+            findings that are muted, and speeds of links.
 
     The other attributes are the tables of the schema.
     """
@@ -50,6 +50,19 @@ class Frames:
     sources: pd.DataFrame
     path: Path | None = None
     settings: Settings = DEFAULTS
+
+    def with_link(self, link: str | Mapping[str, str] | None) -> Frames:
+        """Return the run with other speeds of links in its settings, if some are given.
+
+        Args:
+            link: The speed of all links, such as `400 Gbit/s`, or speeds by mesh axis or group.
+
+        Raises:
+            UsageError: It is not a speed.
+        """
+        if link is None:
+            return self
+        return replace(self, settings=replace(self.settings, link=speeds_of_links(link)))
 
     @property
     def num_ranks(self) -> int:

@@ -148,7 +148,7 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
             "blocked_in_steps": _known(comm["blocked_ns"]).where(comm["step"] >= 0),
             "elapsed_ns": elapsed,
             "elapsed_payload": payload.where(elapsed.notna()),
-            "elapsed_bus_bytes": (payload * _bus_factor(frames)).where(elapsed.notna()),
+            "elapsed_bus_bytes": (payload * busbw_factors(frames)).where(elapsed.notna()),
         },
         index=comm.index,
     )
@@ -217,7 +217,7 @@ def _known(column: pd.Series) -> pd.Series:
     return column.astype("float64").where(column >= 0)
 
 
-def _bus_factor(frames: Frames) -> pd.Series:
+def busbw_factors(frames: Frames) -> pd.Series:
     """Return the busbw factor of each call; nan if the kind or the group is unknown."""
     kind, group = (frames.comm[name].astype("category").cat for name in ("kind", "group"))
     sizes = frames.groups.drop_duplicates("name").set_index("name")["size"]

@@ -312,9 +312,13 @@ _STEP_ENDS = {
     "scheduler": "a step ends when step() of the LR scheduler returns",
     RECORDING: "the recording counts as one step",
 }
-_OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
+_OF_TIMES = (
+    *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),
+    "bandwidth",
+)
 _OF_WAITS = (
-    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "stragglers", "activity"),
+    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "start_skew", "stragglers"),
+    *("activity", "bandwidth"),
 )
 _OF_MEASURES = (
     *("by_kind", "by_module", "by_op", "by_group", "by_axis", "by_source", "by_region"),
@@ -345,7 +349,8 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
 MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (_OF_TIMES, _lacking("issue_ns", "The time of issue")),
     (("by_source",), _lacking("source_file", "The source line")),
-    (("sizes", "findings"), _lacking("payload_bytes", "The message size")),
+    (("sizes", "findings", "bandwidth"), _lacking("payload_bytes", "The message size")),
+    (("bandwidth",), _lacking("complete_ns", "The time of completion")),
     (
         ("by_region",),
         _none_of("region", "No regions were marked: rec.region(name) labels calls."),
@@ -354,7 +359,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_group",), _lacking("group", "The process group")),
     (_OF_WAITS, _unmatched),
     (("matrix",), _no_routes),
-    (("skew",), _only_transfers),
+    (("skew", "start_skew"), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),
     (("findings",), _unanswered_rules),
     (("findings",), _muted_findings),

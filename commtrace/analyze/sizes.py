@@ -39,7 +39,7 @@ def sizes(frames: Frames) -> pd.DataFrame:
     payload = comm["payload_bytes"]
     parts = pd.DataFrame(
         {
-            "from_bytes": _power_below(payload.to_numpy()),
+            "from_bytes": power_below(payload.to_numpy()),
             "num_calls": 1,
             "payload_bytes": addable(payload),
         }
@@ -54,7 +54,7 @@ def sizes(frames: Frames) -> pd.DataFrame:
     return table.sort_values(["kind", "group", "from_bytes"]).reset_index(drop=True)
 
 
-def _power_below(payload: np.ndarray) -> np.ndarray:
+def power_below(payload: np.ndarray) -> np.ndarray:
     """Return the largest power of two not above each size; 0 for 0."""
     _, exponent = np.frexp(payload.astype("float64"))  # rounded, perhaps up to the next power
     power = np.int64(1) << np.clip(exponent - 1, 0, 62).astype("int64")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
-from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.collectives import collectives
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import is_transfer, mesh_axes, numbers
+from commtrace.analyze.matching import mesh_axes
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -27,7 +27,7 @@ COLUMNS = (
         title="Mean skew",
     ),
     Column("max_skew_ns", int, "ns", "longest such time", title="Longest skew"),
-    Column("wait_ns", int, "ns", "total wait of all members", title="Waited"),
+    Column("wait_ns", int, "ns", "total wait of all members; -1 unknown", title="Waited"),
     Column("transfer_ns", int, "ns", "blocked time of all members after that", title="Transferred"),
     Column("last_rank", int, "", "rank that arrived last most often; the lowest in a tie"),
     Column(
@@ -44,34 +44,21 @@ _BY = ["group", "kind"]
 
 def skew(frames: Frames) -> pd.DataFrame:
     """Return one row per group and kind, the longest total wait first."""
-    comm, arrived = frames.comm, arrivals(frames)
-    calls = pd.DataFrame(
-        {
-            "group": comm["group"].astype(object),
-            "kind": comm["kind"].astype(object),
-            "number": numbers(frames),
-            "rank": comm["rank"],
-            "issue": comm["issue_ns"],
-            "wait": addable(arrived["wait_ns"]),
-            "transfer": addable(arrived["transfer_ns"]),
-        }
-    )[(arrived["wait_ns"] >= 0) & ~is_transfer(frames)]
-    ordered = calls.sort_values(["issue", "rank"], ascending=[False, True])
-    each = ordered.groupby([*_BY, "number"], sort=False).agg(
-        last=("rank", "first"),
-        latest=("issue", "max"),
-        earliest=("issue", "min"),
-        wait=("wait", "sum"),
-        transfer=("transfer", "sum"),
+    each = collectives(frames)
+    each = each.assign(
+        **{name: frames.comm[name].cat.categories.to_numpy()[each[name]] for name in _BY},
+        is_known=each["wait_ns"] >= 0,
+        wait_ns=addable(each["wait_ns"].clip(lower=0)),
+        transfer_ns=addable(each["transfer_ns"].clip(lower=0)),
     )
-    each["skew"] = each["latest"] - each["earliest"]
-    table = each.groupby(_BY).agg(
-        num_collectives=("skew", "size"),
-        mean_skew_ns=("skew", "mean"),
-        max_skew_ns=("skew", "max"),
-        wait_ns=("wait", "sum"),
-        transfer_ns=("transfer", "sum"),
+    of_group = each.groupby(_BY)
+    table = of_group.agg(
+        num_collectives=("skew_ns", "size"),
+        mean_skew_ns=("skew_ns", "mean"),
+        max_skew_ns=("skew_ns", "max"),
     )
+    for name in ("wait_ns", "transfer_ns"):
+        table[name] = of_group[name].sum().where(of_group["is_known"].any(), -1)
     late = each.groupby([*_BY, "last"]).size().rename("times").reset_index("last")
     last = late.sort_values(["times", "last"], ascending=[False, True]).groupby(_BY).first()
     table["last_rank"] = last["last"]

@@ -12,10 +12,12 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
-from commtrace.analyze.arrivals import arrivals, end_ns
+from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.lateness import lateness, main_reasons
 from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
+from commtrace.analyze.time_before import previous_end
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -48,6 +50,19 @@ COLUMNS = (
         "mean time since the preceding calls of the others",
         title="Others' work",
     ),
+    Column(
+        "reason",
+        str,
+        "",
+        "reason of most of the delay, as in `start_skew`; empty if unknown",
+    ),
+    Column(
+        "excess_ns",
+        float,
+        "ns",
+        "time that it spent on that beyond the median of the other members; total",
+        title="Longer by",
+    ),
 )
 
 MOST_PLACES = 16
@@ -60,8 +75,8 @@ def delayed_calls(frames: Frames) -> pd.DataFrame:
     """Return one row per delayed call: the row of the straggler's call is the index.
 
     Columns are `delay_ns` and `wait_ns` as in the table of `stragglers`; `num_ranks`, the number of
-    ranks involved; `number`, the collective's number in its group; and `work_ns` and
-    `others_work_ns` of this one call.
+    ranks involved; `number`, the collective's number in its group; and of this one call `work_ns`,
+    `others_work_ns`, and `reason` and `excess_ns` as of `lateness`.
     """
     comm, arrived = frames.comm, arrivals(frames)
     waits = pd.DataFrame(
@@ -88,6 +103,8 @@ def delayed_calls(frames: Frames) -> pd.DataFrame:
     found.index = _rows_of_stragglers(frames, found)
     found = found[found.index >= 0]
     found["work_ns"] = _since_last_call(frames)[found.index]
+    reasons = lateness(frames)[["reason", "excess_ns"]].reindex(found.index)
+    found["reason"], found["excess_ns"] = reasons["reason"].fillna(""), reasons["excess_ns"]
     return found.assign(num_ranks=found["num_others"] + 1).sort_index()
 
 
@@ -109,20 +126,8 @@ def _rows_of_stragglers(frames: Frames, found: pd.DataFrame) -> pd.Index:
 
 def _since_last_call(frames: Frames) -> pd.Series:
     """Return the ns from the end of the rank's preceding calls to each call; nan for the first."""
-    comm = frames.comm
-    times = pd.DataFrame(
-        {
-            "rank": comm["rank"],
-            "id": comm["id"],
-            # Relative to the start: `shift` makes floats, in which Unix times are not exact.
-            "issue": comm["issue_ns"] - frames.start_ns,
-            "end": end_ns(comm) - frames.start_ns,
-        }
-    )[comm["issue_ns"] >= 0].sort_values(["rank", "id"])
-    by = times.groupby("rank")
-    # Calls overlap, so the preceding call is not always the last to have ended.
-    before = by["end"].cummax().groupby(times["rank"]).shift(1)
-    return (times["issue"] - before).clip(lower=0).reindex(comm.index).astype("float64")
+    issue = (frames.comm["issue_ns"] - frames.start_ns).where(frames.comm["issue_ns"] >= 0)
+    return (issue - previous_end(frames)).clip(lower=0)
 
 
 def stragglers(frames: Frames) -> pd.DataFrame:
@@ -150,6 +155,7 @@ def stragglers(frames: Frames) -> pd.DataFrame:
         work_ns=("work_ns", "mean"),
         others_work_ns=("others_work_ns", "mean"),
     )
+    table = table.join(main_reasons(events, _BY))
     order = [False, *[True] * len(_BY)]
     table = table.reset_index().sort_values(["delay_ns", *_BY], ascending=order)
     return typed(table.groupby("rank").head(MOST_PLACES), COLUMNS)
@@ -164,6 +170,6 @@ STRAGGLERS = Analysis(
     topic="Who waits",
     shown=(
         "rank kind phase module source_file num_late delay_ns max_delay_ns "
-        "worst_step worst_call work_ns others_work_ns"
+        "worst_step worst_call work_ns others_work_ns reason excess_ns"
     ),
 )

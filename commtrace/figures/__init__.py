@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commtrace.figures.bandwidth import bandwidth
 from commtrace.figures.flame import flame
 from commtrace.figures.matrix import matrix
 from commtrace.figures.pictures import PICTURES, Picture
@@ -10,4 +11,14 @@ from commtrace.figures.steps import steps
 from commtrace.figures.timeline import timeline
 from commtrace.figures.waits import waits
 
-__all__ = ["PICTURES", "Picture", "flame", "matrix", "sizes", "steps", "timeline", "waits"]
+__all__ = [
+    "PICTURES",
+    "Picture",
+    "bandwidth",
+    "flame",
+    "matrix",
+    "sizes",
+    "steps",
+    "timeline",
+    "waits",
+]

@@ -13,6 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from commtrace.analyze import CATALOG, Frames, notices_of
+from commtrace.figures.bandwidth import bandwidth
 from commtrace.figures.flame import flame
 from commtrace.figures.matrix import matrix
 from commtrace.figures.sizes import sizes
@@ -86,6 +87,13 @@ PICTURES: dict[str, Picture] = {
             "How large are the messages of each kind?",
             sizes,
             "sizes",
+        ),
+        Picture(
+            "bandwidth",
+            "Bandwidth by size",
+            "How fast are messages of each size, with the wait for late ranks and without it?",
+            bandwidth,
+            "bandwidth",
         ),
         Picture(
             "matrix",

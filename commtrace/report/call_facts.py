@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze import Frames
+from commtrace.analyze.collectives import NOBODY, collectives
 from commtrace.analyze.findings import reported
+from commtrace.analyze.lateness import lateness_at
 from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
 from commtrace.analyze.story.why import RecordedReason, what_is_unknown, words_of
 from commtrace.collective_table import KINDS, busbw_factor
@@ -22,6 +24,8 @@ from commtrace.report.cards import MAX_CARDS
 from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS
 
 MAX_FINDINGS = 1000
+MAX_STRAGGLERS = 1000
+"""Largest number of stragglers of which the page has the reason."""
 MAX_DEPTH = 32
 """Largest number of enclosing operators that are named for a call."""
 
@@ -34,6 +38,7 @@ def call_facts(answers: Answers, sites: pd.DataFrame) -> dict[str, Any]:
         "groups": {row["name"]: _group(frames, row) for row in frames.groups.to_dict("records")},
         "layouts": {spec: words_of(str(spec)) for spec in sorted(specs)},
         "findings": _findings(answers),
+        "lateness": _lateness(frames),
         "sources": _sources(frames),
         "margin": MARGIN,
         "texts": {
@@ -68,6 +73,14 @@ def _findings(answers: Answers) -> list[dict[str, Any]]:
         for rule, finding, _ in reported(answers.frames)[:MAX_FINDINGS]
         for key in [(rule.name, finding.title, finding.advice)]
     ]
+
+
+def _lateness(frames: Frames) -> dict[str, str]:
+    """Return a sentence on each of the stragglers with the largest skew, by rank:id of its call."""
+    each = collectives(frames)
+    late = each[each["straggler"] != NOBODY].nlargest(MAX_STRAGGLERS, "skew_ns")["straggler"]
+    found = [lateness_at(frames, row) for row in late]
+    return {f"{each.rank}:{each.id}": each.sentence() for each in found if each is not None}
 
 
 def _sources(frames: Frames) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def write_report(
     *,
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
+    link: str | Mapping[str, str] | None = None,
 ) -> Path:
     """Write the page of a run to `path` atomically, and return the path.
 
@@ -59,13 +61,15 @@ def write_report(
         path: File to write.
         window_ns: Restricts the page to a time window, in ns since the start of the run.
         steps: Restricts the page to steps, from the first to the last, both included.
+        link: Speed of links, such as `400 Gbit/s`, or speeds by mesh axis or group, instead of
+            those of the settings.
 
     Raises:
         TraceError: `source` is a path that holds no trace.
-        UsageError: The run has no such part.
+        UsageError: The run has no such part, or `link` is no speed.
     """
     path = Path(path)
-    text = render_page(load(source), window_ns=window_ns, steps=steps)
+    text = render_page(load(source), window_ns=window_ns, steps=steps, link=link)
     with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
     return path
@@ -76,8 +80,10 @@ def render_page(
     *,
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
+    link: str | Mapping[str, str] | None = None,
 ) -> str:
     """Return the page of a run, or of a part of it, as HTML."""
+    run = run.with_link(link)
     frames = run
     if steps is not None:
         frames = of_steps(frames, *steps)
@@ -119,7 +125,7 @@ def render_page(
     )
 
 
-PATTERNS = ("steps", "waits", "sizes", "matrix")
+PATTERNS = ("steps", "waits", "sizes", "bandwidth", "matrix")
 """Pictures arranged in columns, each drawn from one table."""
 
 

@@ -7,6 +7,7 @@ plotly.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ class Views(ABC):
         return Table.of(diff(self.frames(), other), COLUMNS)
 
     def picture(self, name: str, **options: Any) -> go.Figure:
-        """Draw a picture by name: flame, timeline, steps, waits, sizes or matrix.
+        """Draw a picture by name: flame, timeline, steps, waits, sizes, bandwidth or matrix.
 
         Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
         asks for it, or by default if plotly's default template is dark.
@@ -119,6 +120,25 @@ class Views(ABC):
         """Draw the sizes of the messages of each kind."""
         return self.picture("sizes", **options)
 
+    def bandwidth(
+        self, *, link: str | Mapping[str, str] | None = None, **options: Any
+    ) -> go.Figure:
+        """Draw busbw by message size, with the wait for late ranks and without it.
+
+        Args:
+            link: Speed of the link to compare with, such as `400 Gbit/s`, or speeds by mesh axis or
+                group; by default that of the settings, else the best busbw of the run.
+            options: As for `picture`.
+
+        Raises:
+            UsageError: `link` is no speed.
+        """
+        from commtrace.figures import PICTURES
+        from commtrace.views.theme import usual_theme
+
+        frames = self.frames().with_link(link)
+        return PICTURES["bandwidth"].draw(frames, **({"theme": usual_theme()} | options))
+
     def waits(self, **options: Any) -> go.Figure:
         """Draw the time for which each rank is blocked, by waiting and by transfer."""
         return self.picture("waits", **options)
@@ -129,6 +149,7 @@ class Views(ABC):
         *,
         window_ns: tuple[int, int] | None = None,
         steps: tuple[int, int] | None = None,
+        link: str | Mapping[str, str] | None = None,
     ) -> Path:
         """Write the page of the run to `path`, and return the path.
 
@@ -136,13 +157,15 @@ class Views(ABC):
             path: File to write.
             window_ns: Restricts the page to a time window, in ns since the start of the run.
             steps: Restricts the page to steps, from the first to the last, both included.
+            link: Speed of links, such as `400 Gbit/s`, or speeds by mesh axis or group, instead of
+                those of the settings.
 
         Raises:
-            UsageError: The run has no such part.
+            UsageError: The run has no such part, or `link` is no speed.
         """
         from commtrace.report import write_report
 
-        return write_report(self.frames(), path, window_ns=window_ns, steps=steps)
+        return write_report(self.frames(), path, window_ns=window_ns, steps=steps, link=link)
 
     def _repr_html_(self) -> str | None:
         from commtrace.views.card import card

@@ -70,6 +70,7 @@ def test_the_story_goes_from_the_line_to_the_peers(commtrace: Commtrace, needed_
         "           500 µs transfer after the last arrival\n"
         "         128 kB/s algbw, 64 kB/s busbw\n"
         "peers    rank 1 arrived last, 1.5 ms after the first\n"
+        "         rank 1 was late: longer work, 1.5 ms beyond the others' median of 0 ns\n"
         "         call  arrived  blocked  waited  transfer\n"
         "         0:7     +0 ns     2 ms  1.5 ms    500 µs  this call\n"
         "         1:7   +1.5 ms   500 µs    0 ns    500 µs  last\n"

@@ -79,13 +79,14 @@ def test_settings_of_the_project_are_shown(
         'detail = "collective"\n'
         'libraries = ["trainer"]\n'
         "thresholds = {straggler_ratio = 7}\n"
+        'link = {tp = "450 GB/s", "*" = "400 Gbit/s"}\n'
         'muted = [{rule = "stall", reason = "a checkpoint", module = "m.*"}]\n'
     )
     monkeypatch.chdir(tmp_path)
     ended = commtrace("info", run_json, columns=300)
     assert " ".join(ended.out.split()).endswith(
         "pyproject.toml detail collective libraries trainer threshold straggler_ratio 7, by "
-        "default 5 muted stall, module m.*: a checkpoint"
+        "default 5 link of tp 450 GB/s link 50 GB/s muted stall, module m.*: a checkpoint"
     )
     printed = json.loads(commtrace("info", run_json, "--json").out)["settings"]
     assert printed["muted"][0]["rule"] == "stall"

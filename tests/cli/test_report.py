@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from commtrace.schema import FORMAT_VERSION
+from commtrace_cli.report import link_of
 from tests.cli.conftest import Commtrace
+from tests.commtrace.report.reading import data
 
 
 def test_it_writes_the_page_and_ends_by_naming_it(
@@ -21,6 +23,41 @@ def test_it_writes_the_page_and_ends_by_naming_it(
     wrote, following = ended.err.splitlines()
     assert wrote.startswith("wrote report.html (")
     assert following == "next  python -m webbrowser report.html"
+
+
+def test_the_speed_of_a_link_is_the_line_in_the_picture(
+    commtrace: Commtrace, run_json: Path
+) -> None:
+    def labels(*options: str) -> list[str]:
+        assert commtrace("report", run_json, "--force", *options).code == 0
+        page = data(Path("report.html").read_text(encoding="utf-8"))
+        drawn = page["patterns"]["bandwidth"]["data"]
+        return [each["name"] for each in drawn if each["meta"]["part"] == "reference"]
+
+    assert all(label.startswith("best ") for label in labels())
+    assert labels("--link", "400 Gbit/s") == ["link 50 GB/s"]
+    of_tp = labels("--link", "1 Mbit/s", "--link", "tp=450 GB/s")
+    assert "link of tp 450 GB/s" in of_tp or of_tp == ["link 450 GB/s"]
+
+
+@pytest.mark.parametrize("link", ["400", "tp=fast", "", "tp="])
+def test_a_link_without_a_speed_is_refused_before_any_work(
+    commtrace: Commtrace, run_json: Path, link: str
+) -> None:
+    ended = commtrace("report", run_json, "--link", link)
+    assert ended.code == 2
+    assert ended.err == (
+        "error: cannot use the speed of a link\n"
+        f"  found: {link.rpartition('=')[2]!r}\n"
+        '  why: it is a speed with its unit, such as "400 Gbit/s" or "50 GB/s"\n'
+        "  try: 400 Gbit/s, or dp=400 Gbit/s for the groups of mesh axis dp\n"
+    )
+    assert not Path("report.html").exists()
+
+
+def test_the_example_of_links_holds() -> None:
+    assert link_of(["400 Gbit/s", "tp=450 GB/s"]) == {"*": "400 Gbit/s", "tp": "450 GB/s"}
+    assert link_of([]) is link_of(None) is None
 
 
 def test_a_folder_of_spools_is_a_trace_too(commtrace: Commtrace, run_json: Path) -> None:

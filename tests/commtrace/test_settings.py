@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 import commtrace
 from commtrace.analyze.findings import RULES
-from commtrace.errors import SettingsError
+from commtrace.errors import SettingsError, UsageError
 from commtrace.settings import (
     DEFAULTS,
     FORMER_RULES,
@@ -20,6 +21,7 @@ from commtrace.settings import (
     THRESHOLDS,
     Muted,
     settings_of,
+    speeds_of_links,
 )
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import calls
@@ -56,6 +58,25 @@ def test_all_settings_are_read(tmp_path: Path) -> None:
     assert found.muted == (Muted("stall", "a checkpoint", "m.*", "train.py:*"),)
 
 
+def test_the_speed_of_a_link_is_that_of_the_group_of_its_axis_or_of_all(tmp_path: Path) -> None:
+    text = '[tool.commtrace.link]\ntp = "450 GB/s"\n"0#2" = "8 Gbit/s"\n"*" = "400 Gbit/s"'
+    found = settings_of(written(tmp_path, text))
+    places = [("1", "tp"), ("0#2", "tp"), ("1", ""), ("2", "dp")]
+    assert [found.link_bytes_per_s(*each) for each in places] == [450e9, 1e9, 50e9, 50e9]
+    one = settings_of(written(tmp_path, '[tool.commtrace]\nlink = "50 GB/s"'))
+    assert one.link_bytes_per_s("0", "tp") == 50e9
+    assert math.isnan(DEFAULTS.link_bytes_per_s("0", "tp"))
+    some = settings_of(written(tmp_path, '[tool.commtrace]\nlink = {tp = "50 GB/s"}'))
+    assert math.isnan(some.link_bytes_per_s("0", "dp"))
+
+
+@pytest.mark.parametrize("link", ["50", "0 GB/s", {"tp": "fast"}, {"*": "1000000000 TB/s"}])
+def test_a_link_without_a_speed_is_refused(link: str | dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="cannot use the speed of a link") as error:
+        speeds_of_links(link)
+    assert 'a speed with its unit, such as "400 Gbit/s" or "50 GB/s"' in error.value.why
+
+
 def test_the_nearest_file_above_counts(tmp_path: Path) -> None:
     written(tmp_path, '[tool.commtrace]\ndetail = "collective"')
     inner = tmp_path / "a" / "b"
@@ -79,6 +100,9 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
             "[tool.commtrace]\ndetail = 'all'",
             "found: 'all'\n  why: it is one of 'op', 'collective'",
         ),
+        ("[tool.commtrace]\nlink = '50'", "at: tool.commtrace.link\n  found: '50'\n  why: it is a"),
+        ("[tool.commtrace]\nlink = 50", "found: 50\n  why: it is a speed with its unit, such as"),
+        ("[tool.commtrace]\nlink = {tp = 5}", 'at: tool.commtrace.link."tp"\n  found: 5'),
         ("[tool.commtrace]\nlibraries = 'a'", "why: it is a list of packages, by name"),
         ("[tool.commtrace]\nlibraries = ['']", "why: it is a text that is not empty"),
         ("[tool]\ncommtrace = 3", "at: tool.commtrace\n  found: 3\n  why: it is a table"),

@@ -8,7 +8,13 @@ import math
 import pytest
 
 from commtrace import units
-from commtrace.units import bytes_of_text, text_of_bytes, text_of_duration, text_of_value
+from commtrace.units import (
+    bytes_of_text,
+    bytes_per_s_of_text,
+    text_of_bytes,
+    text_of_duration,
+    text_of_value,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +44,34 @@ def test_a_time_for_people(duration: float, text: str) -> None:
 )
 def test_underscores_stand_between_digits(text: str, size: int | None) -> None:
     assert bytes_of_text(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("400 Gbit/s", 5e10),
+        ("400Gbps", 5e10),
+        ("400 Gb/s", 5e10),
+        ("50 GB/s", 5e10),
+        (" 50GBps ", 5e10),
+        ("1.5 TB/s", 1.5e12),
+        ("25 GiB/s", 25 * 2**30),
+        ("8 kbit/s", 1e3),
+        ("3 B/s", 3.0),
+        ("50", None),
+        ("50 G", None),
+        ("50 GB", None),
+        ("50 i B/s", None),
+        ("-1 GB/s", None),
+        ("nan GB/s", None),
+        ("1e3 GB/s", None),
+        ("GB/s", None),
+        (f"{'9' * 5000} GB/s", None),
+        ("", None),
+    ],
+)
+def test_a_speed_has_a_unit_of_bits_or_bytes(text: str, bytes_per_s: float | None) -> None:
+    assert bytes_per_s_of_text(text) == bytes_per_s
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:

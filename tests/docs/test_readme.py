@@ -91,7 +91,7 @@ def test_every_question_is_answered_in_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = re.findall(r"^\| (.+\?) \| (`.+?`) \|", README.read_text(), re.M)
-    assert len(rows) == 8
+    assert len(rows) == 10
     for name in ("run.json", "before.json", "after.json"):
         write_synthetic_run(Path(name))
     for question, commands in rows:

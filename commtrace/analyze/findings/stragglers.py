@@ -14,6 +14,7 @@ from commtrace.analyze.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.findings.finding import Finding, Rule
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.lateness import main_reasons
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.stragglers import delayed_calls
 from commtrace.units import text_of_duration
@@ -33,7 +34,7 @@ def stragglers(frames: Frames) -> list[Finding]:
             Finding(
                 title=f"Rank {rank} delays the other ranks, by "
                 f"{text_of_duration(own['delay_ns'].sum())} in {len(own)} calls; {part:.0%} of it "
-                f"before {place}{_works(worst)}.",
+                f"before {place}{_because(worst)}.",
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",
                 rows=worst.index,
@@ -53,7 +54,7 @@ def stalls(frames: Frames) -> list[Finding]:
             title=f"Rank {rank} stalled the other ranks {_times(len(own))}, for "
             f"{text_of_duration(own['delay_ns'].sum())}: before "
             f"{_worst_place(frames, own.head(1))[0]}, in step {own['step'].iloc[0]}"
-            f"{_works(own.head(1))}.",
+            f"{_because(own.head(1))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
             rows=own.index,
@@ -154,6 +155,19 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
     kind, phase, module, file, line = calls.loc[worst.index[0]]
     text = f"{kind} in {phase or 'other'}{f' of {module}' if module else ''}"
     return (f"{text} ({file}:{line})" if file else text), worst
+
+
+def _because(events: pd.DataFrame) -> str:
+    """Describe the reason of most of the delay, with the mean excess, weighted by delay.
+
+    Without a reason, the time since the previous call is described.
+    """
+    (reason,) = main_reasons(events.assign(every=0), ["every"])["reason"]
+    if not reason:
+        return _works(events)
+    known = events[events["reason"] == reason]
+    excess = (known["excess_ns"] * known["delay_ns"]).sum() / known["delay_ns"].sum()
+    return f"; reason: {reason}, {text_of_duration(excess)} longer than the others"
 
 
 def _works(events: pd.DataFrame) -> str:

@@ -10,6 +10,7 @@ nothing is guessed.
 
 from __future__ import annotations
 
+from commtrace.analyze.lateness import Lateness
 from commtrace.analyze.story.peers import Peer
 from commtrace.analyze.story.pick import NAMED, find_call
 from commtrace.analyze.story.story import CallGroup, Story, Suggestion, Time, Where, explain
@@ -21,6 +22,7 @@ __all__ = [
     "CallReason",
     "Candidate",
     "EnclosingOperator",
+    "Lateness",
     "Peer",
     "Step",
     "Story",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.findings import reported as reported_findings
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.lateness import Lateness, lateness_at
 from commtrace.analyze.story.peers import MatchedCalls, Peer, matched_calls, ranks_of
 from commtrace.analyze.story.why import CallReason, what_is_unknown, why
 from commtrace.collective_table import KINDS, busbw_factor
@@ -102,7 +104,10 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything known about a call; `unknown` lists what is not known, with the reason."""
+    """Everything known about a call; `unknown` lists what is not known, with the reason.
+
+    `lateness` is that of the straggler at the call's collective, if others waited for one.
+    """
 
     rank: int
     id: int
@@ -126,12 +131,14 @@ class Story:
     time: Time
     peers: tuple[Peer, ...]
     missing_ranks: tuple[int, ...]
+    lateness: Lateness | None
     findings: tuple[Suggestion, ...]
     unknown: dict[str, str]
 
 
 def explain(frames: Frames, call: pd.Series) -> Story:
     """Return the story of a row of table `comm`, as returned by `find_call`."""
+    row: Any = call.name
     reason, collective, group = why(frames, call), matched_calls(frames, call), _group(frames, call)
     time = _time(frames, call, collective, len(group.ranks))
     unknown = what_is_unknown(frames, reason) | _unknown_of_time(call, time, collective)
@@ -165,6 +172,7 @@ def explain(frames: Frames, call: pd.Series) -> Story:
         time=time,
         peers=collective.peers,
         missing_ranks=collective.missing_ranks,
+        lateness=lateness_at(frames, row),
         findings=_findings(frames, call),
         unknown=unknown,
     )

@@ -246,6 +246,8 @@ class Story {
     if (last.isLast) {
       parts.push(element("p", "", `Rank ${this.calls.own.rank[last.row]} was the last to arrive, ${FORMATS.ns(last.after)} after the first`));
     } else if (last.after === 0) parts.push(element("p", "", "All arrived at once"));
+    const late = peers.map((peer) => this.facts.lateness[this.nameOf(peer.row)]).find(Boolean);
+    if (late) parts.push(element("p", "", late[0].toUpperCase() + late.slice(1)));
     return [...parts, this.arrivals(peers)];
   }
 

@@ -126,6 +126,15 @@ def waits_of(trace: Trace) -> list[tuple[int, int] | None]:
 
 def waits_and_last_calls_of(trace: Trace) -> list[tuple[int, Any] | None]:
     """Each call's wait and the call that ended it; None if not known."""
+    comm, lasts = rows(trace, "comm"), last_calls_of(trace)
+    return [
+        None if last is None or call.blocked_ns < 0 else (_wait_of(call, last), last)
+        for call, last in zip(comm, lasts, strict=True)
+    ]
+
+
+def last_calls_of(trace: Trace) -> list[Any]:
+    """The last call to arrive of those that each call needs, itself included; None if not known."""
     comm = rows(trace, "comm")
     sizes = {group.name: group.size for group in rows(trace, "groups")}
     numbers = numbers_of(comm)
@@ -134,14 +143,12 @@ def waits_and_last_calls_of(trace: Trace) -> list[tuple[int, Any] | None]:
         if call.kind not in TRANSFERS:
             peers_of.setdefault((call.group, number), []).append(call)
     return [
-        _wait_of(comm, call, peers_of.get((call.group, number), []), sizes.get(call.group))
+        _last_of(comm, call, peers_of.get((call.group, number), []), sizes.get(call.group))
         for call, number in zip(comm, numbers, strict=True)
     ]
 
 
-def _wait_of(
-    comm: list[Any], call: Any, peers: list[Any], size: int | None
-) -> tuple[int, Any] | None:
+def _last_of(comm: list[Any], call: Any, peers: list[Any], size: int | None) -> Any:
     if call.kind in TRANSFERS:
         peers = [call, other_end_of(comm, call)]
         total = peers[1] is not None
@@ -151,7 +158,7 @@ def _wait_of(
             and len({peer.rank for peer in peers}) == len(peers)
             and len({(peer.kind, peer.root) for peer in peers}) == 1
         )
-    if not total or call.blocked_ns < 0 or call.kind == "made_up":
+    if not total or call.kind == "made_up":
         return None
     is_root = call.rank == call.root
     if call.kind in (*EVERYONE, *TRANSFERS) or (call.kind in ("reduce", "gather") and is_root):
@@ -160,7 +167,10 @@ def _wait_of(
         needed = [peer for peer in peers if peer.rank == call.root]
     else:
         needed = []
-    last = max([call, *needed], key=lambda peer: (peer.issue_ns, peer is call, -peer.rank))
+    return max([call, *needed], key=lambda peer: (peer.issue_ns, peer is call, -peer.rank))
+
+
+def _wait_of(call: Any, last: Any) -> int:
     in_call = min(call.call_ns, call.blocked_ns)
     returned = call.issue_ns + in_call  # no wait begins before this; one may end after completion
     ended = call.issue_ns + duration_of(call)
@@ -168,5 +178,4 @@ def _wait_of(
         (call.issue_ns, returned),
         (max(returned, ended - (call.blocked_ns - in_call)), ended),
     ]
-    wait = sum(max(0, min(end, last.issue_ns) - start) for start, end in spans)
-    return wait, last
+    return sum(max(0, min(end, last.issue_ns) - start) for start, end in spans)

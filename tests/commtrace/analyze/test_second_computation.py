@@ -1,8 +1,8 @@
 """Every analysis compared with a second, independent computation of all of its columns.
 
 The traces are random ones in which everything varies and many values are unknown; a training with a
-straggler; a run on a mesh with an injected straggler and known overlap; layouts that revert; and
-programs with one injected fault each.
+straggler; a run on a mesh with an injected straggler and known overlap; layouts that revert;
+devices with random kernels; and programs with one injected fault each.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from commtrace.schema import ALL_USED
 from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
+from tests.commtrace.analyze.device_rows import device_trace
 from tests.commtrace.analyze.rows import (
     accumulated,
     flagged,
@@ -67,6 +68,7 @@ FAULTY = _faulty()
 TRACES: dict[str, Trace] = {
     **{f"random{seed}": random_trace(seed) for seed in range(4)},
     **{f"layouts{seed}": layouts_trace(seed) for seed in range(2)},
+    **{f"device{seed}": device_trace(seed) for seed in range(3)},
     "training": training_trace(late_rank=2),
     "mesh": large_trace(PLAN),
     "stalled": late_trace(stalled_once),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,21 @@ class Program:
     def write(self, folder: Path, **changed: Any) -> Path:
         """Write a file for each rank."""
         return write_profiles(folder, list(self.traces), **changed)
+
+    def overlap(self, rank: int) -> dict[int, tuple[int, int]]:
+        """The time of communication and of exposed communication of a rank, by step, in ns."""
+        own = [each for each in self.kernels if each.rank == rank]
+        found = {}
+        for step in {each.step for each in own if each.communicates}:
+            here = [each for each in own if each.step == step or not each.communicates]
+            instants = sorted({t for each in here for t in (each.start_ns, each.end_ns)})
+            total = exposed = 0
+            for first, last in pairwise(instants):
+                sorts = {e.communicates for e in here if e.start_ns <= first and last <= e.end_ns}
+                total += (last - first) * (True in sorts)
+                exposed += (last - first) * (sorts == {True})
+            found[step] = total, exposed
+        return found
 
     def _group(self, axis: str, rank: int) -> tuple[int, ...]:
         return next(ranks for ranks in self._groups[axis] if rank in ranks)

@@ -84,7 +84,9 @@ def test_overlap_is_that_of_the_kernels(written: tuple[Program, Path], frames: F
     table = CATALOG["overlap"].function(frames).set_index(["rank", "step"])
     for path in sorted(written[1].iterdir()):
         file = read(path)
-        for step, (total, exposed) in overlap_of(file).items():
+        found = overlap_of(file)
+        assert found == written[0].overlap(file.rank)
+        for step, (total, exposed) in found.items():
             row = table.loc[(file.rank, step)]
             columns = ("communication_ns", "exposed_ns", "overlapped_ns", "unknown_ns")
             assert [row[name] for name in columns] == [total, exposed, total - exposed, 0]

@@ -16,7 +16,7 @@ from dtensor_core.testing import run_processes
 from dtensor_core.testing.pool import _pool
 from tests.commtrace.importers.dumps import Dump
 from tests.commtrace.importers.tracked import fields_of
-from tests.docs.exchange import PROFILES, documented
+from tests.docs.exchange import DUMPS, PROFILES, documented
 
 NUM_RANKS = 2
 
@@ -123,3 +123,10 @@ def test_the_page_names_every_field_of_a_profile(recorded: Path) -> None:
     document = json.loads((recorded / "trace0.json").read_text())
     complete = [each for each in document.pop("traceEvents") if each["ph"] == "X"]
     assert fields_of([document, complete]) <= set(documented(PROFILES).fields)
+
+
+def test_the_page_names_every_field_of_a_dump(recorded: Path) -> None:
+    document = json.loads((recorded / "text_rank0").read_text())
+    # These have groups, and their numbers, for names.
+    inner = [list(document.pop(name).values()) for name in ("pg_config", "pg_status")]
+    assert fields_of([document, *inner]) <= set(documented(DUMPS).fields)

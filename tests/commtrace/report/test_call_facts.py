@@ -11,6 +11,7 @@ import pytest
 from commtrace.analyze import Frames, load
 from commtrace.analyze.findings import reported
 from commtrace.analyze.matching import partners
+from commtrace.analyze.start_skew import start_skew
 from commtrace.analyze.story import explain
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import (
@@ -44,6 +45,25 @@ RUNS = {
     ),
     "nothing": run_of(),
 }
+
+
+@pytest.mark.parametrize("frames", RUNS.values(), ids=RUNS)
+def test_the_lateness_is_that_of_the_story_of_each_call(frames: Frames) -> None:
+    lateness = call_facts(Answers(frames), call_store(frames).sites)["lateness"]
+    expected = {}
+    for place in range(len(frames.comm)):
+        late = explain(frames, frames.comm.iloc[place]).lateness
+        if late is not None:
+            expected[f"{late.rank}:{late.id}"] = late.sentence()
+    assert lateness == expected
+
+
+def test_the_page_has_the_lateness_at_the_largest_skews(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commtrace.report.call_facts.MAX_STRAGGLERS", 3)
+    frames = RUNS["training"]
+    kept = call_facts(Answers(frames), call_store(frames).sites)["lateness"]
+    table = start_skew(frames)
+    assert [*kept] == table.loc[table["straggler"] >= 0, "call"].head(3).tolist()
 
 
 @pytest.mark.parametrize("frames", RUNS.values(), ids=RUNS)

@@ -147,6 +147,11 @@ def test_the_peers_stand_by_arrival_and_each_leads_to_its_call(panel: Any) -> No
         "1:0 last +300 µs 700 µs 0 ns 700 µs",
     ]
     assert "Rank 1 was the last to arrive, 300 µs after the first" in page.inner_text("#detail")
+    story = explain(story_run(), story_run().comm.iloc[0])
+    assert story.lateness is not None
+    said = story.lateness.sentence()
+    assert said == "rank 1 was late: longer work, 300 µs beyond the others' median of 0 ns"
+    assert said[0].upper() + said[1:] in page.inner_text("#detail")
     page.locator("#detail .arrivals .link", has_text="1:0").click()
     assert page.inner_text("#detail-title") == "all_gather on rank 1, call 0"
     page.go_back()

@@ -22,6 +22,7 @@ from commtrace.tracefile import write_trace
 from commtrace.views.run import Run, load
 from tests.commtrace.analyze.rows import call, run_of, trace_of
 from tests.commtrace.analyze.training import training_trace
+from tests.commtrace.report.reading import data
 
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror=hacked()>'\"&amp;"
 
@@ -86,10 +87,26 @@ def test_each_picture_is_a_method_or_asked_for_by_name(run: Run) -> None:
     for name, picture in PICTURES.items():
         assert run.picture(name) == picture.draw(run)
     assert run.flame(value="num_calls") == PICTURES["flame"].draw(run, value="num_calls")
-    for name in ("timeline", "matrix", "sizes", "waits"):
+    for name in ("timeline", "matrix", "sizes", "bandwidth", "waits"):
         assert getattr(run, name)() == run.picture(name)
     with pytest.raises(UsageError, match="no picture 'flam'"):
         run.picture("flam")
+
+
+def test_bandwidth_is_compared_with_the_link_that_is_given(run: Run, tmp_path: Path) -> None:
+    def references(figure: Any) -> list[str]:
+        return [each["name"] for each in figure["data"] if each["meta"]["part"] == "reference"]
+
+    assert references(run.bandwidth(link="50 GB/s").to_dict()) == ["link 50 GB/s"]
+    path = run.report(tmp_path / "page.html", link={"*": "400 Gbit/s"})
+    page = data(path.read_text(encoding="utf-8"))
+    assert references(page["patterns"]["bandwidth"]) == ["link 50 GB/s"]
+    (table,) = (each for each in page["tables"] if each["name"] == "bandwidth")
+    assert table["data"]["reference_is"]["strings"] == ["link"]
+    with pytest.raises(UsageError, match="cannot use the speed of a link"):
+        run.bandwidth(link="fast")
+    with pytest.raises(UsageError, match="cannot use the speed of a link"):
+        run.report(tmp_path / "other.html", link="fast")
 
 
 def test_pictures_are_dark_where_plotlys_template_is(

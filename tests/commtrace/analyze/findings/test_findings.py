@@ -17,8 +17,11 @@ from commtrace.errors import SettingsError
 from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.settings import Muted, Settings
 from tests.benchmarks.test_large_run import PLAN
+from tests.commtrace.analyze.by_hand import rows
+from tests.commtrace.analyze.device_rows import kernel, numbered
 from tests.commtrace.analyze.rows import (
     LASTS_NS,
+    START_NS,
     accumulated,
     call,
     flagged,
@@ -260,9 +263,25 @@ def test_a_rank_that_is_late_to_few_of_many_calls_is_found_by_what_it_costs() ->
     trace = late_trace(lambda n, rank: 6_000 * (rank == 0 and n % 4 == 1) + 10 * (n % 3 == rank))
     (reported,) = findings(load(trace)).to_dict("records")
     assert reported["rule"] == "straggler"
-    assert (
-        "at which it arrives 6.99 µs after its previous call and the others 1 µs"
-        in reported["title"]
+    assert reported["title"].endswith("; reason: longer work, 5.99 µs longer than the others.")
+
+
+def test_without_a_reason_the_time_since_the_previous_call_is_described() -> None:
+    """Of the devices, the trace has communication kernels only."""
+    trace = late_trace(lambda n, rank: 6_000 * (rank == 0 and n % 4 == 1) + 10 * (n % 3 == rank))
+    calls = rows(trace, "comm")
+    kernels = [
+        kernel(
+            "communication", rank=each.rank, call_id=each.id, at=each.issue_ns - START_NS,
+            until=each.complete_ns - START_NS,
+        )
+        for each in calls
+    ]  # fmt: skip
+    given = {name: rows(trace, name) for name in ("steps", "ranks")}
+    frames = run_of(calls, num_ranks=3, kernels=numbered(kernels), **given)
+    (reported,) = findings(frames).to_dict("records")
+    assert reported["title"].endswith(
+        ", at which it arrives 6.99 µs after its previous call and the others 1 µs."
     )
 
 

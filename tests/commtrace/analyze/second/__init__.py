@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.commtrace.analyze.second.checked import consistency, findings
+from tests.commtrace.analyze.second.late import start_skew
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
+from tests.commtrace.analyze.second.moved import bandwidth, busbw_after_arrival
 from tests.commtrace.analyze.second.reported import calls, facts, matrix, sizes
 from tests.commtrace.analyze.second.run import Run
 from tests.commtrace.analyze.second.waited import (
@@ -49,8 +51,15 @@ def _flat(*keys: str) -> Second:
     return Second(lambda run: flat(run, keys), keys)
 
 
+def _by_kind(run: Run) -> list[dict[str, Any]]:
+    return [
+        row | {"busbw_after_arrival_bytes_per_s": busbw_after_arrival(run, row["kind"])}
+        for row in flat(run, ["kind"])
+    ]
+
+
 SECOND: dict[str, Second] = {
-    "by_kind": _flat("kind"),
+    "by_kind": Second(_by_kind, ["kind"]),
     "by_phase": _flat("phase"),
     "by_op": _flat("op", "kind"),
     "by_group": _flat("group", "mesh_axis", "group_size"),
@@ -69,6 +78,8 @@ SECOND: dict[str, Second] = {
         stragglers,
         ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"],
     ),
+    "start_skew": Second(start_skew, ["group", "number"]),
+    "bandwidth": Second(bandwidth, ["kind", "group", "from_bytes", "algorithm", "protocol"]),
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
     "matrix": Second(matrix, ["source", "target"]),
     "consistency": Second(

@@ -6,7 +6,13 @@ from functools import cached_property
 from typing import Any
 
 from commtrace.tracefile import Trace
-from tests.commtrace.analyze.by_hand import duration_of, rows, waits_and_last_calls_of
+from tests.commtrace.analyze.by_hand import (
+    TRANSFERS,
+    duration_of,
+    last_calls_of,
+    rows,
+    waits_and_last_calls_of,
+)
 
 Interval = tuple[int, int]
 
@@ -42,6 +48,30 @@ class Run:
     def waits(self) -> list[tuple[int, Any] | None]:
         """Wait of each call and the call that ended it; None if not known."""
         return waits_and_last_calls_of(self.trace)
+
+    @cached_property
+    def lasts(self) -> list[Any]:
+        """The last call to arrive of those that each call needs; None if not known."""
+        return last_calls_of(self.trace)
+
+    @cached_property
+    def last_of(self) -> dict[tuple[int, int], Any]:
+        """The same by rank and id of the call."""
+        calls = [(call.rank, call.id) for call in self.comm]
+        return dict(zip(calls, self.lasts, strict=True))
+
+    @cached_property
+    def collectives(self) -> dict[tuple[str, str, int], list[Any]]:
+        """Members' calls of complete collectives, by group, kind and number."""
+        found: dict[tuple[str, str, int], list[Any]] = {}
+        for call, number, last in zip(self.comm, self.numbers, self.lasts, strict=True):
+            if last is not None and call.kind not in TRANSFERS:
+                found.setdefault((call.group, call.kind, number), []).append(call)
+        return found
+
+    @cached_property
+    def kernels(self) -> list[Any]:
+        return rows(self.trace, "kernels")
 
     @cached_property
     def wait_of(self) -> dict[tuple[int, int], tuple[int, Any] | None]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.commtrace.analyze.by_hand import TRANSFERS, time_of
+from tests.commtrace.analyze.second.late import reasons
 from tests.commtrace.analyze.second.run import Interval, Run, covered, known_ratio, ratio
 
 STATES = {
@@ -153,24 +154,21 @@ def rank_waits(run: Run) -> list[dict[str, Any]]:
 
 
 def skew(run: Run) -> list[dict[str, Any]]:
-    """Collectives with known waits, with all of their members."""
-    each: dict[tuple[str, str, int], list[tuple[Any, int]]] = {}
-    for call, number, wait in zip(run.comm, run.numbers, run.waits, strict=True):
-        if wait is not None and call.kind not in TRANSFERS:
-            each.setdefault((call.group, call.kind, number), []).append((call, wait[0]))
-    cells: dict[tuple[str, str], list[list[tuple[Any, int]]]] = {}
-    for (group, kind, _), calls in each.items():
+    """Collectives with all of their members; waits where they are known."""
+    cells: dict[tuple[str, str], list[list[Any]]] = {}
+    for (group, kind, _), calls in run.collectives.items():
         cells.setdefault((group, kind), []).append(calls)
     found = []
     for (group, kind), collectives in cells.items():
-        times = [[call.issue_ns for call, _ in calls] for calls in collectives]
+        times = [[call.issue_ns for call in calls] for calls in collectives]
         apart = [max(issued) - min(issued) for issued in times]
         lasts = Counter(
-            min(call.rank for call, _ in calls if call.issue_ns == max(issued))
+            min(call.rank for call in calls if call.issue_ns == max(issued))
             for calls, issued in zip(collectives, times, strict=True)
         )
         often = min(lasts, key=lambda rank: (-lasts[rank], rank))
-        flat = [pair for calls in collectives for pair in calls]
+        flat = [(call, run.wait_of[call.rank, call.id]) for calls in collectives for call in calls]
+        known = [(call, wait[0]) for call, wait in flat if wait is not None]
         found.append(
             {
                 "group": group,
@@ -179,8 +177,8 @@ def skew(run: Run) -> list[dict[str, Any]]:
                 "num_collectives": len(collectives),
                 "mean_skew_ns": sum(apart) / len(apart),
                 "max_skew_ns": max(apart),
-                "wait_ns": sum(wait for _, wait in flat),
-                "transfer_ns": sum(call.blocked_ns - wait for call, wait in flat),
+                "wait_ns": sum(wait for _, wait in known) if known else -1,
+                "transfer_ns": sum(c.blocked_ns - wait for c, wait in known) if known else -1,
                 "last_rank": often,
                 "last_share": lasts[often] / len(collectives),
             }
@@ -224,6 +222,7 @@ def stragglers(run: Run) -> list[dict[str, Any]]:
             (last for (last, _), delay in zip(events, delays, strict=True) if delay == longest),
             key=lambda last: last.id,
         )
+        reason, excess = main_reason(run, events, delays)
         works = [mean_known([work_before(run, call) for call, _ in others]) for _, others in events]
         found.append(
             dict(zip(names, key, strict=True))
@@ -236,6 +235,8 @@ def stragglers(run: Run) -> list[dict[str, Any]]:
                 "worst_call": f"{worst.rank}:{worst.id}",
                 "work_ns": mean_known([work_before(run, last) for last, _ in events]),
                 "others_work_ns": mean_known(works),
+                "reason": reason,
+                "excess_ns": excess,
             }
         )
     most: list[dict[str, Any]] = []
@@ -244,6 +245,20 @@ def stragglers(run: Run) -> list[dict[str, Any]]:
         own.sort(key=lambda row: (-row["delay_ns"], *[row[name] for name in names]))
         most += own[:16]
     return most
+
+
+def main_reason(run: Run, events: list[Any], delays: list[int]) -> tuple[str, float]:
+    """Reason of at least half of the delay, and its total excess."""
+    sums: dict[str, list[float]] = {}
+    for (last, _), delay in zip(events, delays, strict=True):
+        reason, excess, *_ = reasons(run).get((last.rank, last.id), ("", 0.0))
+        if reason:
+            total = sums.setdefault(reason, [0.0, 0.0])
+            total[0], total[1] = total[0] + delay, total[1] + excess
+    main = min(sums, key=lambda reason: (-sums[reason][0], reason), default="")
+    if not main or 2 * sums[main][0] < sum(delays):
+        return "", float("nan")
+    return main, sums[main][1]
 
 
 def mean_known(values: list[float]) -> float:

@@ -1,0 +1,241 @@
+"""Bandwidth by kind, group, size and algorithm, with the wait for late ranks and without it.
+
+A collective moves its data once the last member has arrived that it needs (`arrivals`), and its
+members can arrive far apart. *After arrival* means the time from that arrival, or from the call's
+own if it is later, to the call's completion. It is the time that the network takes:
+
+    algbw = payload / time        busbw = payload * factor(kind, group size) / time
+
+Bandwidths are ratios of sums over the calls of all ranks with a known end. The median and the best
+are those of single collectives, each the ratio of sums over its members. Both leave out calls of
+which the last arrival is unknown, because a member's call is not in the trace.
+
+The reference is the speed of the link that the settings give for the group or its mesh axis. If
+there is none, it is the best busbw after arrival that the kind reached in the group, at any size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, addable, typed
+from commtrace.analyze.arrivals import last_arrivals
+from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import mesh_axes, numbers
+from commtrace.analyze.measures import busbw_factors
+from commtrace.analyze.sizes import power_below
+from commtrace.schema import Column
+from commtrace.units import NANOSECONDS_PER_SECOND
+
+LINK, BEST = "link", "best"
+"""Values of column `reference_is`."""
+
+
+def _speed(name: str, meaning: str, title: str) -> Column:
+    return Column(f"{name}_bytes_per_s", float, "bytes/s", meaning, title=title)
+
+
+BUSBW_AFTER_ARRIVAL = _speed(
+    "busbw_after_arrival",
+    "busbw over the time from the last arrival to completion",
+    "busbw after arrival",
+)
+
+COLUMNS = (
+    Column("kind", str, "", "all_reduce, all_gather, ..."),
+    Column("group", str, "", "name of the process group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it", title="Axis"),
+    Column(
+        "from_bytes",
+        int,
+        "bytes",
+        "smallest payload of the row, a power of two or 0; -1 for calls of unknown size",
+        title="From size",
+    ),
+    Column("algorithm", str, "", "algorithm of the kernels, if the trace has it"),
+    Column("protocol", str, "", "protocol of the kernels, if the trace has it"),
+    Column("num_calls", int, "", "calls of all ranks", title="Calls"),
+    Column("payload_bytes", int, "bytes", "their payload, over all ranks", title="Payload"),
+    Column("num_timed", int, "", "calls among these with a payload and a known end", title="Timed"),
+    Column("time_ns", int, "ns", "time from issue to completion of the timed calls", title="Time"),
+    _speed("algbw", "payload / time", "algbw"),
+    _speed("busbw", "algbw times the kind's factor (nccl-tests)", "busbw"),
+    Column(
+        "num_after_arrival",
+        int,
+        "",
+        "timed calls of which the last arrival is known",
+        title="Arrival known",
+    ),
+    Column(
+        "after_arrival_ns",
+        int,
+        "ns",
+        "time of these from the last arrival to completion",
+        title="After arrival",
+    ),
+    _speed(
+        "algbw_after_arrival",
+        "algbw over the time from the last arrival to completion",
+        "algbw after arrival",
+    ),
+    BUSBW_AFTER_ARRIVAL,
+    _speed(
+        "median_busbw", "median over the row's collectives of busbw after arrival", "Median busbw"
+    ),
+    _speed("best_busbw", "highest busbw after arrival of a collective of the row", "Best busbw"),
+    _speed("reference", "speed of the link, or best busbw of kind and group", "Reference"),
+    Column(
+        "reference_is",
+        str,
+        "",
+        f"{LINK} if the settings give the speed of the group's link, else {BEST}",
+        title="Reference is",
+    ),
+    Column(
+        "share_of_reference",
+        float,
+        "1",
+        "busbw after arrival as a fraction of the reference",
+        title="Of the reference",
+    ),
+)
+
+_BY = ["kind", "group", "from_bytes", "algorithm", "protocol"]
+_SUMS = ["num_calls", "payload_bytes", "num_timed", "time_ns", "num_after_arrival"]
+
+
+@cached_per_run
+def timed_calls(frames: Frames) -> pd.DataFrame:
+    """Return times and sizes of each call as floats, in the order of table `comm`; nan if unknown.
+
+    Columns are `time` from issue to completion and `after_arrival` in ns, both nan for calls
+    without payload; `payload` in bytes, and `bus`, the payload times the factor of busbw. A time
+    that is not positive, as between clocks that disagree, is unknown.
+    """
+    comm = frames.comm
+    issue = comm["issue_ns"] - frames.start_ns
+    end = comm["complete_ns"] - frames.start_ns
+    payload = comm["payload_bytes"].astype("float64").where(comm["payload_bytes"] > 0)
+    is_timed = payload.notna() & (comm["issue_ns"] >= 0) & (comm["complete_ns"] > comm["issue_ns"])
+    begin = np.maximum(last_arrivals(frames)["arrival"], issue.astype("float64"))
+    after = (end - begin).where(is_timed)
+    return pd.DataFrame(
+        {
+            "time": (end - issue).astype("float64").where(is_timed),
+            "after_arrival": after.where(after > 0),
+            "payload": payload,
+            "bus": payload * busbw_factors(frames),
+        }
+    )
+
+
+def busbw_after_arrival(frames: Frames, by: str) -> pd.Series:
+    """Return the busbw after arrival by a column of table `comm`; nan if it is unknown."""
+    timed = timed_calls(frames)
+    timed = timed[timed["after_arrival"].notna()]
+    keys = frames.comm.loc[timed.index, by]
+    sums = timed[["bus", "after_arrival"]].groupby(keys.astype(object)).sum()
+    return _rate(sums["bus"], sums["after_arrival"])
+
+
+def bandwidth(frames: Frames) -> pd.DataFrame:
+    """Return one row per kind, group, power of two, algorithm and protocol, in this order."""
+    calls = _calls(frames)
+    rows = calls.groupby(_BY, sort=False)
+    table = rows[_SUMS].sum()
+    for name, known in (("time_ns", "num_timed"), ("after_arrival_ns", "num_after_arrival")):
+        table[name] = rows[name].sum().where(table[known] > 0, -1)
+    table["payload_bytes"] = table["payload_bytes"].where(rows["is_sized"].all(), -1)
+    sums = rows[[*_PARTS]].sum()
+    for name, (part, time) in _RATES.items():
+        table[f"{name}_bytes_per_s"] = _rate(sums[part], sums[time])
+    single = _of_collectives(calls)
+    table["median_busbw_bytes_per_s"] = single.median()
+    table["best_busbw_bytes_per_s"] = single.max()
+    table = table.reset_index()
+    table["mesh_axis"] = mesh_axes(frames, table["group"])
+    table = _with_reference(frames, table)
+    return typed(table.sort_values(_BY), COLUMNS)
+
+
+_PARTS = ("payload", "bus", "time", "payload_after", "bus_after", "after_arrival")
+_RATES = {
+    "algbw": ("payload", "time"),
+    "busbw": ("bus", "time"),
+    "algbw_after_arrival": ("payload_after", "after_arrival"),
+    "busbw_after_arrival": ("bus_after", "after_arrival"),
+}
+
+
+def _rate(size: pd.Series, time_ns: pd.Series) -> pd.Series:
+    """Return bytes per second; nan without a time, and for a factor of 0 or an unknown one."""
+    return size.where(size > 0) / time_ns.where(time_ns > 0) * NANOSECONDS_PER_SECOND
+
+
+def _calls(frames: Frames) -> pd.DataFrame:
+    """Return one row per call, with the columns of the table's rows and what they sum."""
+    comm, timed = frames.comm, timed_calls(frames)
+    size = comm["payload_bytes"]
+    has_time, has_arrival = timed["time"].notna(), timed["after_arrival"].notna()
+    number = numbers(frames)
+    return pd.DataFrame(
+        {
+            **{name: comm[name].astype(object) for name in ("kind", "group")},
+            "from_bytes": np.where(size >= 0, power_below(size.clip(lower=0).to_numpy()), -1),
+            **{name: comm[name].astype(object) for name in ("algorithm", "protocol")},
+            # A transfer has no number and is by itself; its other end is another call.
+            "number": number.where(number >= 0, -1 - np.arange(len(comm))),
+            "num_calls": 1,
+            "is_sized": size >= 0,
+            "payload_bytes": addable(size.clip(lower=0)),
+            "num_timed": has_time.astype("int64"),
+            "time_ns": addable(timed["time"].fillna(0).astype("int64")),
+            "num_after_arrival": has_arrival.astype("int64"),
+            "after_arrival_ns": addable(timed["after_arrival"].fillna(0).astype("int64")),
+            "payload": timed["payload"].where(has_time),
+            "bus": timed["bus"].where(has_time),
+            "time": timed["time"],
+            "payload_after": timed["payload"].where(has_arrival),
+            "bus_after": timed["bus"].where(has_arrival),
+            "after_arrival": timed["after_arrival"],
+        },
+        index=comm.index,
+    )
+
+
+def _of_collectives(calls: pd.DataFrame) -> pd.api.typing.SeriesGroupBy:
+    """Return the busbw after arrival of each collective, by the rows of the table."""
+    sums = calls.groupby([*_BY, "number"], sort=False)[["bus_after", "after_arrival"]].sum()
+    return _rate(sums["bus_after"], sums["after_arrival"]).groupby(_BY, sort=False)
+
+
+def _with_reference(frames: Frames, table: pd.DataFrame) -> pd.DataFrame:
+    """Add the reference of each row, and the share of it that the row reaches."""
+    groups = list(zip(table["group"], table["mesh_axis"], strict=True))
+    speeds = {each: frames.settings.link_bytes_per_s(*each) for each in set(groups)}
+    link = pd.Series([speeds[each] for each in groups], table.index, dtype="float64")
+    best = table.groupby(["kind", "group"])["best_busbw_bytes_per_s"].transform("max")
+    reference = link.fillna(best)
+    return table.assign(
+        reference_bytes_per_s=reference,
+        reference_is=np.where(link.notna(), LINK, np.where(best.notna(), BEST, "")),
+        share_of_reference=table["busbw_after_arrival_bytes_per_s"] / reference,
+    )
+
+
+BANDWIDTH = Analysis(
+    "bandwidth",
+    "Bandwidth",
+    "How fast is data moved once all ranks have arrived, and how fast with their wait?",
+    bandwidth,
+    COLUMNS,
+    topic="What",
+    shown=(
+        "kind group from_bytes busbw_after_arrival_bytes_per_s busbw_bytes_per_s "
+        "share_of_reference mesh_axis algorithm protocol num_calls num_after_arrival "
+        "median_busbw_bytes_per_s best_busbw_bytes_per_s"
+    ),
+)

@@ -1,0 +1,94 @@
+"""Collectives with the largest skew: the straggler of each, and its reason for arriving late.
+
+The skew of a collective is the time from the arrival of its first member to that of its last one;
+only collectives with the calls of all members in the trace count. The straggler is the member for
+which others waited. Its reason is the use of time on which it spent the most beyond the median of
+the other members, counted since the group's previous collective that all of them had completed;
+without one, since each rank's previous calls or since its recording began:
+
+    longer compute             kernels computed longer on its device
+    memory copies              copies ran longer on its device
+    host late                  its device was idle until the host launched the kernel of the call
+    launch delayed             its device was idle although that kernel had been launched
+    behind another kernel      that kernel's stream was busy with another kernel
+    longer work                it worked longer outside of communication (recordings of the host)
+    blocked in another group   communication of another group kept it longer
+    blocked in an earlier call earlier communication of the same group kept it longer
+
+It is unknown if that is less than half of its delay beyond the median of the others' arrivals, or
+for the cause in column `unknown`. The table has the 200 collectives with the largest skew.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.collectives import NOBODY, collectives
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.lateness import REASON_COLUMNS, lateness
+from commtrace.analyze.matching import mesh_axes
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("kind", str, "", "all_reduce, all_gather, ..."),
+    Column("group", str, "", "name of the process group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it", title="Axis"),
+    Column("number", int, "", "number of the collective in its group, from 0"),
+    Column("step", int, "", "step of the last call to arrive; -1 outside of steps"),
+    Column("first_rank", int, "", "rank that arrived first; the lowest in a tie"),
+    Column("last_rank", int, "", "rank that arrived last; the lowest in a tie"),
+    Column("skew_ns", int, "ns", "time from the first arrival to the last one", title="Skew"),
+    Column("wait_ns", int, "ns", "total wait of all members; -1 unknown", title="Waited"),
+    Column("straggler", int, "", "rank that others waited for; -1 if nobody waited"),
+    Column("call", str, "", "the straggler's call, as rank:id", title="Its call"),
+    *REASON_COLUMNS,
+    Column("unknown", str, "", "cause for which the reason is unknown", title="Not known because"),
+)
+
+MOST_COLLECTIVES = 200
+NO_STRAGGLER = "nobody waited"
+
+
+def start_skew(frames: Frames) -> pd.DataFrame:
+    """Return one row per collective, the largest skew first."""
+    comm, each = frames.comm, collectives(frames)
+    order = ["skew_ns", "group", "number"]
+    each = each[each["skew_ns"] > 0].sort_values(order, ascending=[False, True, True])
+    each = each.head(MOST_COLLECTIVES)
+    late = comm.reindex(each["straggler"])
+    has_straggler = (each["straggler"] != NOBODY).to_numpy()
+    names = {name: comm[name].cat.categories.to_numpy()[each[name]] for name in ("kind", "group")}
+    table = pd.DataFrame(
+        {
+            **names,
+            "mesh_axis": mesh_axes(frames, pd.Series(names["group"])).to_numpy(),
+            **{name: each[name].to_numpy() for name in ("number", "skew_ns", "wait_ns")},
+            "step": comm["step"].reindex(each["last_row"]).to_numpy(),
+            "first_rank": each["first"].to_numpy(),
+            "last_rank": each["last"].to_numpy(),
+            "straggler": late["rank"].fillna(-1).to_numpy(),
+            "call": [
+                f"{rank:.0f}:{number:.0f}" if rank >= 0 else ""
+                for rank, number in zip(late["rank"], late["id"], strict=True)
+            ],
+        }
+    )
+    reasons = lateness(frames).reindex(each["straggler"]).reset_index(drop=True)
+    reasons["reason"] = reasons["reason"].fillna("")
+    reasons["unknown"] = reasons["unknown"].where(has_straggler, NO_STRAGGLER)
+    return typed(table.join(reasons), COLUMNS)
+
+
+START_SKEW = Analysis(
+    "start_skew",
+    "Start skew",
+    "At which collectives do ranks arrive furthest apart, and why is the straggler late?",
+    start_skew,
+    COLUMNS,
+    topic="Who waits",
+    shown=(
+        "kind group number straggler skew_ns reason excess_ns call wait_ns first_rank step "
+        "mesh_axis unknown"
+    ),
+)

@@ -1,0 +1,251 @@
+"""Time of each member before it arrives at a collective, by use.
+
+It begins with the last collective of the group that needs every rank and that all members have
+completed; if there is none, with the end of the rank's preceding calls; and if a member has none,
+with the start of the rank's recording. Until the arrival, each nanosecond has one use, the first of
+its list that holds.
+
+On a device of which the trace has kernels:
+
+    compute          a kernel computes
+    copies           a copy or a memset runs
+    communication    the kernel of another call runs
+    idle_before      nothing runs, and the call's kernel has not been launched
+    idle_after       nothing runs, although it has
+    idle             nothing runs, and the launch is unknown
+
+On the host:
+
+    blocked          another call blocks the rank
+    maybe_blocked    another call is in flight of which the blocked time is unknown
+    work             none of these
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.arrivals import NEEDS_EVERYONE, end_ns
+from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.collectives import member_calls
+from commtrace.analyze.covered_time import CoveredTime
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.intervals import blocked_intervals, spans
+from commtrace.schema import COMMUNICATION, MEMCPY, MEMSET
+
+DEVICE_USES = ("compute", "copies", "communication", "idle_before", "idle_after", "idle")
+HOST_USES = ("blocked", "maybe_blocked", "work")
+PARTS = {
+    "stream_compute": "compute",
+    "stream_communication": "communication",
+    "group_blocked": "blocked",
+}
+"""Parts of uses: kernels on the stream of the call's kernel, and calls of the call's group."""
+
+DEVICE, HOST, LONE = "device", "host", "lone kernels"
+"""Clock that measures the time; `LONE` if no other kernel of the device is in the trace."""
+
+
+@cached_per_run
+def previous_end(frames: Frames) -> pd.Series:
+    """Return the end of the rank's preceding calls, in ns since the start; nan for the first."""
+    comm = frames.comm
+    times = pd.DataFrame(
+        {
+            "rank": comm["rank"],
+            "id": comm["id"],
+            # Relative to the start: `shift` makes floats, in which Unix times are not exact.
+            "end": end_ns(comm) - frames.start_ns,
+        }
+    )[comm["issue_ns"] >= 0].sort_values(["rank", "id"])
+    # Calls overlap, so the preceding call is not always the last to have ended.
+    before = times.groupby("rank")["end"].cummax().groupby(times["rank"]).shift(1)
+    return before.reindex(comm.index).astype("float64")
+
+
+def begin_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return when the time before each of some `member_calls` begins; nan if it is unknown.
+
+    It is in ns since the start of the run, and known for all members of a collective or for none.
+    """
+    begin = _last_in_common(frames, calls)
+    alone = previous_end(frames).reindex(calls.index)
+    start = frames.ranks.drop_duplicates("rank").set_index("rank")["start_ns"]
+    recorded = calls["rank"].map(start[start >= 0]) - frames.start_ns
+    for known in (alone, recorded.astype("float64")):
+        is_known = known.notna().groupby(calls["collective"]).transform("all")
+        begin = begin.fillna(known.where(is_known))
+    return begin.clip(upper=calls["issue"].astype("float64"))
+
+
+def _last_in_common(frames: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return the end of the last collective that all members have completed before each call."""
+    members = member_calls(frames)
+    comm = frames.comm.loc[members.index]
+    is_known = (comm["complete_ns"] >= comm["issue_ns"]) & comm["kind"].isin(NEEDS_EVERYONE)
+    is_known = is_known.groupby(members["collective"]).transform("all")
+    end = comm["complete_ns"] - frames.start_ns
+    key = _of_groups(frames, members["rank"], members["group"])
+    known = members.assign(key=key, end=end).loc[is_known, ["key", "number", "issue", "end"]]
+    # A call does not precede itself, even if it takes no time.
+    ended = known.assign(end=np.maximum(known["end"], known["issue"] + 1))
+    asked = calls[["issue"]].assign(key=key.loc[calls.index], row=calls.index)
+    found = pd.merge_asof(
+        asked.sort_values("issue"),
+        ended[["key", "end", "number"]].sort_values("end"),
+        left_on="issue",
+        right_on="end",
+        by="key",
+    )
+    found = found.set_index("row")["number"].reindex(calls.index)
+    in_common = found.groupby(calls["collective"]).transform("min")
+    is_by_all = found.notna().groupby(calls["collective"]).transform("all")
+    in_common = in_common.where(is_by_all & (in_common < calls["number"]), -1).astype("int64")
+    ends = known.drop_duplicates(["key", "number"]).set_index(["key", "number"])["end"]
+    wanted = pd.MultiIndex.from_arrays([asked["key"], in_common])
+    return pd.Series(ends.reindex(wanted).to_numpy("float64"), index=calls.index)
+
+
+def _of_groups(frames: Frames, rank: pd.Series, group: pd.Series) -> pd.Series:
+    """Return a key for each pair of rank and group, which is the code of its category."""
+    return rank.astype("int64") * len(frames.comm["group"].cat.categories) + group
+
+
+def uses_before(frames: Frames, calls: pd.DataFrame, begin: pd.Series) -> pd.DataFrame:
+    """Return the time before some `member_calls` by use and part, in ns, and `clock`.
+
+    Args:
+        frames: The run.
+        calls: The calls.
+        begin: When the time before each call begins, as of `begin_of`, known for all of them.
+    """
+    before = calls[["rank", "group"]].assign(begin=begin.astype("int64"), end=calls["issue"])
+    launched = launched_calls(frames).reindex(calls.index)
+    is_on_device = launched["device"].notna()
+    both = [
+        _on_device(frames, before[is_on_device], launched[is_on_device]),
+        _on_host(frames, before[~is_on_device]),
+    ]
+    uses = [*DEVICE_USES, *HOST_USES, *PARTS]
+    table = pd.concat([each for each in both if len(each)] or both[:1])
+    return table.reindex(index=calls.index, columns=["clock", *uses]).fillna(dict.fromkeys(uses, 0))
+
+
+@cached_per_run
+def _kernels(frames: Frames) -> pd.DataFrame:
+    """Return the kernels with known times, with keys of their devices and streams."""
+    kernels, base = frames.kernels, frames.start_ns
+    known = kernels[(kernels["start_ns"] >= 0) & (kernels["duration_ns"] >= 0)]
+    device = known.groupby(["rank", "device"], observed=True, sort=False).ngroup()
+    launch = (known["launch_ns"] - base).astype("float64")
+    return pd.DataFrame(
+        {
+            "rank": known["rank"],
+            "call_id": known["call_id"],
+            "is_communication": known["category"] == COMMUNICATION,
+            "is_copy": known["category"].isin([MEMCPY, MEMSET]),
+            "device": device,
+            "stream": known.groupby([device, known["stream"]], sort=False).ngroup(),
+            "start": known["start_ns"] - base,
+            "end": known["start_ns"] - base + known["duration_ns"],
+            "launch": launch.where(known["launch_ns"] >= 0),
+        }
+    )
+
+
+@cached_per_run
+def launched_calls(frames: Frames) -> pd.DataFrame:
+    """Return `device`, `stream` and `launch` of the first kernel of each call that has one.
+
+    The index is the call's row in table `comm`; the launch is in ns since the start of the run.
+    """
+    kernels, calls = _kernels(frames), frames.comm[["rank", "id"]]
+    own = kernels[(kernels["call_id"] >= 0) & kernels["is_communication"]]
+    first = own.sort_values("start", kind="stable").drop_duplicates(["rank", "call_id"])
+    calls = calls.assign(row=calls.index)[calls["id"] >= 0]
+    joined = first.merge(calls, left_on=["rank", "call_id"], right_on=["rank", "id"])
+    return joined.drop_duplicates("row").set_index("row")[["device", "stream", "launch"]]
+
+
+@cached_per_run
+def _covered_by_kernels(frames: Frames) -> dict[str, CoveredTime]:
+    """Return the time that kernels of some sorts cover, of each device or stream."""
+    kernels = _kernels(frames)
+    moves = kernels["is_communication"] | kernels["is_copy"]
+    parts = {
+        "compute": ("device", kernels[~moves]),
+        "compute or copies": ("device", kernels[~kernels["is_communication"]]),
+        "any": ("device", kernels),
+        "stream_compute": ("stream", kernels[~moves]),
+        "stream_communication": ("stream", kernels[kernels["is_communication"]]),
+    }
+    return {
+        name: CoveredTime(part[key], part["start"], part["end"])
+        for name, (key, part) in parts.items()
+    }
+
+
+def _on_device(frames: Frames, before: pd.DataFrame, launched: pd.DataFrame) -> pd.DataFrame:
+    """Return the uses of time on the device, of calls that have a kernel."""
+    covered, kernels = _covered_by_kernels(frames), _kernels(frames)
+    begin, end = before["begin"], before["end"]
+    device, stream = (launched[name].astype("int64") for name in ("device", "stream"))
+    compute = covered["compute"].within(device, begin, end)
+    moving = covered["compute or copies"].within(device, begin, end)
+    busy = covered["any"].within(device, begin, end)
+    is_known = launched["launch"].notna()
+    launch = launched["launch"].fillna(0).astype("int64").clip(begin, end)
+    idle_before = launch - begin - covered["any"].within(device, begin, launch)
+    idle = end - begin - busy
+    others = kernels.loc[~kernels["is_communication"], "device"].unique()
+    return pd.DataFrame(
+        {
+            "clock": np.where(device.isin(others), DEVICE, LONE),
+            "compute": compute,
+            "copies": moving - compute,
+            "communication": busy - moving,
+            "idle_before": idle_before.where(is_known, 0),
+            "idle_after": (idle - idle_before).where(is_known, 0),
+            "idle": idle.mask(is_known, 0),
+            **{
+                part: covered[part].within(stream, begin, end)
+                for part in ("stream_compute", "stream_communication")
+            },
+        },
+        index=before.index,
+    )
+
+
+@cached_per_run
+def _covered_by_calls(frames: Frames) -> dict[str, CoveredTime]:
+    """Return the time in which calls block each rank, may do so, or do so in each group."""
+    comm, blocked, in_flight = frames.comm, blocked_intervals(frames), spans(frames)
+    unknown = in_flight[(comm.loc[in_flight["row"], "blocked_ns"] < 0).to_numpy()]
+    either = pd.concat([blocked, unknown], ignore_index=True)
+    group = comm["group"].cat.codes.loc[blocked["row"]].set_axis(blocked.index)
+    of_group = _of_groups(frames, blocked["rank"], group)
+    return {
+        "blocked": CoveredTime(blocked["rank"], blocked["start"], blocked["end"]),
+        "either": CoveredTime(either["rank"], either["start"], either["end"]),
+        "group_blocked": CoveredTime(of_group, blocked["start"], blocked["end"]),
+    }
+
+
+def _on_host(frames: Frames, before: pd.DataFrame) -> pd.DataFrame:
+    """Return the uses of time on the host."""
+    covered = _covered_by_calls(frames)
+    rank, begin, end = before["rank"], before["begin"], before["end"]
+    blocked = covered["blocked"].within(rank, begin, end)
+    either = covered["either"].within(rank, begin, end)
+    of_group = _of_groups(frames, rank, before["group"])
+    return pd.DataFrame(
+        {
+            "clock": HOST,
+            "blocked": blocked,
+            "maybe_blocked": either - blocked,
+            "work": end - begin - either,
+            "group_blocked": covered["group_blocked"].within(of_group, begin, end),
+        },
+        index=before.index,
+    )

@@ -1,0 +1,94 @@
+"""Runs on devices whose kernels are known: planted ones, and random ones of any shape."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from commtrace.event import KernelRow
+from commtrace.tracefile import Trace
+from tests.commtrace.analyze.rows import START_NS, call, group, trace_of
+
+COMPUTE_STREAM, COPY_STREAM, CALL_STREAM = 7, 22, 20
+
+
+def kernel(category: str = "compute", *, at: int, until: int, **columns: Any) -> Any:
+    """A kernel from `at` to `until`, which like `launched` are relative to the run's start."""
+    streams = {"compute": COMPUTE_STREAM, "communication": CALL_STREAM}
+    known = {
+        "rank": 0,
+        "category": category,
+        "name": f"{category}_kernel",
+        "device": "cuda:0",
+        "stream": streams.get(category, COPY_STREAM),
+        "start_ns": START_NS + at,
+        "duration_ns": until - at,
+    }
+    if "launched" in columns:
+        columns["launch_ns"] = START_NS + columns.pop("launched")
+    return KernelRow(**(known | columns))
+
+
+def numbered(kernels: Sequence[Any]) -> list[Any]:
+    """The kernels with ids in order of start, as an importer writes them."""
+    nums: dict[int, int] = {}
+    found = []
+    for each in sorted(kernels, key=lambda each: each.start_ns):
+        nums[each.rank] = nums.get(each.rank, -1) + 1
+        found.append(each._replace(id=nums[each.rank]))
+    return found
+
+
+def device_trace(seed: int, num_ranks: int = 3, num_collectives: int = 30) -> Trace:
+    """A run in which devices compute, copy, idle and communicate at random."""
+    chance = random.Random(seed)
+    comm: list[Any] = []
+    kernels: list[Any] = []
+    clocks = [1000 + 100 * rank for rank in range(num_ranks)]
+    seqs = {"g": 0, "h": 0}
+    for number in range(num_collectives):
+        name = chance.choice(("g", "g", "h"))
+        kind = chance.choice(("all_reduce", "all_gather", "broadcast"))
+        is_on_device = chance.random() < 0.9
+        for rank in range(num_ranks):
+            known = {"rank": rank, "device": f"cuda:{rank}"}
+            begun = clocks[rank]
+            for _ in range(chance.randrange(4)):
+                at = begun + chance.randrange(600)
+                stream = chance.choice((COMPUTE_STREAM,) * 3 + (CALL_STREAM,))
+                more = chance.choice(
+                    ({}, {}, {"category": "memcpy"}, {"category": "communication"})
+                )
+                streams = {} if more else {"stream": stream}
+                until = at + chance.randrange(500)
+                kernels.append(kernel(at=at, until=until, **more, **streams, **known))
+            clocks[rank] = begun + chance.randrange(1200)
+        arrivals = list(clocks)
+        for rank, at in enumerate(arrivals):
+            lasts = max(arrivals) - at + chance.randrange(1, 300)
+            has_kernel = is_on_device and chance.random() < 0.98
+            own = {"device": f"cuda:{rank}", "algorithm": "RING", "protocol": chance.choice("AB")}
+            comm.append(
+                call(
+                    rank=rank, id=number, seq=seqs[name], kind=kind, group=name, at=at,
+                    until=at + lasts, call_ns=lasts, payload_bytes=chance.randrange(1 << 20),
+                    blocked_ns=lasts if chance.random() < 0.9 else -1,
+                    root=1 if kind == "broadcast" else -1, **(own if has_kernel else {}),
+                )
+            )  # fmt: skip
+            if has_kernel:
+                launch = {"launched": at - chance.randrange(800)} if chance.random() < 0.95 else {}
+                stream = CALL_STREAM + (name == "h")
+                for part in range(chance.choice((1, 1, 2))):
+                    at_part = at + part * lasts // 2
+                    kernels.append(
+                        kernel(
+                            "communication", rank=rank, device=f"cuda:{rank}", call_id=number,
+                            stream=stream, at=at_part, until=at + lasts, **launch,
+                        )
+                    )  # fmt: skip
+            clocks[rank] = at + lasts
+        seqs[name] += 1
+    groups = [group(name, range(num_ranks), mesh_axis=name) for name in ("g", "h")]
+    return trace_of(comm, num_ranks=num_ranks, groups=groups, kernels=numbered(kernels))
