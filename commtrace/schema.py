@@ -73,6 +73,8 @@ class Column:
     """Heading in tables for people; by default the name, in words."""
     long_title: str = ""
     """Title on axes, buttons and in captions; by default the heading."""
+    minus: str = ""
+    """Text for people of -1, where that is a value; empty where it means unknown."""
 
     def __post_init__(self) -> None:
         if not self.most:

@@ -124,7 +124,9 @@ def plain_table(
         headings[column.name] = column.name.removesuffix(unit)
         is_change = column.name.endswith("_change")
         texts[column.name] = [
-            f"{'+' if is_change and value > 0 else ''}{_text(column, value, num_ranks)}"
+            column.minus
+            if column.minus and math.isnan(value)
+            else f"{'+' if is_change and value > 0 else ''}{_text(column, value, num_ranks)}"
             for value in values
         ]
     return fitted(

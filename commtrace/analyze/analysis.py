@@ -34,6 +34,7 @@ class Analysis:
         columns: Schema of the answer, with units.
         topic: Topic of the page under which its table is listed; empty if it is not a table there.
         shown: Names of the columns that the page shows, in order; all others can be switched on.
+        needs: Table of the schema without which the page leaves it out; empty if none.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Analysis:
     columns: tuple[Column, ...]
     topic: str = ""
     shown: str = ""
+    needs: str = ""
 
 
 def typed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:

@@ -17,6 +17,8 @@ from commtrace.analyze.calls import CALLS
 from commtrace.analyze.consistency import CONSISTENCY
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.findings import FINDINGS
+from commtrace.analyze.gpu_time import GPU_TIME
+from commtrace.analyze.kernel_patterns import KERNEL_PATTERNS
 from commtrace.analyze.matrix import MATRIX
 from commtrace.analyze.overlap import OVERLAP
 from commtrace.analyze.rank_waits import RANK_WAITS
@@ -30,8 +32,8 @@ CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
         *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
-        *(OVERLAP, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
-        *(SIZES, BANDWIDTH, MATRIX),
+        *(OVERLAP, GPU_TIME, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
+        *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
         *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }

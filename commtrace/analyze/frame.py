@@ -72,7 +72,10 @@ class Frames:
     @cached_property
     def start_ns(self) -> int:
         """Start of the first rank, in Unix ns; 0 in a trace without any event."""
-        starts = [self.ranks["start_ns"], self.comm["issue_ns"], self.ops["start_ns"]]
+        starts = [
+            *(self.ranks["start_ns"], self.comm["issue_ns"]),
+            *(self.ops["start_ns"], self.kernels["start_ns"]),
+        ]
         known = [column[column >= 0].min() for column in starts if (column >= 0).any()]
         return int(min(known, default=0))
 

@@ -266,6 +266,25 @@ def _none_of(column: str, text: str) -> NoticeCheck:
     return lambda frames: text if len(frames.comm) and (frames.comm[column] == "").all() else ""
 
 
+def _no_kernels(frames: Frames) -> str:
+    if len(frames.kernels):
+        return ""
+    return (
+        "There are no kernels of a device in this trace: only imported traces of torch.profiler "
+        "have them."
+    )
+
+
+def _unlaunched(frames: Frames) -> str:
+    unknown = int((frames.kernels["launch_ns"] < 0).sum())
+    if not unknown:
+        return ""
+    return (
+        f"The launch of {unknown:,} of {len(frames.kernels):,} kernels is unknown, so the reason "
+        "of the idle time before them is, too."
+    )
+
+
 def _no_routes(frames: Frames) -> str:
     if frames.num_ranks < 2 or not len(frames.comm) or len(matrix(frames)):
         return ""
@@ -318,7 +337,7 @@ _OF_TIMES = (
 )
 _OF_WAITS = (
     *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "start_skew", "stragglers"),
-    *("activity", "bandwidth"),
+    *("activity", "bandwidth", "gpu_time"),
 )
 _OF_MEASURES = (
     *("by_kind", "by_module", "by_op", "by_group", "by_axis", "by_source", "by_region"),
@@ -359,6 +378,8 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_group",), _lacking("group", "The process group")),
     (_OF_WAITS, _unmatched),
     (("matrix",), _no_routes),
+    (("gpu_time", "kernel_patterns"), _no_kernels),
+    (("gpu_time",), _unlaunched),
     (("skew", "start_skew"), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),
     (("findings",), _unanswered_rules),

@@ -4,7 +4,8 @@ A collective is included with all of its members or not at all, so that waits st
 included if any member's call touches the window. A step has the calls that it issued, but of the
 calls on a device those that run in it (`step_times`). The recorded time of ranks and steps is
 clipped to the window, so that shares refer to it. Consistency across ranks cannot be judged from a
-part; it is checked on the entire run.
+part; it is checked on the entire run. Kernels are those that touch the window, and the next one of
+each stream, whose launch explains the idle time before it.
 """
 
 from __future__ import annotations
@@ -97,11 +98,9 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
     for name in comm.columns[comm.dtypes == "category"]:
         comm[name] = comm[name].cat.remove_unused_categories()
     ops, steps, ranks = frames.ops, frames.steps.copy(), frames.ranks.copy()
-    kernels = frames.kernels
-    # All kernels beside the selected calls, which tell where these are exposed.
+    # With all kernels beside the selected calls, which tell where these are exposed.
     since = min(first, comm["issue_ns"].where(comm["issue_ns"] >= 0, first).min())
     until = max(last, end_ns(comm).max())
-    beside = (kernels["start_ns"] < until) & (kernels["start_ns"] + kernels["duration_ns"] > since)
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
     in_steps = (steps["start_ns"] < last) & (steps["end_ns"] > first)
     for table in (steps, ranks):
@@ -113,10 +112,22 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
         run={**frames.run, "part": description},
         comm=comm,
         ops=ops[in_ops].reset_index(drop=True),
-        kernels=kernels[beside].reset_index(drop=True),
+        kernels=_kernels_of(frames.kernels, since, until),
         steps=steps[in_steps].reset_index(drop=True),
         ranks=ranks,
     )
+
+
+def _kernels_of(kernels: pd.DataFrame, first: int, last: int) -> pd.DataFrame:
+    """Return the kernels between two instants, and the next one of each stream."""
+    start = kernels["start_ns"]
+    touches = (start < last) & (start + kernels["duration_ns"] > first)
+    later = kernels[start >= last].sort_values("start_ns", kind="stable")
+    follows = later.drop_duplicates(["rank", "device", "stream"]).index
+    part = kernels[touches | kernels.index.isin(follows)].reset_index(drop=True)
+    for name in part.columns[part.dtypes == "category"]:
+        part[name] = part[name].cat.remove_unused_categories()
+    return part
 
 
 def _renumbered(frames: Frames, selected: pd.Series) -> pd.Series:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from commtrace.figures.bandwidth import bandwidth
 from commtrace.figures.flame import flame
+from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
 from commtrace.figures.pictures import PICTURES, Picture
 from commtrace.figures.sizes import sizes
@@ -16,6 +17,7 @@ __all__ = [
     "Picture",
     "bandwidth",
     "flame",
+    "gpu_time",
     "matrix",
     "sizes",
     "steps",

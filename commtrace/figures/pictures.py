@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from commtrace.analyze import CATALOG, Frames, notices_of
 from commtrace.figures.bandwidth import bandwidth
 from commtrace.figures.flame import flame
+from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
 from commtrace.figures.sizes import sizes
 from commtrace.figures.steps import steps
@@ -73,6 +74,13 @@ PICTURES: dict[str, Picture] = {
             "How much of each step is exposed communication?",
             steps,
             "overlap",
+        ),
+        Picture(
+            "gpu_time",
+            "Time of devices",
+            "Where does the time of each device go?",
+            gpu_time,
+            "gpu_time",
         ),
         Picture(
             "waits",

@@ -34,6 +34,7 @@ class Theme:
         kinds: Colours of the kinds of communication.
         phases: Faint background colours of phases.
         uses: Colours of uses of time, among them the wait states by name.
+        device: Colours of the parts of a device's time.
         scale: Colours for amounts, from low to high.
     """
 
@@ -47,6 +48,7 @@ class Theme:
     kinds: dict[str, str]
     phases: dict[str, str]
     uses: dict[str, str]
+    device: dict[str, str]
     scale: tuple[str, ...]
 
     def kind(self, kind: str) -> str:
@@ -104,6 +106,18 @@ LIGHT = Theme(
         "transfer": "#64738a",
         "not known": "#b4bdc9",
     },
+    device={
+        "compute": "#25675e",
+        "exposed_transfer": "#dd6a1f",
+        "exposed_wait": "#cc5a2c",
+        "exposed_unknown": "#a3735c",
+        "copy": "#8a45dc",
+        "other": "#9a8c3c",
+        "idle_host": "#a98500",
+        "idle_kernel": "#5f7188",
+        "idle_launch": "#8391a5",
+        "idle_unknown": "#c2cad5",
+    },
     scale=("#e3edf7", "#a5c6e6", "#5794cc", "#225fa1", "#0b2c5b"),
 )
 
@@ -148,6 +162,18 @@ DARK = Theme(
         "Late Receiver": "#a89af4",
         "transfer": "#8795aa",
         "not known": "#4c5868",
+    },
+    device={
+        "compute": "#74d8c9",
+        "exposed_transfer": "#ec7323",
+        "exposed_wait": "#e2703a",
+        "exposed_unknown": "#b88a74",
+        "copy": "#a678f0",
+        "other": "#9c8f45",
+        "idle_host": "#e6c955",
+        "idle_kernel": "#9cabbf",
+        "idle_launch": "#7a889c",
+        "idle_unknown": "#465160",
     },
     scale=("#1e2c3d", "#254f7d", "#3b80c1", "#80b9e9", "#ddeffe"),
 )

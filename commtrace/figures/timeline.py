@@ -1,10 +1,10 @@
 """Timeline of communication: ranks and lanes over time, coloured by kind.
 
 The background of a rank's row shows its phase; the hatched part of a call is its wait for the last
-peer. All calls of a kind form one trace, so that a kind can be switched off and the number of
-traces does not grow with the number of calls. Above `max_marks` marks, shares of time by kind are
-drawn instead of calls, and phases are left out if there are more than that, too; a time window
-shows single calls again.
+peer. Below the calls are the streams of the rank's devices with their kernels. All calls of a kind
+form one trace, so that a kind can be switched off and the number of traces does not grow with the
+number of calls. Above `max_marks` marks, shares of time by kind are drawn instead of calls, and
+phases are left out if there are more than that, too; a time window shows single calls again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import plotly.graph_objects as go
 from commtrace.analyze.calls import calls
 from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
+from commtrace.figures.kernel_bars import kernel_bars
+from commtrace.figures.kernel_lanes import Lanes, kernel_lanes
 from commtrace.figures.label import bold, lines, plain, wrapped
 from commtrace.figures.spans import TRANSFER, WAIT, call_spans, marks, phase_spans
 from commtrace.figures.theme import (
@@ -31,6 +33,7 @@ from commtrace.figures.theme import (
     theme_of,
     titled,
 )
+from commtrace.figures.timeline_rows import LABELLED_PIXELS, Rows
 from commtrace.schema import PHASES
 from commtrace.units import text_of_bytes, text_of_duration
 
@@ -38,10 +41,6 @@ MAX_MARKS = 16_000
 
 CallFields = Mapping[str, Any]
 
-_STEP_ROW = -0.9
-_ROW_PIXELS = 46
-_LEAST_ROW_PIXELS = 15
-_MOST_PIXELS = 1000
 _BAND = 0.58
 """Fraction of a rank's row that its calls take; its phase fills the row."""
 _MILLISECOND = 1_000_000
@@ -59,9 +58,9 @@ def timeline(
 ) -> go.Figure:
     """Draw the timeline of a run, or of a window of it, in ms since the start of the run.
 
-    The `customdata` of a bar is the call's row in table `comm`, or -1 if it stands for several
-    calls. The `meta` of a trace has its part and its kind. The layout's `meta` says whether calls
-    are drawn one by one.
+    The `customdata` of a bar of calls is the call's row in table `comm`, or -1 if it stands for
+    several calls. The `meta` of a trace has its part and its kind. The layout's `meta` says whether
+    calls are drawn one by one.
 
     Args:
         frames: The run.
@@ -82,8 +81,10 @@ def timeline(
     spans = call_spans(frames, window)
     spans = spans[spans["rank"].isin(chosen)]
     drawn, is_single = marks(spans, max_marks)
+    lanes = kernel_lanes(frames, chosen).within(window)
+    geometry = Rows.of(len(chosen), lanes.most_of_a_rank)
     rows = {rank: place for place, rank in enumerate(chosen)}
-    if spans.empty:
+    if spans.empty and lanes.kernels.empty:
         figure = empty(
             theme,
             title=title,
@@ -93,16 +94,17 @@ def timeline(
             because=because,
         )
         return figure.update_layout(meta={"single": is_single})
-    figure = go.Figure(layout=titled(timeline_layout(frames, chosen, theme), title))
+    figure = go.Figure(layout=titled(timeline_layout(frames, chosen, theme, lanes), title))
     figure.update_layout(meta={"single": is_single})
     phases = phase_spans(frames, window)
     phases = phases[phases["rank"].isin(chosen)]
     if len(phases) > max_marks:
         phases = phases.head(0)
     for trace in (
-        *_phase_bars(phases, rows, start, theme),
-        *_step_bars(frames, start, theme),
-        *_call_bars(frames, drawn, rows, start, theme),
+        *_phase_bars(phases, rows, geometry, start, theme),
+        *_step_bars(frames, geometry, start, theme),
+        *_call_bars(frames, drawn, rows, geometry, start, theme),
+        *kernel_bars(lanes, rows, geometry, theme, start_ns=start, max_marks=max_marks),
     ):
         figure.add_trace(trace)
     if title:
@@ -118,8 +120,9 @@ def _add_legend(figure: Any, theme: Theme) -> None:
     for trace in figure.data:
         part = trace.meta["part"]
         has_wait |= part == WAIT
-        trace.showlegend = part in (TRANSFER, "phase")
-        trace.legendgroup = trace.name if part in (TRANSFER, WAIT) else part + trace.name
+        of_call = part in (TRANSFER, WAIT) or (part == "kernel" and trace.meta["kind"] != "")
+        trace.showlegend = part in (TRANSFER, "phase") or (part == "kernel" and not of_call)
+        trace.legendgroup = trace.name if of_call else part + trace.name
     if has_wait:
         hatched = _look(WAIT, theme.muted, theme)
         figure.add_trace(legend_entry("waiting for the last rank", hatched, orientation="h"))
@@ -150,26 +153,32 @@ def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
     return sorted(set(ranks))
 
 
-def timeline_layout(frames: Frames, ranks: Sequence[int], theme: Theme) -> go.Layout:
+def timeline_layout(frames: Frames, ranks: Sequence[int], theme: Theme, lanes: Lanes) -> go.Layout:
     """Return the layout of a timeline: one row per rank, in the given order, and steps above."""
-    row = max(min(_ROW_PIXELS, _MOST_PIXELS / max(len(ranks), 1)), _LEAST_ROW_PIXELS)
+    geometry = Rows.of(len(ranks), lanes.most_of_a_rank)
+    labels = {place + geometry.middle: f"rank {rank}" for place, rank in enumerate(ranks)}
+    if geometry.lane_pixels >= LABELLED_PIXELS:
+        places = {rank: place for place, rank in enumerate(ranks)}
+        for rank, place, text in lanes.lanes[["rank", "place", "title"]].values.tolist():
+            labels[places[rank] + geometry.lane(place)] = plain(text)
+    longest = max(map(len, labels.values()), default=0)
     made = layout(
         theme,
-        height=max(82 + round(row * len(ranks)), 178),
+        height=max(82 + round(geometry.pixels * len(ranks)), 178),
         barmode="overlay",
         bargap=0,
         hovermode="closest",
         dragmode="zoom",
         uniformtext={"mode": "hide", "minsize": 9},
         showlegend=False,
-        margin={"l": 64, "r": 12, "t": 26, "b": 36},
+        margin={"l": min(max(64, 12 + 7 * longest), 160), "r": 12, "t": 26, "b": 36},
     )
     made.update(
         yaxis={
-            "range": [len(ranks) - 0.5, _STEP_ROW - 0.3 if len(frames.steps) else -0.5],
+            "range": [len(ranks) - 0.5, geometry.top if len(frames.steps) else -0.5],
             "tickmode": "array",
-            "tickvals": list(range(len(ranks))),
-            "ticktext": [f"rank {rank}" for rank in ranks],
+            "tickvals": list(labels),
+            "ticktext": list(labels.values()),
             "showgrid": False,
             "fixedrange": True,
             "ticks": "",
@@ -207,7 +216,7 @@ def _bars(
 
 
 def _phase_bars(
-    spans: pd.DataFrame, rows: dict[int, int], start_ns: int, theme: Theme
+    spans: pd.DataFrame, rows: dict[int, int], geometry: Rows, start_ns: int, theme: Theme
 ) -> list[go.Bar]:
     known = spans["phase"].where(spans["phase"].isin(PHASES), "other")
     bars = []
@@ -221,8 +230,8 @@ def _phase_bars(
                 phase,
                 of_phase,
                 start_ns=start_ns,
-                y=of_phase["rank"].map(rows).tolist(),
-                height=0.86,
+                y=(of_phase["rank"].map(rows) + geometry.middle).tolist(),
+                height=0.86 * geometry.calls,
                 hovertext=[
                     lines((bold(phase), f"rank {rank}", text_of_duration(duration)))
                     for rank, duration in zip(of_phase["rank"], lasted, strict=True)
@@ -234,7 +243,7 @@ def _phase_bars(
     return bars
 
 
-def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
+def _step_bars(frames: Frames, geometry: Rows, start_ns: int, theme: Theme) -> list[go.Bar]:
     """Return the steps of the first rank that marked any, as bars above the ranks."""
     steps = frames.timed_steps.sort_values(["rank", "step"])
     if steps.empty:
@@ -246,8 +255,8 @@ def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
             "steps",
             steps,
             start_ns=start_ns,
-            y=[_STEP_ROW] * len(steps),
-            height=0.48,
+            y=[geometry.steps] * len(steps),
+            height=geometry.step_height,
             text=[f"step {step}" for step in steps["step"]],
             textposition="inside",
             insidetextanchor="middle",
@@ -264,12 +273,19 @@ def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
 
 
 def _call_bars(
-    frames: Frames, drawn: pd.DataFrame, rows: dict[int, int], start_ns: int, theme: Theme
+    frames: Frames,
+    drawn: pd.DataFrame,
+    rows: dict[int, int],
+    geometry: Rows,
+    start_ns: int,
+    theme: Theme,
 ) -> list[go.Bar]:
     """Return a trace per kind for transfers, and a hatched one for the waits before them."""
+    band = _BAND * geometry.calls
+    middle = drawn["rank"].map(rows) + geometry.middle
     drawn = drawn.assign(
-        y=drawn["rank"].map(rows) + _BAND * (drawn["top"] + drawn["height"] / 2 - 0.5),
-        height=_BAND * drawn["height"],
+        y=middle + band * (drawn["top"] + drawn["height"] / 2 - 0.5),
+        height=band * drawn["height"],
         text=_texts(frames, drawn),
     )
     by_part: Any = drawn.groupby(["kind", "part"], sort=True)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from commtrace.analyze import Frames, Notice, load, notices_of
 from commtrace.analyze.findings import evaluated_note
+from commtrace.analyze.gpu_time import summary
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.atomic_write import atomic_write
@@ -24,6 +25,7 @@ from commtrace.figures.flame import (
     flame_nodes,
     value_note,
 )
+from commtrace.figures.kernel_bars import WORDS as SORTS_OF_WORK
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import call_facts
@@ -41,7 +43,16 @@ from commtrace.units import text_of_duration
 SCRIPTS = (
     *("format.js", "figures.js", "address.js", "keys.js", "download.js", "themes.js", "table.js"),
     *("calls.js", "tables.js", "filter.js", "meeting.js", "story.js", "detail.js", "flame.js"),
-    *("blocks.js", "spans.js", "steps.js", "traces.js", "timeline.js", "steering.js", "cards.js"),
+    *(
+        "blocks.js",
+        "spans.js",
+        "lanes.js",
+        "steps.js",
+        "traces.js",
+        "timeline.js",
+        "steering.js",
+        "cards.js",
+    ),
     *("fields.js", "page.js"),
 )
 
@@ -113,9 +124,17 @@ def render_page(
         facts=answers["facts"].to_dict("records"),
         kinds=_kinds(answers),
         values=VALUES,
-        patterns=_in_columns(data["patterns"]),
+        patterns=_in_columns({name: data["patterns"][name] for name in PATTERNS}),
+        device_picture=PICTURES[OF_DEVICES] if OF_DEVICES in data["patterns"] else None,
+        device_time=summary(answers[OF_DEVICES]),
         phases=_phases(frames.comm),
         drawn_phases=_phases(frames.ops),
+        drawn_work=[
+            (sort, words)
+            for sort, words in SORTS_OF_WORK.items()
+            if {"name": sort, "is_sent": False} in data["timeline"]["kernels"]["sorts"]
+        ],
+        num_merged=data["timeline"]["kernels"]["num_merged"],
         num_phases_left_out=data["timeline"]["num_phases_left_out"],
         resolution=text_of_duration(store.head["resolution_ns"]),
         is_rounded=store.head["resolution_ns"] > 1,
@@ -127,6 +146,8 @@ def render_page(
 
 PATTERNS = ("steps", "waits", "sizes", "bandwidth", "matrix")
 """Pictures arranged in columns, each drawn from one table."""
+OF_DEVICES = "gpu_time"
+"""Picture in a section of its own, for runs with kernels."""
 
 
 HEAD_PIXELS = 100
@@ -149,7 +170,11 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         },
         "flame_names": block_names(nodes),
         "fingerprint": fingerprint(frames, store),
-        "patterns": {name: _pattern(answers, name, all_notices) for name in PATTERNS},
+        "patterns": {
+            name: _pattern(answers, name, all_notices)
+            for name in (*PATTERNS, OF_DEVICES)
+            if name in PATTERNS or len(frames.kernels)
+        },
         "call_facts": call_facts(answers, store.sites),
         "timeline": timeline_data(frames, frames.start_ns - answers.whole.start_ns),
         "dark": recolouring(LIGHT, DARK),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commtrace.figures.kernel_bars import WORDS as SORTS_OF_WORK
 from commtrace.figures.theme import DARK, LIGHT, Theme
 from commtrace.report.offline import source
 
@@ -35,6 +36,7 @@ def style_sheet() -> str:
             f":root[data-theme=dark] {{ {dark} }}",
             *(f".kind-{kind} {{ --own: var(--kind-{kind}); }}" for kind in LIGHT.kinds),
             *(f".phase-{phase} {{ --own: var(--phase-{phase}); }}" for phase in LIGHT.phases),
+            *(f".device-{part} {{ --own: var(--device-{part}); }}" for part in SORTS_OF_WORK),
             source("page.css"),
         ]
     )
@@ -86,6 +88,7 @@ def _colours(theme: Theme) -> dict[str, str]:
         "operator": theme.operator,
         **{f"kind-{kind}": colour for kind, colour in theme.kinds.items()},
         **{f"phase-{phase}": colour for phase, colour in theme.phases.items()},
+        **{f"device-{part}": theme.device[part] for part in SORTS_OF_WORK},
     }
 
 

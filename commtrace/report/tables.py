@@ -1,7 +1,7 @@
 """Tables of the page, in the form that its script reads.
 
     {"name", "title", "question", "columns": [{"name", "title", "unit", "type", "meaning"}],
-     "shown": [names], "num_rows", "num_left_out", "topic",
+     "is_left_out", "shown": [names], "num_rows", "num_left_out", "topic",
      "data": {column: [values]} or, for text, {column: {"strings", "codes"}}}
 
 The table of calls has the call sites of `call_store` as data, and its head as `store`. An instant
@@ -22,7 +22,7 @@ from commtrace.schema import INSTANT, Column
 
 MAX_ROWS = 5_000
 
-TOPICS = ("What", "Where from", "Between whom", "When", "Who waits")
+TOPICS = ("What", "Where from", "Between whom", "When", "Who waits", "Devices")
 
 ADDED_TO_CALLS = ("operators", "unknown")
 """Texts of the call sites that are not columns of the analysis: see `call_facts`."""
@@ -54,6 +54,7 @@ def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, 
         "name": analysis.name,
         "title": analysis.title,
         "question": analysis.question,
+        "is_left_out": bool(analysis.needs) and not len(getattr(answers.frames, analysis.needs)),
         "columns": [_description(column) for column in analysis.columns],
         "shown": shown,
         "num_rows": num_rows,
@@ -75,6 +76,7 @@ def _description(column: Column) -> dict[str, Any]:
         "unit": "ns since start" if column.unit == INSTANT else column.unit,
         "type": column.type.__name__,
         "meaning": column.meaning,
+        **({"minus": column.minus} if column.minus else {}),
     }
 
 
@@ -87,8 +89,8 @@ def _values(values: pd.Series, column: Column, frames: Frames) -> Any:
         return [None if value != value else value for value in values.tolist()]
     if column.unit == INSTANT:
         values = (values - frames.start_ns).where(values >= 0, column.missing)
-    # -1 stands for the time outside of steps and is no missing value.
-    may_lack = column.name not in ("step",)
+    # -1 of some columns is a value, such as the time outside of steps.
+    may_lack = column.name not in ("step",) and not column.minus
     return [None if may_lack and value == column.missing else value for value in values.tolist()]
 
 

@@ -15,6 +15,7 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.consistency import BAD, GOOD
 from commtrace.analyze.findings import RULES, unanswered
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.gpu_time import SUMS, shares
 from commtrace.analyze.known import partial_sum, why_incomplete
 from commtrace.analyze.measures import recorded_ns
 from commtrace.report.answers import Answers
@@ -64,6 +65,7 @@ def tiles(answers: Answers, found: ConsistencySummary) -> list[Tile]:
         _blocked(frames, ranks),
         _exposed(frames, answers["overlap"]),
         _late(frames, ranks),
+        *_devices(answers),
         _findings(frames, answers.findings),
         _consistency(found),
     ]
@@ -160,6 +162,18 @@ def _steps(steps: pd.DataFrame) -> str:
     median = inside["duration_ns"].median()
     lasts = "" if math.isnan(median) else f", median {text_of_duration(median)}"
     return f"{counted(len(inside), 'step')}{lasts}"
+
+
+def _devices(answers: Answers) -> list[Tile]:
+    """Return a tile on the time of devices, if the run has kernels."""
+    share = shares(answers["gpu_time"])
+    if not share:
+        return []
+    sums = {words: sum(share[part] for part in parts) for words, parts in SUMS.items()}
+    note = f"{sums['exposed communication']:.1%} exposed communication, {sums['idle']:.1%} idle"
+    return [
+        Tile("Devices compute", f"{sums['computing']:.1%}", note, sums["computing"], "gpu_time")
+    ]
 
 
 def _findings(frames: Frames, findings: pd.DataFrame) -> Tile:

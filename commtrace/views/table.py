@@ -17,7 +17,7 @@ from commtrace.escaping import visible
 from commtrace.schema import INSTANT, MAY_BE_NEGATIVE, Column
 from commtrace.units import text_of_value
 
-_UNITS, _START = "commtrace_units", "commtrace_start_ns"
+_UNITS, _START, _MINUS = "commtrace_units", "commtrace_start_ns", "commtrace_minus"
 
 
 class Table(pd.DataFrame):
@@ -31,7 +31,11 @@ class Table(pd.DataFrame):
     def of(cls, frame: pd.DataFrame, columns: Sequence[Column], start_ns: int = 0) -> Any:
         """Return the rows of `frame` as a table with the units of `columns`."""
         table = cls(frame.copy(deep=False))
-        table.attrs = {_UNITS: {each.name: each.unit for each in columns}, _START: start_ns}
+        table.attrs = {
+            _UNITS: {each.name: each.unit for each in columns},
+            _MINUS: {each.name: each.minus for each in columns if each.minus},
+            _START: start_ns,
+        }
         return table
 
     def shown(self) -> pd.DataFrame:
@@ -48,7 +52,8 @@ class Table(pd.DataFrame):
         if unit == INSTANT:
             unit, values = "ns", (values - self.attrs[_START]).where(values >= 0, math.nan)
         elif values.dtype == "int64" and name not in MAY_BE_NEGATIVE:
-            values = values.where(values >= 0, math.nan)
+            minus = self.attrs.get(_MINUS, {}).get(name, math.nan)
+            values = values.astype(object).where(values >= 0, minus)
         return [text_of_value(value, unit) for value in values.tolist()]
 
     def _repr_html_(self) -> str:

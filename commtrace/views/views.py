@@ -88,7 +88,9 @@ class Views(ABC):
         return Table.of(diff(self.frames(), other), COLUMNS)
 
     def picture(self, name: str, **options: Any) -> go.Figure:
-        """Draw a picture by name: flame, timeline, steps, waits, sizes, bandwidth or matrix.
+        """Draw a picture by name.
+
+        Names are flame, timeline, steps, gpu_time, waits, sizes, bandwidth and matrix.
 
         Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
         asks for it, or by default if plotly's default template is dark.
@@ -142,6 +144,10 @@ class Views(ABC):
     def waits(self, **options: Any) -> go.Figure:
         """Draw the time for which each rank is blocked, by waiting and by transfer."""
         return self.picture("waits", **options)
+
+    def gpu_time(self, **options: Any) -> go.Figure:
+        """Draw the time of each device: computing, communicating, copying, or idle, and why."""
+        return self.picture("gpu_time", **options)
 
     def report(
         self,

@@ -38,7 +38,8 @@ function formatted(value, column) {
   if (value === null || value === undefined || value === "") return NOT_KNOWN;
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "string") return visible(value);
-  if (["id", "step", "rank", "seq", "source_line"].includes(column.name)) {
+  if (column.minus && value === -1) return column.minus;
+  if (["id", "step", "rank", "seq", "source_line", "stream"].includes(column.name)) {
     return column.name === "step" && value < 0 ? "outside" : String(value);
   }
   return (FORMATS[column.unit] || FORMATS[""])(value);

@@ -67,9 +67,9 @@ function callText(calls, row) {
 
 /** The calls of every rank by time, with queries by time window. */
 class Spans {
-  constructor(calls, ranks) {
-    this.calls = calls;
-    this.ranks = ranks;
+  /** `rows` has the part of a rank's row that its calls take, and its middle. */
+  constructor(calls, ranks, rows) {
+    Object.assign(this, { calls, ranks, rows });
     const { issue_ns: start, end_ns: end } = calls.own;
     // Ends are not in order, but the binary search of `within` needs an order.
     this.reach = new Float64Array(calls.num_rows); // the end of the longest call so far
@@ -113,8 +113,9 @@ class Spans {
         if (start[row] >= 0 && end[row] >= first && isDrawn[site[row]]) rows.push(row);
       }
       for (const [row, top, height] of this.stacked(rows)) {
-        const y = place + BAND * (top + height / 2 - 0.5);
-        const mark = { row, kind: this.kind(row), y, height: BAND * height };
+        const band = BAND * this.rows.calls;
+        const y = place + this.rows.middle + band * (top + height / 2 - 0.5);
+        const mark = { row, kind: this.kind(row), y, height: band * height };
         if (ready[row] > start[row]) found.push({ ...mark, part: WAIT, start: start[row], end: ready[row] });
         found.push({ ...mark, part: TRANSFER, start: ready[row], end: end[row] });
       }
@@ -205,8 +206,8 @@ function channels(colour) {
   return [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
 }
 
-/** Renders `shares` as a PNG data URL, with a row of `rowPixels` for each rank. */
-function paintedShares(sums, numColumns, columnNs, rowPixels, colours, surface) {
+/** Renders `shares` as a PNG data URL, with a row of `rowPixels` for each rank, of which the part `ofCalls` has the calls. */
+function paintedShares(sums, numColumns, columnNs, rowPixels, ofCalls, colours, surface) {
   const canvas = document.createElement("canvas");
   canvas.width = numColumns;
   canvas.height = Math.max(sums.length * rowPixels, 1);
@@ -214,14 +215,14 @@ function paintedShares(sums, numColumns, columnNs, rowPixels, colours, surface) 
   const image = context.createImageData(canvas.width, canvas.height);
   const pixels = new Uint32Array(image.data.buffer); // little-endian: alpha, blue, green, red
   const back = channels(surface);
-  const packed = (colour, part) => {
-    const mixed = channels(colour).map((value, place) => Math.round(part * value + (1 - part) * back[place]));
+  const packed = (colour, share) => {
+    const mixed = channels(colour).map((value, place) => Math.round(share * value + (1 - share) * back[place]));
     return ((255 << 24) | (mixed[2] << 16) | (mixed[1] << 8) | mixed[0]) >>> 0;
   };
   const solid = colours.flatMap((colour) => [packed(colour, 1), packed(colour, PALE)]);
-  const height = Math.round(BAND * rowPixels);
+  const height = Math.round(BAND * ofCalls * rowPixels);
   sums.forEach((sum, place) => {
-    const bottom = place * rowPixels + Math.round((rowPixels + height) / 2) - 1;
+    const bottom = place * rowPixels + Math.round((ofCalls * rowPixels + height) / 2) - 1;
     const numParts = 2 * colours.length;
     for (let column = 0; column < numColumns; column += 1) {
       const whole = Math.max(columnNs, sum.subarray(column * numParts, (column + 1) * numParts).reduce((a, b) => a + b, 0));

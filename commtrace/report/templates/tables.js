@@ -10,6 +10,7 @@ class Tables {
     this.tabs = document.getElementById("tabs");
     let topic = "";
     for (const table of data.tables) {
+      if (table.is_left_out) continue;
       if (table.name === "by_region" && !table.data.region.strings.some(Boolean)) continue;
       if (table.topic !== topic) {
         topic = table.topic;

@@ -11,7 +11,8 @@ class Timeline {
   constructor(data, calls, known, onCall, onChange) {
     Object.assign(this, { data, calls, known, onCall, onChange });
     this.place = document.getElementById("timeline-picture");
-    this.spans = new Spans(calls, data.ranks);
+    this.spans = new Spans(calls, data.ranks, data.rows);
+    this.lanes = new Lanes(data.kernels);
     this.traces = new Traces(this);
     this.marked = [];
     this.selected = -1;
@@ -225,7 +226,9 @@ class Timeline {
       layout.images.push(image);
       traces.push(labels);
     }
-    traces.push(...this.traces.marks());
+    const [kernels, isMerged] = this.traces.kernels(...(this.isSingle ? [first, last] : [this.ns(from), this.ns(to)]));
+    traces.push(...kernels, ...this.traces.marks());
+    document.getElementById("timeline-merged").hidden = !isMerged;
     document.getElementById("timeline-many").hidden = this.isSingle;
     document.getElementById("timeline-shown").textContent = this.shownText(from, to);
     // A double-click leads back to the chosen step, not to the range that plotly would reset to.

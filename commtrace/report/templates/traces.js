@@ -1,7 +1,6 @@
 "use strict";
-/* The traces that plotly draws of the timeline: phases, steps, calls or their shares, and marks. */
+/* The traces that plotly draws of the timeline: phases, steps, calls or their shares, kernels, and marks. */
 
-const STEP_ROW = -0.9;
 const MAX_PHASES = 3000;
 
 class Traces {
@@ -33,7 +32,8 @@ class Traces {
   /** The phases behind the calls, a trace for each, if they can be distinguished. */
   phases(first, last) {
     const { rank, phase, start_ns: start, end_ns: end } = this.timeline.data.phases;
-    const places = new Map(this.timeline.data.ranks.map((each, place) => [each, place]));
+    const { calls, middle } = this.timeline.data.rows;
+    const places = new Map(this.timeline.data.ranks.map((each, place) => [each, place + middle]));
     const byPhase = new Map();
     let count = 0;
     for (let row = 0; row < rank.length; row += 1) {
@@ -43,7 +43,7 @@ class Traces {
       const known = this.timeline.known.phases.includes(name) ? name : "other";
       if (!byPhase.has(known)) byPhase.set(known, []);
       const text = `${bold(known)}<br>rank ${rank[row]}<br>${FORMATS.ns(end[row] - start[row])}`;
-      byPhase.get(known).push({ start: start[row], end: end[row], y: places.get(rank[row]), height: 0.86, text });
+      byPhase.get(known).push({ start: start[row], end: end[row], y: places.get(rank[row]), height: 0.86 * calls, text });
     }
     if (count > MAX_PHASES) return [];
     return [...byPhase].map(([phase, spans]) => this.bars(spans, {
@@ -67,8 +67,8 @@ class Traces {
       orientation: "h",
       base: seen.map(begin),
       x: seen.map(length),
-      y: seen.map(() => STEP_ROW),
-      width: 0.48,
+      y: seen.map(() => this.timeline.data.rows.steps),
+      width: this.timeline.data.rows.step_height,
       text: seen.map((step) => (fits(step) ? `step ${step.number}` : "")),
       textposition: "inside",
       insidetextanchor: "middle",
@@ -115,13 +115,15 @@ class Traces {
   /** For too many calls to draw one by one: an image of shares, with labels. */
   manyCalls(first, last) {
     const box = this.timeline.place.getBoundingClientRect();
-    const numColumns = Math.max(Math.min(Math.round(box.width - 76), 1800), 100);
+    const { l: left, r: right } = this.timeline.data.layout.margin;
+    const numColumns = Math.max(Math.min(Math.round(box.width - left - right), 1800), 100);
     const columnNs = (last - first) / numColumns;
     const sums = this.timeline.spans.shares(first, last, numColumns);
     const numRanks = this.timeline.data.ranks.length;
-    const rowPixels = Math.max(Math.round((this.timeline.data.layout.height - 62) / (numRanks + 1)), 8);
+    const { pixels, calls } = this.timeline.data.rows;
+    const rowPixels = Math.max(Math.round(pixels), 8);
     const colours = this.timeline.spans.kinds.map((kind) => this.kindColour(kind));
-    const source = paintedShares(sums, numColumns, columnNs, rowPixels, colours, this.colour("surface"));
+    const source = paintedShares(sums, numColumns, columnNs, rowPixels, calls, colours, this.colour("surface"));
     const image = {
       source,
       xref: "x",
@@ -155,12 +157,18 @@ class Traces {
       }
       return lines.length > 1 ? lines.join("<br>") : `${lines[0]}<br>not blocked`;
     }));
+    const { calls } = this.timeline.data.rows;
+    const { ranks } = this.timeline.data;
+    const hasLanes = calls < 1;
+    // Of a rank with lanes, the lower part of its row is empty.
+    const rows = (filled, empty) => filled.flatMap((row) => (hasLanes ? [row, empty] : [row]));
     return {
       type: "heatmap",
       x: centres,
-      y: this.timeline.data.ranks.map((_, place) => place),
-      z: sums.map(() => centres.map(() => 0)),
-      text,
+      y: [-0.5, ...ranks.flatMap((_, place) => (hasLanes ? [place - 0.5 + calls, place + 0.5] : [place + 0.5]))],
+      z: rows(sums.map(() => centres.map(() => 0)), centres.map(() => null)),
+      text: rows(text, centres.map(() => "")),
+      hoverongaps: false,
       hoverinfo: "text",
       showscale: false,
       opacity: 0,
@@ -168,17 +176,40 @@ class Traces {
     };
   }
 
+  /** A trace per sort of work for the kernels, and whether a bar of them stands for several. */
+  kernels(first, last) {
+    const { lanes, spans } = this.timeline;
+    const bars = lanes.bars(first, last, spans.off);
+    const traces = lanes.sorts.map(({ name, is_sent: isSent }, sort) => {
+      const found = bars.filter((bar) => bar.sort === sort);
+      const drawn = found.map(({ lane, start, end }) => (
+        { start, end, y: lane.row + lane.offset, height: 0.82 * lanes.height }));
+      return this.bars(drawn, {
+        name: isSent ? plain(name) : WORK[name],
+        hovertext: found.map((bar) => lanes.text(bar)),
+        marker: {
+          color: isSent ? this.kindColour(name) : this.colour(`device-${name}`),
+          opacity: found.map((bar) => (lanes.isMerged(bar) ? Math.max(lanes.share(bar), LEAST_OPACITY) : 1)),
+          line: { width: 0 },
+        },
+        meta: { part: "kernel", kind: isSent ? name : "" },
+      });
+    });
+    return [traces.filter((trace) => trace.x.length), bars.some((bar) => lanes.isMerged(bar))];
+  }
+
   /** An outline around each marked call, and a point above it, visible at any zoom. */
   marks() {
     const rows = this.timeline.selected < 0 ? this.timeline.marked : [...new Set([...this.timeline.marked, this.timeline.selected])];
     if (!rows.length) return [];
     const { issue_ns: start, end_ns: end, rank } = this.timeline.calls.own;
-    const places = new Map(this.timeline.data.ranks.map((each, place) => [each, place]));
+    const { calls, middle } = this.timeline.data.rows;
+    const places = new Map(this.timeline.data.ranks.map((each, place) => [each, place + middle]));
     const spans = rows.map((row) => ({
       start: start[row],
       end: end[row],
       y: places.get(rank[row]),
-      height: 0.8,
+      height: 0.8 * calls,
     }));
     const ink = this.colour("ink");
     return [
@@ -193,7 +224,7 @@ class Traces {
         mode: "markers",
         name: "marked",
         x: spans.map((span) => this.timeline.ms((span.start + span.end) / 2)),
-        y: spans.map((span) => span.y - 0.42),
+        y: spans.map((span) => span.y - 0.42 * calls),
         hoverinfo: "skip",
         marker: { symbol: "triangle-down", size: 9, color: ink },
         meta: { part: "mark" },

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from commtrace.analyze import Frames, load
-from commtrace.event import CommEvent, GroupRow, OpEvent, RankRow, StepRow
+from commtrace.event import CommEvent, GroupRow, KernelRow, OpEvent, RankRow, StepRow
+from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 from commtrace.tracefile import Trace, trace_of_rows
 
 START_NS = 1_700_000_000_000_000_000
@@ -30,6 +31,16 @@ def step(rank: int, number: int, start: int, end: int) -> Any:
 def op(**columns: Any) -> Any:
     columns["start_ns"] = START_NS + columns.pop("at")
     return OpEvent(**({"rank": 0, "level": "dtensor"} | columns))
+
+
+def kernel(**columns: Any) -> Any:
+    """A kernel; `at`, `until` and `launched` are relative to the run's start."""
+    start = START_NS + columns.pop("at")
+    columns["duration_ns"] = START_NS + columns.pop("until") - start
+    if "launched" in columns:
+        columns["launch_ns"] = START_NS + columns.pop("launched")
+    known = {"rank": 0, "category": COMPUTE, "name": "gemm", "device": "cuda:0", "stream": 7}
+    return KernelRow(**(known | {"start_ns": start} | columns))
 
 
 def rank_row(rank: int, **columns: Any) -> Any:
@@ -186,7 +197,54 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
         comm[place] = each._replace(complete_ns=ends)
     chance.shuffle(comm)
     groups = [group(name, range(num_ranks)) for name in ("g", "part")]
-    return trace_of(comm, num_ranks=num_ranks, steps=steps, groups=groups)
+    kernels = random_kernels(seed, comm)
+    return trace_of(comm, num_ranks=num_ranks, steps=steps, groups=groups, kernels=kernels)
+
+
+_KERNELS = {
+    COMPUTE: ("gemm", "void my_lib::fastAllReduce<float>(float*)", "deep_ep_wait", "x::multimem"),
+    COMMUNICATION: ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_SendRecv(x)", "opaque"),
+    MEMCPY: ("Memcpy HtoD",),
+    MEMSET: ("Memset",),
+    "": ("unknown",),
+}
+
+
+def random_kernels(seed: int, comm: Sequence[Any], num: int = 60) -> list[Any]:
+    """Kernels of each rank that overlap within a stream, between streams and between devices.
+
+    Some have no length, and some an unknown launch, stream or category. Kernels of communication
+    lie around calls of their rank, of which some are unknown.
+    """
+    chance = random.Random(seed + 1000)
+    found = []
+    for rank in sorted({each.rank for each in comm}):
+        calls = [each for each in comm if each.rank == rank]
+        made = []
+        for _ in range(num):
+            call_of = chance.choice(calls)
+            category = chance.choice((COMPUTE,) * 3 + (COMMUNICATION,) * 3 + (MEMCPY, MEMSET, ""))
+            early = 0 if category == COMMUNICATION else -100  # no kernel precedes its call
+            at = max(call_of.issue_ns - START_NS + chance.randrange(early, 200), 0)
+            known = {"launched": max(at - chance.randrange(600), 0)}
+            made.append(
+                kernel(
+                    rank=rank,
+                    category=category,
+                    name=chance.choice(_KERNELS[category]),
+                    device=f"cuda:{chance.choice((rank, rank, rank, 7))}",
+                    stream=chance.choice((7, 7, 20, 22, -1)),
+                    at=at,
+                    until=at + chance.choice((0, chance.randrange(1, 60), chance.randrange(900))),
+                    call_id=call_of.id
+                    if category == COMMUNICATION and chance.random() < 0.8
+                    else -1,
+                    **(known if chance.random() < 0.85 else {}),
+                )
+            )
+        made.sort(key=lambda each: each.start_ns)
+        found += [each._replace(id=number) for number, each in enumerate(made)]
+    return found
 
 
 def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:

@@ -22,12 +22,13 @@ from commtrace.analyze.findings import findings
 from commtrace.analyze.intervals import merged
 from commtrace.analyze.notices import notices_of
 from commtrace.report import write_report
-from commtrace.schema import INSTANT, TABLES, Column
+from commtrace.schema import COMMUNICATION, COMPUTE, INSTANT, TABLES, Column
 from commtrace.tracefile import Trace, trace_of_rows
 from tests.commtrace.analyze.device_rows import device_trace
 from tests.commtrace.analyze.rows import (
     START_NS,
     accumulated,
+    kernel,
     late_at_every_other,
     late_in_turn,
     late_trace,
@@ -85,8 +86,18 @@ def of_a_thousand_ranks() -> Trace:
         for rank in range(1000)
         for n in range(20)
     ]
+    kernels = [
+        kernel(
+            rank=rank, id=2 * n + place, device=f"cuda:{rank % 8}", stream=7 + place,
+            at=10_000 * n + 300 * place + rank, until=10_000 * n + 4_000 * (place + 1),
+            launched=10_000 * n + 100 * (rank % 3), category=category, call_id=n * place or -1,
+        )
+        for rank in range(1000)
+        for n in range(20)
+        for place, category in enumerate((COMPUTE, COMMUNICATION))
+    ]  # fmt: skip
     rows = {name: list(trace.rows(name)) for name in ("groups", "ranks")}
-    return trace_of_rows(trace.run, rows | {"comm": comm, "steps": steps})
+    return trace_of_rows(trace.run, rows | {"comm": comm, "steps": steps, "kernels": kernels})
 
 
 SHORT = {

@@ -8,15 +8,22 @@ import pytest
 from commtrace.analyze import CATALOG, Frames, load, notices
 from commtrace.figures import PICTURES, pictures
 from commtrace.figures.theme import DARK, TITLE_PIXELS
+from tests.commtrace.analyze.devices import device_trace
 from tests.commtrace.analyze.rows import call, run_of
 from tests.commtrace.analyze.training import training_trace
 
 EVERY = pytest.mark.parametrize("name", PICTURES)
+OF_DEVICES = ("gpu_time",)
+
+
+def run(name: str) -> Frames:
+    """A run that has something in a picture."""
+    return load(device_trace() if name in OF_DEVICES else training_trace())
 
 
 @EVERY
 def test_a_picture_of_a_run_has_something_in_it_its_title_and_the_theme(name: str) -> None:
-    figure = PICTURES[name].draw(load(training_trace()), theme=DARK)
+    figure = PICTURES[name].draw(run(name), theme=DARK)
     assert figure.data
     assert figure.layout.title.text == f"<b>{PICTURES[name].title}</b>"
     assert figure.layout.paper_bgcolor == DARK.surface
@@ -24,7 +31,7 @@ def test_a_picture_of_a_run_has_something_in_it_its_title_and_the_theme(name: st
 
 @EVERY
 def test_a_title_takes_room_of_its_own_and_can_be_left_out(name: str) -> None:
-    frames = load(training_trace())
+    frames = run(name)
     titled, plain = (PICTURES[name].draw(frames, **more) for more in ({}, {"title": ""}))
     assert plain.layout.title.text is None
     assert titled.layout.margin.t >= plain.layout.margin.t + TITLE_PIXELS

@@ -9,6 +9,7 @@ import pytest
 
 from commtrace.analyze.wait_states import STATES
 from commtrace.collective_table import KINDS
+from commtrace.figures.gpu_time import PATTERNS, WORDS
 from commtrace.figures.steps import PARTS
 from commtrace.figures.theme import (
     DARK,
@@ -115,6 +116,20 @@ def test_what_time_is_spent_on_stands_out_unless_nothing_is_to_be_seen(theme: Th
 
 
 @BOTH
+def test_the_time_of_a_device_stands_out_unless_it_is_unknown(theme: Theme) -> None:
+    assert set(theme.device) == set(WORDS)
+    for part, colour in theme.device.items():
+        assert contrast(colour, theme.surface) >= 3 or part == "idle_unknown", part
+
+
+@BOTH
+@pytest.mark.parametrize("sight", SIGHT)
+def test_solid_parts_of_a_device_s_time_stay_apart_for_everyone(theme: Theme, sight: str) -> None:
+    for one, other in itertools.combinations(set(WORDS) - set(PATTERNS), 2):
+        assert difference(theme.device[one], theme.device[other], SIGHT[sight]) > 0.12, (one, other)
+
+
+@BOTH
 @pytest.mark.parametrize("sight", SIGHT)
 def test_the_parts_of_a_step_stay_apart_for_everyone(theme: Theme, sight: str) -> None:
     solid = [part for part in PARTS if part != UNKNOWN]  # which is hatched
@@ -147,7 +162,7 @@ def test_every_kind_of_communication_has_a_colour(theme: Theme) -> None:
 
 def test_no_colour_has_two_meanings_so_that_a_picture_can_be_recoloured() -> None:
     colours = recolouring(LIGHT, DARK)
-    parts = (LIGHT.modules, LIGHT.kinds, LIGHT.phases, LIGHT.uses, LIGHT.scale)
+    parts = (LIGHT.modules, LIGHT.kinds, LIGHT.phases, LIGHT.uses, LIGHT.device, LIGHT.scale)
     num_meanings = 5 + sum(map(len, parts))
     assert len(colours) == num_meanings
     assert colours[LIGHT.kinds["all_reduce"]] == DARK.kinds["all_reduce"]

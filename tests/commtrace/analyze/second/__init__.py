@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.commtrace.analyze.second.checked import consistency, findings
+from tests.commtrace.analyze.second.device import gpu_time, kernel_patterns
 from tests.commtrace.analyze.second.late import start_skew
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
 from tests.commtrace.analyze.second.moved import bandwidth, busbw_after_arrival
@@ -70,6 +71,7 @@ SECOND: dict[str, Second] = {
     "by_step": Second(by_step, ["step"]),
     "by_rank": Second(by_rank, ["rank"]),
     "overlap": Second(overlap, ["step", "rank"]),
+    "gpu_time": Second(gpu_time, ["rank", "device", "stream", "step"]),
     "balance": Second(balance, ["step"]),
     "wait_states": Second(wait_states, ["state", "kind", "mesh_axis"]),
     "rank_waits": Second(rank_waits, ["rank", "state"]),
@@ -82,6 +84,7 @@ SECOND: dict[str, Second] = {
     "bandwidth": Second(bandwidth, ["kind", "group", "from_bytes", "algorithm", "protocol"]),
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
     "matrix": Second(matrix, ["source", "target"]),
+    "kernel_patterns": Second(kernel_patterns, ["name", "kind", "is_communication"]),
     "consistency": Second(
         consistency,
         ["problem", "group", "number", "ranks"],

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from tests.commtrace.analyze.by_hand import TRANSFERS, time_of
+from tests.commtrace.analyze.by_hand import time_of
 from tests.commtrace.analyze.second.late import reasons
 from tests.commtrace.analyze.second.run import Interval, Run, covered, known_ratio, ratio
 
