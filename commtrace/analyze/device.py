@@ -12,32 +12,16 @@ trace has the device's kernels, that is exact for any part of the call:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.covered import NOTHING, Covered
 from commtrace.analyze.frame import Frames
 from commtrace.schema import COMPUTE
 
 _BY = ["rank", "device"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Busy:
-    """Disjoint intervals in which a device computes, in order, in ns since the start of the run."""
-
-    starts: np.ndarray
-    ends: np.ndarray
-
-    def until(self, instants: np.ndarray) -> np.ndarray:
-        """Return the time for which the device has computed before each instant."""
-        before = np.concatenate([[0], np.cumsum(self.ends - self.starts)])
-        place = np.searchsorted(self.starts, instants, side="right")
-        last_end = np.concatenate([[0], self.ends])[place]
-        return before[place] - np.clip(last_end - instants, 0, None) * (place > 0)
 
 
 def on_device(frames: Frames) -> pd.Series:
@@ -47,7 +31,7 @@ def on_device(frames: Frames) -> pd.Series:
 
 
 @cached_per_run
-def computing(frames: Frames) -> Mapping[tuple[int, str], Busy]:
+def computing(frames: Frames) -> Mapping[tuple[int, str], Covered]:
     """Return the time in which each device of a rank computes; those without kernels are missing.
 
     A device with kernels of another sort only, such as of communication, never computes.
@@ -55,11 +39,10 @@ def computing(frames: Frames) -> Mapping[tuple[int, str], Busy]:
     kernels = frames.kernels
     kernels = kernels[(kernels["start_ns"] >= 0) & (kernels["duration_ns"] >= 0)]
     computes = kernels["category"] == COMPUTE
-    nothing = Busy(np.zeros(0, "int64"), np.zeros(0, "int64"))
-    found = {key: nothing for key, _ in _by_device(kernels)}
+    found = {key: NOTHING for key, _ in _by_device(kernels)}
     for key, of_device in _by_device(kernels[computes]):
         start = of_device["start_ns"].to_numpy() - frames.start_ns
-        found[key] = _united(start, start + of_device["duration_ns"].to_numpy())
+        found[key] = Covered.by(start, start + of_device["duration_ns"].to_numpy())
     return found
 
 
@@ -68,14 +51,6 @@ def _by_device(table: pd.DataFrame) -> Iterator[tuple[tuple[int, str], pd.DataFr
     groups: Any = table.groupby(_BY, observed=True)
     for (rank, device), rows in groups:
         yield (int(rank), str(device)), rows
-
-
-def _united(start: np.ndarray, end: np.ndarray) -> Busy:
-    """Return the union of intervals."""
-    order = np.argsort(start, kind="stable")
-    start, reached = start[order], np.maximum.accumulate(end[order])
-    is_first = np.append(True, start[1:] > reached[:-1])
-    return Busy(start[is_first], reached[np.append(is_first[1:], True)])
 
 
 @cached_per_run
@@ -114,5 +89,5 @@ def _idle_ns(frames: Frames, calls: pd.DataFrame, until: pd.Series) -> pd.Series
         rows, busy = of_device.index, busy_of.get(key)
         if busy is not None:
             first, last = begin[rows].to_numpy(), until[rows].to_numpy().astype("int64")
-            found[rows] = last - first - (busy.until(last) - busy.until(first))
+            found[rows] = last - first - busy.within(first, last)
     return found

@@ -1,8 +1,8 @@
 """Work of each device: its kernels and copies by sort, and the idle time before each of them.
 
 `devices` takes a run and yields the devices of each rank. A communication kernel is split at the
-arrival of the last peer that its call needs (`arrivals`): before it the kernel waits, after it data
-is transferred. Times count from the start of the run.
+arrival of the last peer that its call needs (`last_arrivals`): before it the kernel waits, after it
+data is transferred. Times count from the start of the run.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.arrivals import last_arrivals
+from commtrace.analyze.covered import Covered
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.intervals import Covered
 from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 
 COMPUTING, TRANSFERRING, UNSPLIT, WAITING, COPYING, OTHER = SORTS = tuple(range(6))
@@ -219,19 +219,21 @@ def _work(frames: Frames) -> pd.DataFrame:
         }
     )
     arrival = _arrival(frames, kernels)
-    is_known = (work["sort"] == UNSPLIT) & (arrival >= 0)
+    is_known = (work["sort"] == UNSPLIT) & arrival.notna()
     split = work[is_known]
-    at = (arrival[is_known] - base).clip(lower=split["start"], upper=split["end"])
+    at = arrival[is_known].astype("int64").clip(lower=split["start"], upper=split["end"])
     waits = split.assign(sort=WAITING, end=at)
     transfers = split.assign(sort=TRANSFERRING, start=at)
     return pd.concat([work[~is_known], waits[waits["end"] > waits["start"]], transfers])
 
 
 def _arrival(frames: Frames, kernels: pd.DataFrame) -> pd.Series:
-    """Return the arrival of the last peer at each kernel's call; -1 if unknown."""
-    row = rows_of_calls(frames, kernels)
-    arrival = np.append(arrivals(frames)["arrival_ns"].to_numpy(), -1)
-    return pd.Series(arrival[row], index=kernels.index)
+    """Return the arrival of the last peer at each kernel's call, in ns since the start of the run.
+
+    It is nan if it is unknown.
+    """
+    arrival = np.append(last_arrivals(frames)["arrival"].to_numpy("float64"), np.nan)
+    return pd.Series(arrival[rows_of_calls(frames, kernels)], index=kernels.index)
 
 
 def rows_of_calls(frames: Frames, kernels: pd.DataFrame) -> np.ndarray:

@@ -29,9 +29,9 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.covered import NOTHING, Covered
 from commtrace.analyze.device_work import COMPUTING, SORTS, Device, Work, devices
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.intervals import NOTHING, Covered
 from commtrace.schema import Column
 
 ALL_STREAMS = -1

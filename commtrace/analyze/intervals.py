@@ -1,19 +1,18 @@
 """Intervals in which ranks were blocked or communicated, and their total length.
 
 Times count from the start of the run, so that they are exact in floats, too. Functions with `by`
-treat the intervals of each value of these columns by themselves. `Covered` has the intervals of one
-key, and measures them in any window.
+treat the intervals of each value of these columns by themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import blocked_parts, end_ns, has_known_end
+from commtrace.analyze.covered import ends_of_parts
 from commtrace.analyze.device import computing, is_exact
 from commtrace.analyze.frame import Frames
 
@@ -46,7 +45,7 @@ def _exposed(frames: Frames, exact: pd.Series) -> pd.DataFrame:
         return in_flight
     device = frames.comm["device"].astype(object)[in_flight["row"]].to_numpy()
     busy = pd.concat(
-        pd.DataFrame({"rank": rank, "device": name, "start": each.starts, "end": each.ends})
+        pd.DataFrame({"rank": rank, "device": name, "start": each.start, "end": each.end})
         for (rank, name), each in computing(frames).items()
     )
     by = ["rank", "device"]
@@ -78,15 +77,9 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     if not len(ordered):
         return ordered[[*by, "start", "end"]]
     reached = reached_by(end, keys)
-    firsts, lasts = _ends_of_parts((start[1:] > reached[:-1]) | (keys[1:] != keys[:-1]))
+    firsts, lasts = ends_of_parts((start[1:] > reached[:-1]) | (keys[1:] != keys[:-1]))
     joined = ordered.iloc[firsts][by].reset_index(drop=True)
     return joined.assign(start=start[firsts], end=reached[lasts])
-
-
-def _ends_of_parts(is_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and last row of each part; `is_new` tells it of the rows from the second."""
-    firsts = np.flatnonzero(np.append(True, is_new))
-    return firsts, np.append(firsts[1:], len(is_new) + 1) - 1
 
 
 def one_at_a_time(intervals: pd.DataFrame, by: Sequence[str] = ("rank",)) -> pd.DataFrame:
@@ -152,57 +145,3 @@ def lasting(intervals: pd.DataFrame, by: list[str]) -> pd.Series:
     """Return the length of the union of the intervals, for each value of `by`."""
     joined = merged(intervals, by)
     return (joined["end"] - joined["start"]).groupby([joined[name] for name in by]).sum()
-
-
-@dataclass(frozen=True, slots=True)
-class Covered:
-    """Time that is covered by at least one of some intervals.
-
-    Attributes:
-        start: Start of each of its disjoint parts, in order, in ns.
-        end: Their ends, likewise.
-        before: Total length of the parts before each one, and of all of them.
-    """
-
-    start: np.ndarray
-    end: np.ndarray
-    before: np.ndarray
-
-    @classmethod
-    def by(cls, start: np.ndarray, end: np.ndarray) -> Covered:
-        """Return the time covered by intervals in any order, which may overlap.
-
-        An interval of no length outside of the others is a part of no length.
-        """
-        if not len(start):
-            return NOTHING
-        order = np.argsort(start, kind="stable")
-        start, reached = start[order], np.maximum.accumulate(end[order])
-        firsts, lasts = _ends_of_parts(start[1:] > reached[:-1])
-        start, end = start[firsts], reached[lasts]
-        return cls(start, end, np.append(np.int64(0), np.cumsum(end - start)))
-
-    def joined(self, other: Covered) -> Covered:
-        """Return the time that is covered by either."""
-        if not len(other.start) or not len(self.start):
-            return self if len(self.start) else other
-        return Covered.by(
-            np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end])
-        )
-
-    def until(self, instants: np.ndarray) -> np.ndarray:
-        """Return the covered time before each instant."""
-        if not len(self.start):
-            return np.zeros(len(instants), dtype="int64")
-        begun = self.start.searchsorted(instants, side="right")
-        ahead = np.maximum(self.end[begun - 1] - instants, 0)
-        return self.before[begun] - np.where(begun > 0, ahead, 0)
-
-    def within(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the covered time in each of some windows."""
-        before = self.until(np.concatenate([first, last]))
-        return before[len(first) :] - before[: len(first)]
-
-
-NOTHING = Covered(np.zeros(0, "int64"), np.zeros(0, "int64"), np.zeros(1, "int64"))
-"""No time at all."""

@@ -4,8 +4,8 @@ A collective is included with all of its members or not at all, so that waits st
 included if any member's call touches the window. A step has the calls that it issued, but of the
 calls on a device those that run in it (`step_times`). The recorded time of ranks and steps is
 clipped to the window, so that shares refer to it. Consistency across ranks cannot be judged from a
-part; it is checked on the entire run. Kernels are those that touch the window, and the next one of
-each stream, whose launch explains the idle time before it.
+part; it is checked on the entire run. Kernels are those beside the calls and in the window, and the
+next one of each stream, whose launch explains the idle time before it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
     for name in comm.columns[comm.dtypes == "category"]:
         comm[name] = comm[name].cat.remove_unused_categories()
     ops, steps, ranks = frames.ops, frames.steps.copy(), frames.ranks.copy()
-    # With all kernels beside the selected calls, which tell where these are exposed.
+    # All kernels beside the selected calls, which tell where these are exposed.
     since = min(first, comm["issue_ns"].where(comm["issue_ns"] >= 0, first).min())
     until = max(last, end_ns(comm).max())
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)

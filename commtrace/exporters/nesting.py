@@ -1,7 +1,8 @@
 """Nested slices of a rank's thread: phase, modules by path, operators.
 
 A module's slice lasts from the first to the last of consecutive operators in it. Slices are clipped
-to their parents, because a coarse clock could otherwise make two of them overlap.
+to their parents, because a coarse clock could otherwise make two of them overlap. Those deeper than
+`MOST_DEPTH`, which no viewer shows, are left out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+
+from commtrace.exporters.trace_events import MOST_DEPTH
 
 _COLUMNS = ("start_ns", "duration_ns", "op", "level", "phase", "module", "module_class",
             "module_call", "parent")  # fmt: skip
@@ -56,6 +59,8 @@ def host_slices(ops: pd.DataFrame, base: int) -> Iterator[Slice]:
             for _, each in around:
                 each.end = max(each.end, end)
         running.append(end)
+        if len(around) + len(running) > MOST_DEPTH:
+            continue
         category = "op" if level != "dtensor" else "dtensor op"
         yield Slice(begin, end, op, category, (("module", module), ("level", level)))
     yield from (each for _, each in around)
@@ -66,6 +71,7 @@ def _entered(
 ) -> Iterator[Slice]:
     """Close and yield the modules that an operator is not in, then open its own."""
     path = ([phase] if phase else []) + (module.split(".") if module else [])
+    path = path[: MOST_DEPTH // 2]
     keys = [".".join(path[: depth + 1]) for depth in range(len(path))]
     if keys and module:
         keys[-1] += f" {number}"  # another call of the same module is another slice

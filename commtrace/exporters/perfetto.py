@@ -6,32 +6,40 @@ are placed on separate tracks:
     steps                  the marked steps
     thread 7               phase, modules (from the first to the last of their operators), operators
     communication, 2, ...  each call from issue to completion; in it, its wait, and for whom
+    stream 7, ...          kernels and copies of each stream of a device
     bytes in flight        payload of the calls under way
 
-Arrows connect the calls of one collective, in order of arrival, and each send with its recv. Times
-are µs since the start of the run. Events are streamed, so that memory stays bounded for millions of
-calls.
+Arrows connect the calls of one collective, in order of arrival, each send with its recv, and each
+call with its kernels. Times are µs since the start of the run. Events are streamed, so that memory
+stays bounded for millions of calls.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.analysis import addable
 from commtrace.analyze.arrivals import arrivals, end_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import SEND, is_transfer, numbers, partners
 from commtrace.atomic_write import atomic_write
 from commtrace.exporters.nesting import Slice, host_slices
+from commtrace.exporters.perfetto_kernels import (
+    KernelTracks,
+    kernel_events,
+    kernel_tracks,
+    track_names,
+)
+from commtrace.exporters.trace_events import arrow, dumped, meta, rest, slice_event, us
+from commtrace.exporters.trace_events import lanes as lanes_of
 
-STEPS, HOST, COMMUNICATION = 1, 1000, 100_000
+STEPS, HOST, COMMUNICATION = 1, 1000, 10_000_000
 """First track number of each sort; a rank's threads and lanes follow."""
 
 _FLOW = "matched"
@@ -47,33 +55,26 @@ def write_perfetto(frames: Frames, path: Path) -> None:
             first = False
         about = {"baseTimeNanoseconds": frames.start_ns, "exporter": "commtrace"}
         about["run"] = dict(frames.run)
-        stream.write('\n],"otherData":' + json.dumps(about, default=str) + "}\n")
+        stream.write(f'\n],"otherData":{dumped(about)}}}\n')
 
 
 def _opened(path: Path) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "wt", encoding="ascii", compresslevel=1)
-    return path.open("w", encoding="ascii")
+        return gzip.open(path, "wt", encoding="utf-8", compresslevel=1)
+    return path.open("w", encoding="utf-8")
 
 
 def events(frames: Frames) -> Iterator[str]:
     """Yield every event as the text of a JSON object."""
     calls = _calls(frames)
-    lanes = _lanes(calls)
-    yield from _names(frames, calls, lanes)
+    lanes = lanes_of(*(calls[name].to_numpy() for name in ("rank", "start", "end")))
+    kernels = kernel_tracks(frames)
+    yield from _names(frames, calls, lanes, kernels)
     yield from _steps(frames)
     yield from _host(frames)
     yield from _communication(frames, calls, lanes)
+    yield from kernel_events(frames, kernels, calls, COMMUNICATION + lanes)
     yield from _in_flight(calls)
-
-
-def _us(ns: int) -> str:
-    """Format nanoseconds as µs, without rounding."""
-    return f"{ns // 1000}.{ns % 1000:03d}"
-
-
-def _dumped(**fields: Any) -> str:
-    return json.dumps(fields, separators=(",", ":"))
 
 
 def _calls(frames: Frames) -> pd.DataFrame:
@@ -104,64 +105,35 @@ def _calls(frames: Frames) -> pd.DataFrame:
     return table.sort_values(["rank", "start", "end"], kind="stable").reset_index(drop=True)
 
 
-def _lanes(calls: pd.DataFrame) -> np.ndarray:
-    """Return each call's lane within its rank: the lowest that is free when it starts."""
-    lanes = np.zeros(len(calls), dtype=np.int64)
-    rank_before, busy, free, num = None, [], [], 0
-    for place, (rank, start, end) in enumerate(
-        zip(calls["rank"].tolist(), calls["start"].tolist(), calls["end"].tolist(), strict=True)
-    ):
-        if rank != rank_before:
-            rank_before, busy, free, num = rank, [], [], 0
-        while busy and busy[0][0] <= start:
-            heappush(free, heappop(busy)[1])
-        if free:
-            lane = heappop(free)
-        else:
-            lane, num = num, num + 1
-        lanes[place] = lane
-        # A call without duration still occupies its lane: slices at one instant do not nest.
-        heappush(busy, (max(end, start + 1), lane))
-    return lanes
-
-
-def _names(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[str]:
+def _names(
+    frames: Frames, calls: pd.DataFrame, lanes: np.ndarray, kernels: KernelTracks
+) -> Iterator[str]:
     hosts = dict(zip(frames.ranks["rank"], frames.ranks["host"].astype(object), strict=True))
     in_use = pd.DataFrame({"rank": calls["rank"], "lane": lanes}).drop_duplicates()
-    ranks = set(calls["rank"]) | set(frames.ops["rank"]) | set(frames.steps["rank"]) | set(hosts)
+    tables = (calls, frames.ops, frames.steps, kernels.tracks)
+    ranks = set(hosts).union(*(table["rank"] for table in tables))
     num_lanes = in_use.groupby("rank")["lane"].max()
     for rank in sorted(int(rank) for rank in ranks):
         host = hosts.get(rank, "")
-        yield _meta("process_name", rank, 0, name=f"rank {rank}" + (f" on {host}" if host else ""))
-        yield _meta("process_sort_index", rank, 0, sort_index=rank)
-        yield _meta("thread_name", rank, STEPS, name="steps")
-        yield _meta("thread_sort_index", rank, STEPS, sort_index=STEPS)
+        yield meta("process_name", rank, 0, name=f"rank {rank}" + (f" on {host}" if host else ""))
+        yield meta("process_sort_index", rank, 0, sort_index=rank)
+        yield meta("thread_name", rank, STEPS, name="steps")
+        yield meta("thread_sort_index", rank, STEPS, sort_index=STEPS)
         for place, thread in enumerate(_threads(frames, rank)):
             tid = HOST + place
-            yield _meta("thread_name", rank, tid, name=f"thread {thread}")
-            yield _meta("thread_sort_index", rank, tid, sort_index=tid)
+            yield meta("thread_name", rank, tid, name=f"thread {thread}")
+            yield meta("thread_sort_index", rank, tid, sort_index=tid)
         for lane in range(int(num_lanes.get(rank, -1)) + 1):
             name = "communication" if not lane else f"communication {lane + 1}"
-            yield _meta("thread_name", rank, COMMUNICATION + lane, name=name)
-            yield _meta(
+            yield meta("thread_name", rank, COMMUNICATION + lane, name=name)
+            yield meta(
                 "thread_sort_index", rank, COMMUNICATION + lane, sort_index=COMMUNICATION + lane
             )
-
-
-def _meta(what: str, pid: int, tid: int, **args: Any) -> str:
-    return _dumped(ph="M", name=what, pid=pid, tid=tid, args=args)
+        yield from track_names(kernels, rank)
 
 
 def _threads(frames: Frames, rank: int) -> list[int]:
     return sorted(frames.ops.loc[frames.ops["rank"] == rank, "thread"].unique().tolist())
-
-
-def _slice(pid: int, tid: int, start: int, end: int, rest: str) -> str:
-    return f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{_us(start)},"dur":{_us(end - start)},{rest}}}'
-
-
-def _rest(name: str, category: str, **args: Any) -> str:
-    return _dumped(name=name, cat=category, args=args)[1:-1]
 
 
 def _steps(frames: Frames) -> Iterator[str]:
@@ -173,26 +145,27 @@ def _steps(frames: Frames) -> Iterator[str]:
         start = max(begin - base, reached.get(rank, 0))
         end = max(finish - base, start)
         reached[rank] = end
-        yield _slice(rank, STEPS, start, end, _rest(f"step {step}", "step", step=int(step)))
+        yield slice_event(rank, STEPS, start, end, rest(f"step {step}", "step", step=int(step)))
 
 
 def _host(frames: Frames) -> Iterator[str]:
     """Yield the phases, modules and operators of each thread."""
     rests: dict[Any, str] = {}
-    for rank in sorted(frames.ops["rank"].unique().tolist()):
-        of_rank = frames.ops[frames.ops["rank"] == rank]
+    ops = frames.ops[frames.ops["start_ns"] >= 0]
+    for rank in sorted(ops["rank"].unique().tolist()):
+        of_rank = ops[ops["rank"] == rank]
         for place, thread in enumerate(_threads(frames, rank)):
             for each in host_slices(of_rank[of_rank["thread"] == thread], frames.start_ns):
                 # Slices differ in little but their times, so the text of the rest is encoded once.
                 rest = rests.get(each.key)
                 if rest is None:
                     rest = rests[each.key] = _rest_of_host(each)
-                yield _slice(rank, HOST + place, each.start, each.end, rest)
+                yield slice_event(rank, HOST + place, each.start, each.end, rest)
 
 
 def _rest_of_host(each: Slice) -> str:
     args = {name: value for name, value in each.args if value not in ("", -1)}
-    return _rest(each.name, each.category, **args)
+    return rest(each.name, each.category, **args)
 
 
 _CALL_COLUMNS = (
@@ -225,8 +198,8 @@ def _slice_texts(frames: Frames) -> tuple[np.ndarray, list[str]]:
         kind, axis = row.pop("kind"), axes.get(row["group"], "")
         args = {"mesh_axis": axis} if axis else {}
         args |= {name: _plain(value) for name, value in row.items() if value not in ("", -1)}
-        head = _dumped(name=f"{kind} {axis}" if axis else str(kind), cat=str(kind), args=args)
-        texts.append(head[1:-2] + ("," if args else ""))
+        head = rest(f"{kind} {axis}" if axis else str(kind), str(kind), **args)
+        texts.append(head[:-1] + ("," if args else ""))
     return codes, texts
 
 
@@ -253,11 +226,11 @@ def _communication(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> It
             more += f',"blocked_ns":{held}'
         if wait >= 0:
             more += f',"wait_ns":{wait},"last_rank":{last}'
-        yield _slice(rank, tid, start, end, f"{slice_texts[number]}{more}}}")
+        yield slice_event(rank, tid, start, end, f"{slice_texts[number]}{more}}}")
         until = min(arrival, end)
         if wait > 0 and until > start:
             waited = f'"name":"wait for rank {last}","cat":"wait","args":{{"wait_ns":{wait}}}'
-            yield _slice(rank, tid, start, until, waited)
+            yield slice_event(rank, tid, start, until, waited)
     yield from _arrows(frames, calls, lanes)
 
 
@@ -286,7 +259,7 @@ def _arrows(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[
         strict=True,
     ):
         if kind:
-            yield _arrow(kind, number, rank, start, lane)
+            yield arrow(kind, _FLOW, number, rank, COMMUNICATION + lane, start)
     yield from _transfers(frames, table.assign(row=rows), int(flow.max()) + 1 if len(flow) else 0)
 
 
@@ -303,36 +276,28 @@ def _transfers(frames: Frames, table: pd.DataFrame, number: int) -> Iterator[str
         other, begin, end, its_lane = by_row.loc[partner[send]].tolist()
         at = max(start, begin)
         if at <= end:
-            yield _arrow("s", number, rank, start, lane)
-            yield _arrow("f", number, other, at, its_lane)
+            yield arrow("s", _FLOW, number, rank, COMMUNICATION + lane, start)
+            yield arrow("f", _FLOW, number, other, COMMUNICATION + its_lane, at)
             number += 1
-
-
-def _arrow(kind: str, number: int, rank: int, at: int, lane: int) -> str:
-    end = ',"bp":"e"' if kind == "f" else ""
-    return (
-        f'{{"ph":"{kind}","id":{number},"name":"{_FLOW}","cat":"{_FLOW}","pid":{rank},'
-        f'"tid":{COMMUNICATION + lane},"ts":{_us(at)}{end}}}'
-    )
 
 
 def _in_flight(calls: pd.DataFrame) -> Iterator[str]:
     """Yield the payload in flight on each rank, whenever it changes."""
     known = calls[(calls["payload"] > 0) & (calls["end"] > calls["start"])]
     for rank, of_rank in known.groupby("rank", sort=True):
-        payload = of_rank["payload"].to_numpy()
+        payload = addable(of_rank["payload"]).to_numpy()
         at = np.concatenate([of_rank["start"].to_numpy(), of_rank["end"].to_numpy()])
         instants, which = np.unique(at, return_inverse=True)
-        change = np.zeros(len(instants), dtype=np.int64)
+        change = np.zeros(len(instants), dtype=payload.dtype)
         np.add.at(change, which, np.concatenate([payload, -payload]))
         for instant, value in _changes(instants.tolist(), np.cumsum(change).tolist()):
             yield (
-                f'{{"ph":"C","pid":{rank},"name":"bytes in flight","ts":{_us(instant)},'
+                f'{{"ph":"C","pid":{rank},"name":"bytes in flight","ts":{us(instant)},'
                 f'"args":{{"bytes":{value}}}}}'
             )
 
 
-def _changes(instants: Iterable[int], values: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _changes(instants: Iterable[int], values: Iterable[Any]) -> Iterator[tuple[int, Any]]:
     before = 0
     for instant, value in zip(instants, values, strict=True):
         if value != before:

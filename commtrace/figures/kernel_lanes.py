@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.covered import Covered
 from commtrace.analyze.device_work import rows_of_calls
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.intervals import Covered
 from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 
 MOST_LANES, MOST_OF_A_RANK = 512, 8

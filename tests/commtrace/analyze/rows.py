@@ -206,15 +206,14 @@ _KERNELS = {
     COMMUNICATION: ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_SendRecv(x)", "opaque"),
     MEMCPY: ("Memcpy HtoD",),
     MEMSET: ("Memset",),
-    "": ("unknown",),
 }
 
 
 def random_kernels(seed: int, comm: Sequence[Any], num: int = 60) -> list[Any]:
     """Kernels of each rank that overlap within a stream, between streams and between devices.
 
-    Some have no length, and some an unknown launch, stream or category. Kernels of communication
-    lie around calls of their rank, of which some are unknown.
+    Some have no length, and some an unknown launch or stream. Kernels of communication lie around
+    calls of their rank, of which some are unknown.
     """
     chance = random.Random(seed + 1000)
     found = []
@@ -223,7 +222,7 @@ def random_kernels(seed: int, comm: Sequence[Any], num: int = 60) -> list[Any]:
         made = []
         for _ in range(num):
             call_of = chance.choice(calls)
-            category = chance.choice((COMPUTE,) * 3 + (COMMUNICATION,) * 3 + (MEMCPY, MEMSET, ""))
+            category = chance.choice((COMPUTE,) * 3 + (COMMUNICATION,) * 3 + (MEMCPY, MEMSET))
             early = 0 if category == COMMUNICATION else -100  # no kernel precedes its call
             at = max(call_of.issue_ns - START_NS + chance.randrange(early, 200), 0)
             known = {"launched": max(at - chance.randrange(600), 0)}

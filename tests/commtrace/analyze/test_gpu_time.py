@@ -16,7 +16,9 @@ from commtrace.analyze.gpu_time import PARTS, gpu_time, summary
 from commtrace.analyze.notices import notices_of, notices_on
 from commtrace.analyze.overlap import overlap
 from commtrace.analyze.time_window import of_steps, within
-from commtrace.schema import CATEGORIES, COMMUNICATION, MEMCPY, MEMSET
+from commtrace.event import KernelRow
+from commtrace.schema import CATEGORIES, COMMUNICATION, MEMCPY, MEMSET, TABLES
+from commtrace.tracefile import trace_of_rows
 from tests.commtrace.analyze.rows import (
     START_NS,
     call,
@@ -26,6 +28,8 @@ from tests.commtrace.analyze.rows import (
     run_of,
     step,
 )
+from tests.commtrace.analyze.second import Run
+from tests.commtrace.analyze.second.compare import differences
 
 NCCL = {"category": COMMUNICATION, "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 20}
 
@@ -226,6 +230,17 @@ def test_exposed_communication_agrees_with_the_table_of_overlap() -> None:
     whole = table[table["stream"] == -1].set_index("rank")
     sums = whole[["exposed_wait_ns", "exposed_transfer_ns", "overlapped_ns"]].sum(axis=1)
     assert sums.tolist() == exposed.tolist() == [80, 30]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_work_of_unknown_category_agrees_with_loops(seed: int) -> None:
+    trace = random_trace(seed, num_ranks=2, num_collectives=20)
+    rows = {name: list(trace.rows(name)) for name in TABLES}
+    kernels = [KernelRow(*row) for row in rows["kernels"]]
+    unknown = [each._replace(category="") if each.id % 5 == 0 else each for each in kernels]
+    trace = trace_of_rows(trace.run, rows | {"kernels": unknown})
+    assert gpu_time(load(trace))["other_ns"].max() > 0
+    assert differences(CATALOG["gpu_time"], Run(trace), load(trace)) == []
 
 
 @pytest.mark.parametrize("seed", range(4))

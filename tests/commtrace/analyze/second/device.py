@@ -70,8 +70,8 @@ def _windows(run: Run, rank: int, kernels: list[Any]) -> dict[int, list[Interval
 
 def _arrival(run: Run, kernel: Any) -> int:
     """When the last peer arrived at a kernel's call; -1 if unknown."""
-    wait = run.wait_of.get((kernel.rank, kernel.call_id))
-    return wait[1].issue_ns if wait is not None and kernel.category == "communication" else -1
+    last = run.last_of.get((kernel.rank, kernel.call_id))
+    return last.issue_ns if last is not None and kernel.category == "communication" else -1
 
 
 def _parts(run: Run, own: list[Any], every: list[Any], is_whole: bool, span: Interval) -> set[str]:

@@ -33,10 +33,6 @@ class Run:
         return rows(self.trace, "ops")
 
     @cached_property
-    def kernels(self) -> list[Any]:
-        return rows(self.trace, "kernels")
-
-    @cached_property
     def num_ranks(self) -> int:
         return len(self.ranks) or len({call.rank for call in self.comm})
 
