@@ -86,9 +86,11 @@ def rules() -> str:
     """Format the list of rules behind the table of findings."""
     lines = ["### The rules", ""]
     lines += [
-        f"- `{rule.name}`: {rule.about}. {as_noun_phrase(inspect.getdoc(rule.find) or '')}"
+        f"- `{rule.name}`: {rule.about}. {as_noun_phrase(inspect.getdoc(rule.find) or '')} Needs "
+        f"{'; '.join(need.about for need in rule.needs)}."
         for rule in RULES
     ]
+    lines += ["", "A rule is not evaluated on a trace that lacks what it needs, and says so."]
     return "\n".join([*lines, ""])
 
 

@@ -94,14 +94,18 @@ def _merge(spools: Path, output: Path, script: Path, nproc: int) -> list[str]:
         many = f"{len(left_out)} spools of ranks that {script} started earlier"
         say(f"note: {many} are not included, and stay in {spools}", always=True)
     if not trace.num_rows("comm"):
-        say(_note_on_silence(spools, script, nproc), always=True)
+        is_whole = not (trace.run.get("torn_ranks") or trace.run.get("missing_ranks"))
+        say(_note_on_silence(spools, script, nproc, is_whole=is_whole), always=True)
     has_something = trace.num_rows("comm") or trace.num_rows("ops")
     finish([output], then=["commtrace", "summary" if has_something else "info", output])
     return left_out
 
 
-def _note_on_silence(spools: Path, script: Path, nproc: int) -> str:
-    """Return the note on a run without any collective."""
+def _note_on_silence(spools: Path, script: Path, nproc: int, *, is_whole: bool) -> str:
+    """Return the note on a run without any recorded call.
+
+    Only a recording that every rank has closed shows that the program made none.
+    """
     from commtrace.child_ranks import num_with_group, programs
 
     num = num_with_group(spools)
@@ -111,7 +115,10 @@ def _note_on_silence(spools: Path, script: Path, nproc: int) -> str:
         found = f"programs that it started, which are not recorded: {'; '.join(started[:3])}"
         attempt = "record the program with the ranks: commtrace run --nproc N PROGRAM"
     lines = [
-        f"note: {script} communicated nothing",
+        f"note: {script} communicated nothing"
+        if is_whole
+        else f"note: no communication of {script} was recorded, but not every rank closed its "
+        "recording",
         f"  found: {found or f'no process group on any of {nproc} ranks'}",
         f"  try: {attempt}" if attempt else "",
     ]

@@ -1,8 +1,9 @@
 """Communication of each step, and its share of the step's time.
 
 Step -1 contains calls outside of steps: during model construction and weight distribution, and all
-calls of a program without steps. The measures are those of `measures`, as means over ranks, except
-that `share` refers to the step's time.
+calls of a program without steps. A call belongs to the step that issued it; a device can run it in
+a later one, in which table `overlap` counts its time. The measures are those of `measures`, as
+means over ranks, except that `share` refers to the step's time.
 """
 
 from __future__ import annotations

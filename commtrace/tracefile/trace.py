@@ -144,7 +144,18 @@ def require_events(trace: Trace) -> Trace:
     raise EmptyTraceError(
         f"nothing to show for the trace {trace.path or 'in memory'}",
         found="no communication calls or operators",
-        why="the program did not communicate while recording was on"
-        + (", or ended before its calls were written" if trace.run.get("torn_ranks") else ""),
+        why=_why_empty(trace.run),
         attempt="record a part of the program that communicates",
     )
+
+
+def _why_empty(run: Mapping[str, Any]) -> str:
+    """Return the reason for a trace without events, and the doubts about it."""
+    if source := run.get("imported_from"):
+        return f"the files imported from {source} contain none; the program may have made some"
+    doubts = (
+        (run.get("torn_ranks"), "ended before its calls were written"),
+        (run.get("missing_ranks"), "did on ranks that left no recording"),
+    )
+    parts = ["the program did not communicate while recording was on"]
+    return ", or ".join([*parts, *(text for holds, text in doubts if holds)])

@@ -250,6 +250,22 @@ def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
     assert permissions(tmp_path / "run.json") == {0o600}
 
 
+LEAVING = """\
+import os
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    os._exit(0)
+"""
+
+
+def test_a_rank_that_does_not_close_its_recording_may_have_communicated(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LEAVING)
+    ended = run("-n", "2", "train.py", folder=tmp_path)
+    assert "note: no communication of train.py was recorded, but not every rank closed" in ended.err
+    assert "communicated nothing" not in ended.err
+
+
 NOTHING = """\
 note: train.py communicated nothing
   found: {found}

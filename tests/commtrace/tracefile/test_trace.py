@@ -46,5 +46,23 @@ def test_a_trace_without_events_has_nothing_to_show() -> None:
         require_events(trace_of_rows({}, {}))
 
 
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        ({}, "the program did not communicate while recording was on"),
+        ({"torn_ranks": [1]}, "while recording was on, or ended before its calls were written"),
+        ({"missing_ranks": [1]}, "while recording was on, or did on ranks that left no recording"),
+        ({"imported_from": "a tool"}, "the files imported from a tool contain none; the program"),
+    ],
+)
+def test_only_a_whole_recording_shows_that_the_program_did_not_communicate(
+    run: dict[str, object], why: str
+) -> None:
+    with pytest.raises(EmptyTraceError) as error:
+        require_events(trace_of_rows(run, {}))
+    assert why in str(error.value)
+    assert ("the program did not communicate" in str(error.value)) == ("imported_from" not in run)
+
+
 def test_a_trace_with_events_passes() -> None:
     assert require_events(TRACE) is TRACE
