@@ -61,7 +61,12 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "run": [("TRACE", "--nproc", "1")],
     "demo": [("--nproc", "3", "-o", NAME)],
     "summary": [("TRACE",), ("TRACE", "--by", NAME), ("missing" + NAME,), ("TRACE", NAME)],
-    "report": [("TRACE", "-o", "out" + NAME), ("TRACE", "-o", f"no/{NAME}")],
+    "report": [
+        ("TRACE", "-o", "out" + NAME),
+        ("TRACE", "-o", f"no/{NAME}"),
+        ("TRACE", "--link", BAD),
+        ("TRACE", "--link", f"{BAD}=9 GB/s"),
+    ],
     "timeline": [("TRACE",), ("TRACE", "--window", BAD), ("TRACE", "--ranks", BAD)],
     "flame": [("TRACE",), ("TRACE", "--phase", BAD), ("TRACE", "-o", f"x{BAD}".replace("\0", ""))],
     "table": [("TRACE", BAD), ("TRACE",), ("TRACE", "calls"), ("TRACE", "by_source")],

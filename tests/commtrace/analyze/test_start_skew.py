@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from commtrace.analyze import Frames, load
@@ -14,6 +16,7 @@ from commtrace.analyze.lateness import REASONS, UNKNOWN, lateness, lateness_at
 from commtrace.analyze.start_skew import COLUMNS, MOST_COLLECTIVES, start_skew
 from commtrace.analyze.stragglers import stragglers
 from commtrace.analyze.time_window import of_steps
+from commtrace.schema import MOST_INSTANT_NS
 from tests.commtrace.analyze.device_rows import CALL_STREAM, kernel, numbered
 from tests.commtrace.analyze.rows import START_NS, call, group, late_trace, rank_row, run_of, step
 
@@ -376,3 +379,33 @@ def test_a_part_of_a_run_has_the_reasons_of_the_whole() -> None:
     for row in part[part["number"] > 10][names].to_dict("records"):
         number = row.pop("number")
         assert whole.loc[number, names[1:]].to_dict() == row
+
+
+EDGES = (-1, 0, 1, START_NS, START_NS + 5, MOST_INSTANT_NS - 1, MOST_INSTANT_NS)
+LENGTHS = (-1, 0, 1, 1 << 57, 1 << 58)
+"""Points in time and durations at the ends of what a file may hold."""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_times_at_the_ends_of_their_range_overflow_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    comm, kernels = [], []
+    for rank in range(3):
+        for number in range(4):
+            issue = chance.choice(EDGES)
+            end = chance.choice([edge for edge in EDGES if edge == -1 or edge >= issue])
+            kind = chance.choice(("all_reduce", "broadcast", "send"))
+            comm.append(
+                call(rank=rank, id=number, seq=number, kind=kind, root=0, issue_ns=issue,
+                     complete_ns=end, call_ns=chance.choice(LENGTHS),
+                     blocked_ns=chance.choice(LENGTHS))
+            )  # fmt: skip
+            for category in ("compute", "communication", "memcpy"):
+                known = {"rank": rank, "start_ns": chance.choice(EDGES), "call_id": number}
+                known |= {"launch_ns": chance.choice(EDGES), "duration_ns": chance.choice(LENGTHS)}
+                kernels.append(kernel(category, at=0, until=0)._replace(**known))
+    frames = run_of(comm, num_ranks=3, kernels=numbered(kernels))
+    with np.errstate(all="raise"):
+        table = start_skew(frames)
+    assert (table["skew_ns"] > 0).all()
+    assert not (table[["excess_ns", "usual_ns"]] < 0).any(axis=None)

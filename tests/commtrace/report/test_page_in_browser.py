@@ -111,6 +111,12 @@ def test_hovering_over_a_pattern_shows_its_numbers(page: Page, name: str, said: 
     assert said in hover(page, f"#{name}-picture", ".barlayer .point path")
 
 
+def test_hovering_over_a_point_shows_its_bandwidth(page: Page) -> None:
+    text = hover(page, "#bandwidth-picture", ".scatterlayer .point")
+    assert "busbw" in text
+    assert "after the last arrival" in text
+
+
 def test_the_matrix_shows_who_sends_to_whom(page: Page) -> None:
     place = "#matrix-picture"
     page.locator(place).scroll_into_view_if_needed()

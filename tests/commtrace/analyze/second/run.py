@@ -33,6 +33,10 @@ class Run:
         return rows(self.trace, "ops")
 
     @cached_property
+    def kernels(self) -> list[Any]:
+        return rows(self.trace, "kernels")
+
+    @cached_property
     def num_ranks(self) -> int:
         return len(self.ranks) or len({call.rank for call in self.comm})
 
@@ -68,10 +72,6 @@ class Run:
             if last is not None and call.kind not in TRANSFERS:
                 found.setdefault((call.group, call.kind, number), []).append(call)
         return found
-
-    @cached_property
-    def kernels(self) -> list[Any]:
-        return rows(self.trace, "kernels")
 
     @cached_property
     def wait_of(self) -> dict[tuple[int, int], tuple[int, Any] | None]:
