@@ -31,7 +31,7 @@ from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.covered_time import CoveredTime
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.intervals import blocked_intervals, spans
+from commtrace.analyze.intervals import blocked_intervals
 from commtrace.schema import COMMUNICATION, MEMCPY, MEMSET
 
 DEVICE_USES = ("compute", "copies", "communication", "idle_before", "idle_after", "idle")
@@ -220,9 +220,11 @@ def _on_device(frames: Frames, before: pd.DataFrame, launched: pd.DataFrame) -> 
 @cached_per_run
 def _covered_by_calls(frames: Frames) -> dict[str, CoveredTime]:
     """Return the time in which calls block each rank, may do so, or do so in each group."""
-    comm, blocked, in_flight = frames.comm, blocked_intervals(frames), spans(frames)
-    unknown = in_flight[(comm.loc[in_flight["row"], "blocked_ns"] < 0).to_numpy()]
-    either = pd.concat([blocked, unknown], ignore_index=True)
+    comm, blocked = frames.comm, blocked_intervals(frames)
+    maybe = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] < 0)]
+    start, end = (each - frames.start_ns for each in (maybe["issue_ns"], end_ns(maybe)))
+    maybe = pd.DataFrame({"rank": maybe["rank"], "start": start, "end": end})
+    either = pd.concat([blocked[["rank", "start", "end"]], maybe], ignore_index=True)
     group = comm["group"].cat.codes.loc[blocked["row"]].set_axis(blocked.index)
     of_group = _of_groups(frames, blocked["rank"], group)
     return {

@@ -98,7 +98,7 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
     for name in comm.columns[comm.dtypes == "category"]:
         comm[name] = comm[name].cat.remove_unused_categories()
     ops, steps, ranks = frames.ops, frames.steps.copy(), frames.ranks.copy()
-    # With all kernels beside the selected calls, which tell where these are exposed.
+    # All kernels beside the selected calls, which tell where these are exposed.
     since = min(first, comm["issue_ns"].where(comm["issue_ns"] >= 0, first).min())
     until = max(last, end_ns(comm).max())
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)

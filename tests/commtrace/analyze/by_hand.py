@@ -35,7 +35,7 @@ def known_sum(values: Iterable[int]) -> float:
 
 
 def time_of(call: Any) -> int:
-    """Time from issue to completion; -1 unless one tells when the call ended."""
+    """Time from issue to completion; -1 if the end of the call is unknown."""
     has_end = call.complete_ns >= call.issue_ns or call.blocked_ns >= 0
     return duration_of(call) if call.issue_ns >= 0 and has_end else -1
 

@@ -6,28 +6,18 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from commtrace.event import KernelRow
 from commtrace.tracefile import Trace
-from tests.commtrace.analyze.rows import START_NS, call, group, trace_of
+from tests.commtrace.analyze import rows
+from tests.commtrace.analyze.rows import call, group, trace_of
 
 COMPUTE_STREAM, COPY_STREAM, CALL_STREAM = 7, 22, 20
 
 
-def kernel(category: str = "compute", *, at: int, until: int, **columns: Any) -> Any:
-    """A kernel from `at` to `until`, which like `launched` are relative to the run's start."""
+def kernel(category: str = "compute", **columns: Any) -> Any:
+    """A kernel on the stream of its category; times are as in `rows.kernel`."""
     streams = {"compute": COMPUTE_STREAM, "communication": CALL_STREAM}
-    known = {
-        "rank": 0,
-        "category": category,
-        "name": f"{category}_kernel",
-        "device": "cuda:0",
-        "stream": streams.get(category, COPY_STREAM),
-        "start_ns": START_NS + at,
-        "duration_ns": until - at,
-    }
-    if "launched" in columns:
-        columns["launch_ns"] = START_NS + columns.pop("launched")
-    return KernelRow(**(known | columns))
+    known = {"category": category, "name": f"{category}_kernel"}
+    return rows.kernel(**known | {"stream": streams.get(category, COPY_STREAM)} | columns)
 
 
 def numbered(kernels: Sequence[Any]) -> list[Any]:
