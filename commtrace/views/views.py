@@ -88,9 +88,9 @@ class Views(ABC):
         return Table.of(diff(self.frames(), other), COLUMNS)
 
     def picture(self, name: str, **options: Any) -> go.Figure:
-        """Draw a picture by name, one of `commtrace.figures.PICTURES`.
+        """Draw a picture by name.
 
-        They are flame, timeline, steps, gpu_time, waits, sizes, bandwidth and matrix.
+        Names are flame, timeline, steps, gpu_time, waits, sizes, bandwidth and matrix.
 
         Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
         asks for it, or by default if plotly's default template is dark.
