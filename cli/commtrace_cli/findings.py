@@ -139,9 +139,9 @@ def _print_one(console: Console, frames: Frames, row: Mapping[Any, Any]) -> None
     from commtrace.analyze.findings.finding import savings
 
     of_time = "of the steps" if len(frames.steps) else "of the run"
-    time, *others = savings(row, max(frames.num_ranks, 1)) or ("",)
-    part = f" ({row['share']:.1%} {of_time})" if row["share"] >= LEAST_SHARE else ""
-    saves = f"  could save {' and '.join([f'{time}{part}', *others])}" if time else ""
+    share = f"{row['share']:.1%} {of_time}" if row["share"] >= LEAST_SHARE else ""
+    saved = savings(row, max(frames.num_ranks, 1), share)
+    saves = f"  could save {saved}" if saved else ""
     console.print()
     console.print(Text.assemble((row["rule"], "bold yellow"), saves))
     for text, style in (

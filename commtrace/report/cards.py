@@ -110,7 +110,7 @@ def _finding(row: Mapping[Any, Any], of_what: str, num_ranks: int) -> Card:
         name=row["rule"].replace("_", " "),
         title=row["title"],
         advice=row["advice"],
-        saves=" and ".join(savings(row, num_ranks)),
+        saves=savings(row, num_ranks),
         share=f"{row['share']:.1%} {of_what}" if row["share"] >= 0.0005 else "",
         facts=tuple(filter(None, (*places, axis, calls))),
         evidence=row["evidence"],

@@ -80,4 +80,4 @@ class Findings(Table):
     def _cost(self, row: Mapping[Any, Any]) -> str:
         """Format the possible saving per rank."""
         saved = savings(row, self.attrs[_NUM_RANKS])
-        return f"could save {' and '.join(saved)}" if saved else ""
+        return f"could save {saved}" if saved else ""

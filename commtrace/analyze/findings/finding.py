@@ -148,23 +148,28 @@ def transfer_ns(frames: Frames, rows: pd.DataFrame) -> float:
     return float(transfer(frames, rows).sum(min_count=1))
 
 
-def savings(row: Mapping[Any, Any], num_ranks: int) -> tuple[str, ...]:
-    """Return the possible savings of a row of the table as texts: time and bytes.
+def savings(row: Mapping[Any, Any], num_ranks: int, share: str = "") -> str:
+    """Return the possible savings of a row of the table: `1 ms (2.0% of the steps) and 5 kB`.
 
-    A saving of 0 has no text; one that is unknown, or known for a part of the calls, says so.
+    A saving of 0 is left out. One that is unknown, or known for a part of the calls, is named.
+
+    Args:
+        row: The row.
+        num_ranks: Number of ranks of the run.
+        share: Text of the share of the run's time, shown behind the time.
     """
     num_calls, num_untimed = (round(row[name] * num_ranks) for name in ("num_calls", "num_untimed"))
-    texts = []
-    if math.isnan(row["cost_ns"]):
-        texts.append("an unknown time")
-    elif row["cost_ns"] > 0:
-        note = known_note(num_calls - num_untimed, num_calls)
-        texts.append(text_of_duration(row["cost_ns"]) + (f" ({note})" if note else ""))
-    if math.isnan(row["cost_bytes"]):
-        texts.append("an unknown number of bytes")
-    elif row["cost_bytes"] > 0:
-        texts.append(text_of_bytes(row["cost_bytes"]))
-    return tuple(texts)
+    details = [text for text in (share, known_note(num_calls - num_untimed, num_calls)) if text]
+    costs = {"time": row["cost_ns"], "bytes": row["cost_bytes"]}
+    texts = {
+        "time": text_of_duration(costs["time"]) + (f" ({', '.join(details)})" if details else ""),
+        "bytes": text_of_bytes(costs["bytes"]),
+    }
+    known = " and ".join(texts[name] for name, cost in costs.items() if cost > 0)
+    unknown = " and ".join(name for name, cost in costs.items() if math.isnan(cost))
+    if not unknown:
+        return known
+    return f"{known} ({unknown} not known)" if known else f"{unknown} not known"
 
 
 def times_each(frames: Frames, num: int) -> str:

@@ -197,11 +197,13 @@ def timed(blocked: Callable[[int], int]) -> dict[str, Any]:
 
 
 def test_a_saving_is_unknown_or_known_for_a_part_of_the_calls_and_never_0_instead() -> None:
-    assert savings(timed(lambda n: 5), 1) == ("10 ns", "20 B")
-    assert savings(timed(lambda n: 5 if n < 2 else -1), 1) == (
-        *("5 ns (known for 1 of 2 calls)", "10 B"),
-    )
+    assert savings(timed(lambda n: 5), 1) == "10 ns and 20 B"
+    part = timed(lambda n: 5 if n < 2 else -1)
+    assert savings(part, 1) == "5 ns (known for 1 of 2 calls) and 10 B"
+    assert savings(part, 1, "2% of it") == "5 ns (2% of it, known for 1 of 2 calls) and 10 B"
     unknown = timed(lambda n: -1)
     assert unknown["cost_ns"] != unknown["cost_ns"]
     assert unknown["num_untimed"] == 2
-    assert savings(unknown, 1) == ("an unknown time", "an unknown number of bytes")
+    assert savings(unknown, 1) == "time and bytes not known"
+    assert savings(unknown | {"cost_bytes": 20.0}, 1) == "20 B (time not known)"
+    assert savings(unknown | {"cost_ns": 0.0, "cost_bytes": 0.0}, 1) == ""
