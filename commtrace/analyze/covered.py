@@ -62,7 +62,7 @@ class Covered:
 
 
 def ends_of_parts(is_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and last row of each part; `is_new` tells it of the rows from the second."""
+    """Return first and last row of each part; `is_new` is true where the next row is a first."""
     firsts = np.flatnonzero(np.append(True, is_new))
     return firsts, np.append(firsts[1:], len(is_new) + 1) - 1
 

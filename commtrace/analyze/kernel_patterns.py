@@ -91,7 +91,7 @@ def kernel_patterns(frames: Frames) -> pd.DataFrame:
 
 
 def _names(frames: Frames) -> pd.DataFrame:
-    """Return what each name tells: `kind pattern matched_by setting is_similar`, by name."""
+    """Return facts by name: `kind pattern matched_by setting is_similar`."""
     own = frames.settings.kernels
     recognized = recognizer(own)
     found = []
@@ -110,7 +110,7 @@ def _names(frames: Frames) -> pd.DataFrame:
 
 
 def kind_in(name: str) -> str:
-    """Return the kind of communication that a name tells; empty if none.
+    """Return the kind of communication that a name states; empty if none.
 
     >>> kind_in("my_lib::fastAllReduce<float>")
     'all_reduce'
