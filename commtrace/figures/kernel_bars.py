@@ -65,7 +65,11 @@ def kernel_bars(
                 "opacity": _opacity(group),
                 "line": {"width": 0},
             },
-            meta={"part": "kernel", "kind": sort if is_sent else ""},
+            meta={
+                "part": "kernel",
+                "kind": sort if is_sent else "",
+                "is_merged": bool(group["is_merged"].any()),
+            },
         )
         for (is_sent, sort), group in by_sort
     ]

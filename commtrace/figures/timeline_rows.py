@@ -18,7 +18,7 @@ LABELLED_PIXELS = 12
 
 @dataclass(frozen=True, slots=True)
 class TimelineRows:
-    """Rows of a timeline; without lanes, the calls fill a rank's row.
+    """TimelineRows of a timeline; without lanes, the calls fill a rank's row.
 
     Attributes:
         call_pixels: Height of a rank's calls.
