@@ -62,7 +62,10 @@ class Covered:
 
 
 def ends_of_parts(is_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and last row of each part; `is_new` tells it of the rows from the second."""
+    """Return the first and last row of each part.
+
+    `is_new` marks the rows that begin one, from the second row on.
+    """
     firsts = np.flatnonzero(np.append(True, is_new))
     return firsts, np.append(firsts[1:], len(is_new) + 1) - 1
 

@@ -47,7 +47,7 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkTable:
     """Kernels and copies of a device or a stream, in ns since the start of the run.
 
     Attributes:
@@ -67,9 +67,9 @@ class Work:
     is_launch_known: np.ndarray
     stream: np.ndarray
 
-    def __getitem__(self, rows: np.ndarray | slice) -> Work:
+    def __getitem__(self, rows: np.ndarray | slice) -> WorkTable:
         """Return some of the rows."""
-        return Work(
+        return WorkTable(
             self.sort[rows],
             self.start[rows],
             self.end[rows],
@@ -111,7 +111,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class MeasuredDevice:
     """A device of a rank, with its work and the windows in which it is measured.
 
     Attributes:
@@ -125,14 +125,14 @@ class Device:
 
     rank: int
     name: str
-    work: Work
+    work: WorkTable
     first: int
     last: int
     steps: np.ndarray
     start: np.ndarray
     end: np.ndarray
 
-    def streams(self) -> Iterator[tuple[int, Work]]:
+    def streams(self) -> Iterator[tuple[int, WorkTable]]:
         """Yield the streams with their work, by number."""
         numbers, counts = np.unique(self.work.stream, return_counts=True)
         numbers, counts = numbers[numbers >= 0], counts[numbers >= 0]
@@ -150,7 +150,7 @@ class Device:
         return np.append(lasted[:num_steps], lasted[num_steps:].sum())
 
 
-def devices(frames: Frames) -> Iterator[Device]:
+def devices(frames: Frames) -> Iterator[MeasuredDevice]:
     """Yield the devices of each rank, by rank and name."""
     table = _work(frames)
     steps = {rank: rows for rank, rows in frames.timed_steps.groupby("rank")}
@@ -175,10 +175,10 @@ def _device(
     steps: pd.DataFrame,
     recorded: tuple[int, int],
     base: int,
-) -> Device:
+) -> MeasuredDevice:
     """Return a device with its windows; its rank was recorded between two instants."""
     columns = ("sort", "start", "end", "launch", "is_launch_known", "stream")
-    work = Work(*(rows[column].to_numpy() for column in columns))
+    work = WorkTable(*(rows[column].to_numpy() for column in columns))
     # A part of a run has kernels that begin before it or end after it.
     begin = max(int(work.start.min()), recorded[0])
     finish = max(min(int(work.end.max()), recorded[1]), begin)
@@ -189,7 +189,7 @@ def _device(
         np.append(inside.start.clip(begin, finish), finish),
     )
     is_any = outside[1] > outside[0]
-    return Device(
+    return MeasuredDevice(
         rank,
         name,
         work,

@@ -30,7 +30,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.covered import NOTHING, Covered
-from commtrace.analyze.device_work import COMPUTING, SORTS, Device, Work, devices
+from commtrace.analyze.device_work import COMPUTING, SORTS, MeasuredDevice, WorkTable, devices
 from commtrace.analyze.frame import Frames
 from commtrace.schema import Column
 
@@ -100,7 +100,7 @@ def gpu_time(frames: Frames) -> pd.DataFrame:
     return typed(ordered, COLUMNS)
 
 
-def _rows(device: Device) -> list[dict[str, np.ndarray]]:
+def _rows(device: MeasuredDevice) -> list[dict[str, np.ndarray]]:
     """Return the rows of a device, and of each of its streams, as columns."""
     on_device = device.work.covered()
     busy = Covered.by(device.work.start, device.work.end)
@@ -125,7 +125,7 @@ def _rows(device: Device) -> list[dict[str, np.ndarray]]:
 
 
 def _working(
-    device: Device, on_device: Mapping[int, Covered], work: Work | None
+    device: MeasuredDevice, on_device: Mapping[int, Covered], work: WorkTable | None
 ) -> dict[str, np.ndarray]:
     """Return the busy parts of each window, of one stream's `work` or of the device as a whole."""
     own = on_device if work is None else work.covered()
@@ -138,7 +138,7 @@ def _working(
     return {f"{name}_ns": lasts for name, lasts in parts.items()}
 
 
-def _in_order(device: Device, covered: Mapping[int, Covered]) -> dict[str, np.ndarray]:
+def _in_order(device: MeasuredDevice, covered: Mapping[int, Covered]) -> dict[str, np.ndarray]:
     """Return the time of each sort in each window, while none of the sorts before it runs."""
     total, before = NOTHING, np.zeros(len(device.steps) + 1, dtype="int64")
     found: dict[str, np.ndarray] = {name: before for name in _NAMES}
@@ -150,7 +150,7 @@ def _in_order(device: Device, covered: Mapping[int, Covered]) -> dict[str, np.nd
     return found
 
 
-def _idle(device: Device, busy: Covered, work: Work) -> dict[str, np.ndarray]:
+def _idle(device: MeasuredDevice, busy: Covered, work: WorkTable) -> dict[str, np.ndarray]:
     """Return the idle parts of each window; `busy` is the time in which the device is busy."""
     idle = work.idle(device.first, device.last)
     after = device.measure(idle.after_launch)

@@ -4,7 +4,7 @@ A kernel communicates if a pattern of kernel names matches its name, or if the p
 as a collective; the kind is that of its calls, otherwise that of the pattern. Kernels that were
 imported as computing, but have a name like that of communication, are listed with the line for
 `[tool.commtrace.kernels]` that makes them communication. `KIND` in it stands for a kind that the
-name does not tell. If a pattern matches a kernel that was imported as computing, the pattern was
+name does not state. If a pattern matches a kernel that was imported as computing, the pattern was
 added after the import: import the profile again.
 """
 
@@ -91,7 +91,7 @@ def kernel_patterns(frames: Frames) -> pd.DataFrame:
 
 
 def _names(frames: Frames) -> pd.DataFrame:
-    """Return what each name tells: `kind pattern matched_by setting is_similar`, by name."""
+    """Return facts of each name: `kind pattern matched_by setting is_similar`, by name."""
     own = frames.settings.kernels
     recognized = recognizer(own)
     found = []
@@ -110,7 +110,7 @@ def _names(frames: Frames) -> pd.DataFrame:
 
 
 def kind_in(name: str) -> str:
-    """Return the kind of communication that a name tells; empty if none.
+    """Return the kind of communication that a name states; empty if none.
 
     >>> kind_in("my_lib::fastAllReduce<float>")
     'all_reduce'

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from commtrace.figures.kernel_lanes import Lanes, lane_marks
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.theme import Theme
-from commtrace.figures.timeline_rows import Rows
+from commtrace.figures.timeline_rows import TimelineRows
 from commtrace.units import text_of_duration
 
 LEAST_OPACITY = 0.15
@@ -29,7 +29,7 @@ _MILLISECOND = 1_000_000
 def kernel_bars(
     lanes: Lanes,
     rows: dict[int, int],
-    geometry: Rows,
+    geometry: TimelineRows,
     theme: Theme,
     *,
     start_ns: int,
@@ -65,7 +65,11 @@ def kernel_bars(
                 "opacity": _opacity(group),
                 "line": {"width": 0},
             },
-            meta={"part": "kernel", "kind": sort if is_sent else ""},
+            meta={
+                "part": "kernel",
+                "kind": sort if is_sent else "",
+                "is_merged": bool(group["is_merged"].any()),
+            },
         )
         for (is_sent, sort), group in by_sort
     ]

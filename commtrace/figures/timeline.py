@@ -33,7 +33,7 @@ from commtrace.figures.theme import (
     theme_of,
     titled,
 )
-from commtrace.figures.timeline_rows import LABELLED_PIXELS, Rows
+from commtrace.figures.timeline_rows import LABELLED_PIXELS, TimelineRows
 from commtrace.schema import PHASES
 from commtrace.units import text_of_bytes, text_of_duration
 
@@ -82,7 +82,7 @@ def timeline(
     spans = spans[spans["rank"].isin(chosen)]
     drawn, is_single = marks(spans, max_marks)
     lanes = kernel_lanes(frames, chosen).within(window)
-    geometry = Rows.of(len(chosen), lanes.most_of_a_rank)
+    geometry = TimelineRows.of(len(chosen), lanes.most_of_a_rank)
     rows = {rank: place for place, rank in enumerate(chosen)}
     if spans.empty and lanes.kernels.empty:
         figure = empty(
@@ -155,7 +155,7 @@ def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
 
 def timeline_layout(frames: Frames, ranks: Sequence[int], theme: Theme, lanes: Lanes) -> go.Layout:
     """Return the layout of a timeline: one row per rank, in the given order, and steps above."""
-    geometry = Rows.of(len(ranks), lanes.most_of_a_rank)
+    geometry = TimelineRows.of(len(ranks), lanes.most_of_a_rank)
     labels = {place + geometry.middle: f"rank {rank}" for place, rank in enumerate(ranks)}
     if geometry.lane_pixels >= LABELLED_PIXELS:
         places = {rank: place for place, rank in enumerate(ranks)}
@@ -216,7 +216,7 @@ def _bars(
 
 
 def _phase_bars(
-    spans: pd.DataFrame, rows: dict[int, int], geometry: Rows, start_ns: int, theme: Theme
+    spans: pd.DataFrame, rows: dict[int, int], geometry: TimelineRows, start_ns: int, theme: Theme
 ) -> list[go.Bar]:
     known = spans["phase"].where(spans["phase"].isin(PHASES), "other")
     bars = []
@@ -243,7 +243,7 @@ def _phase_bars(
     return bars
 
 
-def _step_bars(frames: Frames, geometry: Rows, start_ns: int, theme: Theme) -> list[go.Bar]:
+def _step_bars(frames: Frames, geometry: TimelineRows, start_ns: int, theme: Theme) -> list[go.Bar]:
     """Return the steps of the first rank that marked any, as bars above the ranks."""
     steps = frames.timed_steps.sort_values(["rank", "step"])
     if steps.empty:
@@ -276,7 +276,7 @@ def _call_bars(
     frames: Frames,
     drawn: pd.DataFrame,
     rows: dict[int, int],
-    geometry: Rows,
+    geometry: TimelineRows,
     start_ns: int,
     theme: Theme,
 ) -> list[go.Bar]:

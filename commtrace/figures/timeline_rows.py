@@ -17,8 +17,8 @@ LABELLED_PIXELS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of a timeline; without lanes, the calls fill a rank's row.
+class TimelineRows:
+    """TimelineRows of a timeline; without lanes, the calls fill a rank's row.
 
     Attributes:
         call_pixels: Height of a rank's calls.
@@ -31,7 +31,7 @@ class Rows:
     num_lanes: int = 0
 
     @classmethod
-    def of(cls, num_ranks: int, num_lanes: int = 0) -> Rows:
+    def of(cls, num_ranks: int, num_lanes: int = 0) -> TimelineRows:
         """Return the rows of a figure that is not much higher than a screen."""
         num_ranks = max(num_ranks, 1)
         calls = max(min(_CALL_PIXELS, _MOST_PIXELS / num_ranks), _LEAST_CALL_PIXELS)

@@ -17,13 +17,15 @@ import numpy as np
 import pandas as pd
 
 from commtrace.figures.kernel_lanes import Lanes, lane_marks
-from commtrace.figures.timeline_rows import Rows
+from commtrace.figures.timeline_rows import TimelineRows
 
 MAX_BARS = 150_000
 """Number of bars in a page, which takes about 8 bytes for each."""
 
 
-def kernel_store(lanes: Lanes, ranks: list[int], geometry: Rows, start_ns: int) -> dict[str, Any]:
+def kernel_store(
+    lanes: Lanes, ranks: list[int], geometry: TimelineRows, start_ns: int
+) -> dict[str, Any]:
     """Return the lanes of some ranks, with times in ns since `start_ns`."""
     bars = lane_marks(lanes, max(MAX_BARS // max(len(lanes.lanes), 1), 1))
     names, all_names = pd.factorize(bars["name"])

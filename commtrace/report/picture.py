@@ -95,6 +95,11 @@ def write_timeline(
             f" More than {MAX_MARKS:,} waits and transfers are not drawn one by one: the height of"
             " a colour is the share of its column's time. --steps or --window show single calls."
         )
+    if any(trace.meta.get("is_merged") for trace in figure.data):
+        note += (
+            " A pale bar of a stream stands for several kernels: it is as opaque as the stream is"
+            " busy."
+        )
     write_picture(figure, path, about=_about(frames, "timeline"), note=note)
 
 

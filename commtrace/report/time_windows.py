@@ -12,7 +12,7 @@ from commtrace.figures.kernel_lanes import kernel_lanes
 from commtrace.figures.spans import phase_spans
 from commtrace.figures.theme import LIGHT
 from commtrace.figures.timeline import ranks_of, timeline_layout
-from commtrace.figures.timeline_rows import Rows
+from commtrace.figures.timeline_rows import TimelineRows
 from commtrace.report.kernel_store import kernel_store
 
 MAX_PHASES = 60_000
@@ -33,7 +33,7 @@ def timeline_data(frames: Frames, origin_ns: int = 0) -> dict[str, Any]:
         phases = phases.head(0)
     codes, strings = pd.factorize(phases["phase"])
     lanes = kernel_lanes(frames, ranks)
-    rows = Rows.of(len(ranks), lanes.most_of_a_rank)
+    rows = TimelineRows.of(len(ranks), lanes.most_of_a_rank)
     return {
         "layout": timeline_layout(frames, ranks, LIGHT, lanes).to_plotly_json(),
         "rows": {name: getattr(rows, name) for name in _GEOMETRY},

@@ -33,7 +33,7 @@ Track = tuple[int, int]
 
 @dataclass
 class Imported:
-    """What trace_processor makes of a trace."""
+    """Result of importing a trace."""
 
     problems: Counter[str] = field(default_factory=Counter)
     slices: dict[Track, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))

@@ -1,4 +1,4 @@
-"""Every export obeys the rules by which Perfetto imports a trace (`perfetto_rules`)."""
+"""Every export follows the rules by which Perfetto imports a trace (`perfetto_rules`)."""
 
 from __future__ import annotations
 

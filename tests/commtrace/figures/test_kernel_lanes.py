@@ -16,7 +16,7 @@ from commtrace.figures.kernel_lanes import (
 )
 from commtrace.figures.theme import DARK, LIGHT
 from commtrace.figures.timeline import timeline
-from commtrace.figures.timeline_rows import Rows
+from commtrace.figures.timeline_rows import TimelineRows
 from commtrace.schema import COMMUNICATION, MEMCPY
 from tests.commtrace.analyze.devices import COMPUTING, COPYING, NCCL, SENDING, device_trace
 from tests.commtrace.analyze.rows import START_NS, call, kernel, random_trace, run_of
@@ -38,7 +38,7 @@ def test_each_stream_is_a_lane_below_the_calls_computation_first() -> None:
     axis = figure.layout.yaxis
     assert list(axis.ticktext) == ["rank 0", "rank 1", *titles, *titles]
     at = dict(zip(axis.ticktext[2:5], axis.tickvals[2:5], strict=True))
-    rows = Rows.of(2, 3)
+    rows = TimelineRows.of(2, 3)
     assert -0.5 < axis.tickvals[0] < -0.5 + rows.calls < min(at.values())
     assert max(at.values()) + rows.lane_height / 2 < 0.5
     drawn = kernels_of(figure)
@@ -79,7 +79,7 @@ def test_a_kernel_s_text_names_it_its_stream_and_its_launch() -> None:
 def test_calls_and_steps_keep_their_height_above_the_lanes() -> None:
     frames = load(device_trace())
     with_lanes, plain = timeline(frames), timeline(run_of([call(at=0, until=1)], num_ranks=2))
-    rows = Rows.of(2, 3)
+    rows = TimelineRows.of(2, 3)
     for figure, calls in ((with_lanes, rows.calls), (plain, 1.0)):
         bar = next(trace for trace in figure.data if trace.meta["part"] == "transfer")
         assert bar.width[0] == pytest.approx(0.58 * calls)
@@ -173,7 +173,7 @@ def test_only_the_kernels_of_chosen_ranks_and_of_the_window_are_drawn() -> None:
     figure = timeline(frames, ranks=[1], window_ns=(0, 900_000))
     bars = kernels_of(figure)["computing"]
     assert len(bars.x) == 4
-    assert set(bars.y) == {Rows.of(1, 3).lane(0)}
+    assert set(bars.y) == {TimelineRows.of(1, 3).lane(0)}
     assert figure.layout.yaxis.ticktext[0] == "rank 1"
 
 

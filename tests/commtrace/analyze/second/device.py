@@ -69,7 +69,7 @@ def _windows(run: Run, rank: int, kernels: list[Any]) -> dict[int, list[Interval
 
 
 def _arrival(run: Run, kernel: Any) -> int:
-    """When the last peer arrived at a kernel's call; -1 if unknown."""
+    """Arrival of the last peer at a kernel's call; -1 if unknown."""
     last = run.last_of.get((kernel.rank, kernel.call_id))
     return last.issue_ns if last is not None and kernel.category == "communication" else -1
 
