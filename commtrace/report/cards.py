@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import Frames
-from commtrace.analyze.consistency import GOOD, compared, result_of
+from commtrace.analyze.consistency import GOOD, PROPERTIES, compared, result_of
 from commtrace.analyze.findings import by_missing_data, unanswered
 from commtrace.analyze.findings.finding import MAX_EVIDENCE, savings
 from commtrace.analyze.matching import numbers
@@ -91,7 +91,8 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
         word = "consistent"
     else:
         word = f"{extent.num_compared:,} of {counted(extent.num_calls, 'call')}"
-    checked = ": kind, reduction, root, type, size and order" if mood == GOOD else ""
+    checked = ", ".join(["kind", *(name for name in PROPERTIES if name not in extent.unknown)])
+    checked = f": {checked} and order" if mood == GOOD else ""
     sentences = [f"{each[0].upper()}{each[1:]}." for each in (note + checked, *extent.lines())]
     rows = problems.head(MAX_CARDS)
     evidence = _evidence(answers.frames, rows)

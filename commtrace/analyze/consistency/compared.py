@@ -7,7 +7,7 @@ check refers to the compared calls only, so both are always shown together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,9 @@ from commtrace.analyze.consistency.disagreements import first_disagreements
 from commtrace.analyze.consistency.transfers import comparable_ends
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, partners
+from commtrace.collective_table import EVERY_RANK_AT_ROOT, KINDS, ROOT, needing
 from commtrace.importers.matching import STREAM
-from commtrace.units import counted
+from commtrace.units import counted, known_note
 
 COMPARED, ALONE = "", "in a group of one rank"
 UNNUMBERED = "without a number in the group"
@@ -30,6 +31,15 @@ LOST = "in a group whose other ranks' calls the trace has lost"
 DISAGREED = "after the first disagreement in the group"
 AGREEING = "matched only because the ranks agree in number, kind, size and order of calls"
 NO_OTHER_END = "to or from a rank whose calls are unknown or may be lost"
+
+_DATA = tuple(kind for kind in KINDS if kind != "barrier")
+PROPERTIES: Mapping[str, tuple[str, Collection[str]]] = {
+    "reduction": ("reduce_op", ("all_reduce", "reduce_scatter", "reduce")),
+    "root": ("root", (*needing(ROOT), *needing(EVERY_RANK_AT_ROOT))),
+    "type": ("dtype", _DATA),
+    "size": ("payload_bytes", _DATA),
+}
+"""Column of each compared property of calls, and the kinds that have it; every call has a kind."""
 
 GOOD, BAD, NEUTRAL = "good", "bad", ""
 
@@ -45,6 +55,8 @@ class Comparison:
         num_collectives: Number of compared collectives.
         num_transfers: Number of compared sends and recvs.
         not_compared: Number of the other calls, by reason.
+        unknown: Properties that compared collectives lack, in words; an unknown value agrees with
+            every other.
     """
 
     num_calls: int
@@ -53,6 +65,7 @@ class Comparison:
     num_collectives: int
     num_transfers: int
     not_compared: Mapping[str, int]
+    unknown: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -70,7 +83,8 @@ class Comparison:
             if num
         ]
         others = [f"not compared: {counted(num, 'call')} {why}" for why, num in self.reasons()]
-        return [*([f"compared: {' and '.join(parts)}"] if parts else []), *others]
+        lacks = f"; unknown: {', '.join(self.unknown)}" if self.unknown else ""
+        return [*([f"compared: {' and '.join(parts)}{lacks}"] if parts else []), *others]
 
     def reasons(self) -> list[tuple[str, int]]:
         """Return the reasons for which calls were not compared, the most frequent first."""
@@ -93,7 +107,19 @@ def compared(frames: Frames) -> Comparison:
         num_collectives=len(numbered[["group", "number"]].drop_duplicates()),
         num_transfers=int((is_compared & is_transfer(frames)).sum()),
         not_compared={str(why): int(num) for why, num in counts.items()},
+        unknown=tuple(_unknown(numbered)),
     )
+
+
+def _unknown(calls: pd.DataFrame) -> Iterator[str]:
+    """Yield the properties that some calls of kinds that have them lack, in words."""
+    for name, (column, kinds) in PROPERTIES.items():
+        having = calls[calls["kind"].isin(kinds)]
+        values = having[column]
+        is_known = values != "" if column in ("reduce_op", "dtype") else values >= 0
+        note = known_note(int(is_known.sum()), len(having))
+        if note:
+            yield f"{name} ({note})" if is_known.any() else name
 
 
 def _of_transfers(frames: Frames, covered: Coverage) -> pd.Series:

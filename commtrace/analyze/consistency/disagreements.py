@@ -23,6 +23,7 @@ import pandas as pd
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.collective_table import KINDS
+from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.units import text_of_bytes, text_of_ranks
 
 KIND = "kind"
@@ -30,6 +31,8 @@ FIELDS = (KIND, "reduce_op", "root", "dtype", "size")
 UNEVEN = tuple(name for name, kind in KINDS.items() if kind.is_uneven)
 _MOST_ELEMENTS = 2**63
 """Exclusive upper bound on the number of elements of a tensor."""
+_NOT_KNOWN = ("", UNKNOWN)
+"""Kinds, reductions and types of calls of which they are unknown."""
 _WORDS = {"reduce_op": "reduction", "dtype": "element type"}
 
 CollectiveKey = tuple[str, int]
@@ -64,7 +67,7 @@ def _comparable(covered: Coverage) -> pd.DataFrame:
     """Return each call's fields as numbers; nan if unknown or not required to be equal."""
     calls = covered.calls
     fields = {
-        name: calls[name].cat.codes.astype("float64").where(calls[name] != "")
+        name: calls[name].cat.codes.astype("float64").where(~calls[name].isin(_NOT_KNOWN))
         for name in (KIND, "reduce_op", "dtype")
     }
     fields["root"] = calls["root"].astype("float64").where(calls["root"] >= 0)
@@ -152,7 +155,7 @@ def rooted_parts(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
 
 def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> Iterator[Problem]:
     calls = rows[rows["number"] == number].drop_duplicates("rank").set_index("rank").sort_index()
-    kinds = Counter(calls["kind"])
+    kinds = Counter(_known(calls, KIND)) or Counter(calls["kind"])
     kind = kinds.most_common(1)[0][0]
     named = call_text(kind, number, group, covered.axes.get(group, ""))
     at = int(calls["issue_ns"].min())
@@ -198,7 +201,7 @@ def _known(calls: pd.DataFrame, field: str) -> pd.Series:
         return calls.loc[calls["payload_bytes"] >= 0, "payload_bytes"]
     if field == "root":
         return calls.loc[calls["root"] >= 0, "root"]
-    return calls.loc[calls[field] != "", field].astype(object)
+    return calls.loc[~calls[field].isin(_NOT_KNOWN), field].astype(object)
 
 
 def _text(field: str, value: object) -> str:

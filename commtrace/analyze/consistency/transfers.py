@@ -1,9 +1,9 @@
 """Point-to-point consistency: sends and receives between two ranks match in number and size.
 
 Transfers between two ranks are compared in total, not one by one, because tags may let them
-overtake each other. Both directions between two ranks form one problem. The check leaves out ranks
-whose transfers the trace may have lost, ranks that receive from any source, and transfers that hang
-in a deadlock, which is a problem of its own.
+overtake each other. An unknown size agrees with every other. Both directions between two ranks form
+one problem. The check leaves out ranks whose transfers the trace may have lost, ranks that receive
+from any source, and transfers that hang in a deadlock, which is a problem of its own.
 """
 
 from __future__ import annotations
@@ -34,13 +34,18 @@ def unmatched_transfers(
         return
     ends = comparable_ends(transfers, covered)
     sums = ends.groupby([*_BY, "kind"], observed=True).agg(
-        num=("payload_bytes", "size"), size=("payload_bytes", "sum"), row=("row", "max")
+        num=("payload_bytes", "size"),
+        size=("payload_bytes", "sum"),
+        unsized=("unsized", "sum"),
+        row=("row", "max"),
     )
-    both = pd.MultiIndex.from_product([["num", "size", "row"], [SEND, RECV]])
+    both = pd.MultiIndex.from_product([["num", "size", "unsized", "row"], [SEND, RECV]])
     wide = pd.DataFrame(sums.unstack("kind")).reindex(columns=both)
     wide = wide.fillna({("row", SEND): -1, ("row", RECV): -1}).fillna(0).astype("int64")
     for column in ("num", "size"):
         uneven = wide[wide[column, SEND] != wide[column, RECV]]
+        if column == "size":  # an unknown size agrees with every other
+            uneven = uneven[(uneven["unsized", SEND] == 0) & (uneven["unsized", RECV] == 0)]
         bad = uneven
         if covered.imported_from and column == "num":  # a completed one has met its other end
             bad = uneven[~_is_over(frames, uneven)]
@@ -59,10 +64,6 @@ def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
 
     The trace has all transfers of both of their ranks, as far as that is known.
     """
-    """Return group, kind, both ends and size of the transfers that can be compared, with their row.
-
-    The trace has all calls of both of their ranks, as far as it is known.
-    """
     is_send = transfers["kind"] == SEND
     ends = pd.DataFrame(
         {
@@ -71,6 +72,7 @@ def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
             "source": transfers["rank"].where(is_send, transfers["peer"]),
             "target": transfers["peer"].where(is_send, transfers["rank"]),
             "payload_bytes": transfers["payload_bytes"].clip(lower=0),
+            "unsized": (transfers["payload_bytes"] < 0).astype("int64"),
             "row": transfers.index,
         }
     )

@@ -16,7 +16,7 @@ from tests.commtrace.analyze.consistency.runs import (
     training,
     without,
 )
-from tests.commtrace.analyze.rows import run_of
+from tests.commtrace.analyze.rows import call, group, run_of
 from tests.commtrace.analyze.training import training_trace
 
 SEEDS = range(4)
@@ -327,3 +327,28 @@ def test_a_gathered_part_that_the_root_has_no_room_for_is_reported() -> None:
 @pytest.mark.parametrize("frames", [run_of(), run_of(num_ranks=1), run_of(num_ranks=0, groups=[])])
 def test_a_run_without_calls_has_no_problem(frames: Any) -> None:
     assert consistency(frames).empty
+
+
+def test_a_transfer_of_unknown_size_agrees_with_every_other() -> None:
+    def transfers(*received: int) -> list[str]:
+        sent = [call(id=n, kind="send", peer=1, payload_bytes=8) for n in range(2)]
+        calls = [
+            call(rank=1, id=n, kind="recv", peer=0, payload_bytes=size)
+            for n, size in enumerate(received)
+        ]
+        return consistency(run_of([*sent, *calls]))["problem"].tolist()
+
+    assert transfers(8, 8) == transfers(8, -1) == transfers(-1, -1) == []
+    assert transfers(8, 9) == ["transfer"]
+    assert transfers(-1) == ["transfer"]  # one is not received
+
+
+def test_a_kernel_of_an_unknown_kind_agrees_with_every_other() -> None:
+    def kinds(*names: str) -> list[str]:
+        calls = [call(rank=rank, seq=0, kind=name) for rank, name in enumerate(names)]
+        frames = run_of(calls, num_ranks=3, groups=[group(ranks=range(3))])
+        return consistency(frames)["problem"].tolist()
+
+    assert kinds("all_reduce", "unknown", "all_reduce") == []
+    assert kinds("unknown", "unknown", "unknown") == []
+    assert kinds("all_reduce", "unknown", "all_gather") == ["kind"]

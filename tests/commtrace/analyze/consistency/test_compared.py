@@ -163,7 +163,7 @@ def test_calls_after_the_first_disagreement_are_not_compared() -> None:
 
 def test_a_call_that_a_rank_never_made_is_compared() -> None:
     frames = run_of([*calls_of([0], 3), *calls_of([1], 2)])
-    assert compared(frames) == Comparison(5, 5, 0, 3, 0, {})
+    assert compared(frames) == Comparison(5, 5, 0, 3, 0, {}, ("reduction", "type", "size"))
     assert result(frames)[1] == "bad"
 
 
@@ -190,3 +190,16 @@ def test_a_profile_that_ends_before_a_call_of_unknown_end_is_no_fault() -> None:
     assert problems["problem"].tolist() == ["lost calls"]
     assert "the profiler covered a part of the run" in problems["explanation"][0]
     assert consistency(run_of(calls))["problem"].tolist() == ["missing call"]
+
+
+def test_properties_that_calls_lack_are_not_said_to_agree() -> None:
+    known = {"reduce_op": "sum", "dtype": "float32", "payload_bytes": 8}
+    whole = run_of(calls_of([0, 1], 3, **known))
+    assert compared(whole).lines() == ["compared: 3 collectives"]
+    partly = [*calls_of([0], 3, **known), *calls_of([1], 3, **(known | {"reduce_op": ""}))]
+    assert compared(run_of(partly)).lines() == [
+        "compared: 3 collectives; unknown: reduction (known for 3 of 6 calls)"
+    ]
+    rooted = calls_of([0, 1], 2, kind="broadcast", dtype="float32", payload_bytes=8)
+    assert compared(run_of(rooted)).unknown == ("root",)
+    assert compared(run_of(calls_of([0, 1], 2, kind="barrier"))).unknown == ()

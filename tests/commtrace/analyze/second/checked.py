@@ -89,7 +89,8 @@ def consistency(run: Run) -> list[Row]:
     uneven = {
         (group, *sorted((source, target)), len(sent) != len(received))
         for (group, source, target), (sent, received) in _transfers(run).items()
-        if len(sent) != len(received) or sum(sent) != sum(received)
+        if len(sent) != len(received)
+        or (min([*sent, *received], default=0) >= 0 and sum(sent) != sum(received))
     }
     for group, low, high, _ in uneven:
         add("transfer", group, -1, _texts((low, high)))
@@ -103,7 +104,7 @@ def _transfers(run: Run) -> dict[tuple[str, int, int], tuple[list[int], list[int
         if call.kind in TRANSFERS and call.peer in run.ranks:
             ends = (call.rank, call.peer) if call.kind == "send" else (call.peer, call.rank)
             cell = ways.setdefault((call.group, *ends), ([], []))
-            cell[call.kind == "recv"].append(max(call.payload_bytes, 0))
+            cell[call.kind == "recv"].append(call.payload_bytes)
     return ways
 
 
