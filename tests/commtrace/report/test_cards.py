@@ -35,7 +35,8 @@ def test_the_summary_of_calls_of_which_a_part_could_be_compared() -> None:
     assert (found.word, found.mood) == ("4 of 5 calls", "")
     assert found.text == (
         "No fault among the 4 of 5 calls that could be compared. Compared: 2 collectives; unknown: "
-        "reduction, type, size. Not compared: 1 call in a group whose other ranks' calls the trace has lost."
+        "reduction, type, size. Not compared: 1 call in a group whose other ranks' calls the trace "
+        "has lost."
     )
     alone = consistency_summary(
         Answers(run_of(calls[:3], run={"imported_from": "torch.profiler"}, num_ranks=1))
