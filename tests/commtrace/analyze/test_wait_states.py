@@ -10,7 +10,7 @@ from commtrace.analyze.skew import skew
 from commtrace.analyze.wait_states import STATES, wait_states
 from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
-from tests.commtrace.analyze.by_hand import numbers_of, rows, waits_of
+from tests.commtrace.analyze.by_hand import last_calls_of, numbers_of, rows, waits_of
 from tests.commtrace.analyze.rows import random_trace, run_of
 from tests.commtrace.analyze.test_arrivals import collective, moved
 from tests.commtrace.analyze.training import training_trace
@@ -70,10 +70,10 @@ def test_wait_states_agree_with_loops(trace: Trace) -> None:
 
 @pytest.mark.parametrize("trace", TRACES)
 def test_skews_agree_with_loops(trace: Trace) -> None:
-    comm, waits = rows(trace, "comm"), waits_of(trace)
+    comm, lasts = rows(trace, "comm"), last_calls_of(trace)
     met_at: dict[tuple, list] = defaultdict(list)
-    for call, number, wait in zip(comm, numbers_of(comm), waits, strict=True):
-        if wait is not None and call.kind not in ("send", "recv"):
+    for call, number, last in zip(comm, numbers_of(comm), lasts, strict=True):
+        if last is not None and call.kind not in ("send", "recv"):
             met_at[call.group, call.kind, number].append(call.issue_ns)
     expected: dict[tuple, list[int]] = defaultdict(list)
     for (group, kind, _), issued in met_at.items():
