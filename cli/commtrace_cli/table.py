@@ -56,9 +56,14 @@ def table(
         write_csv(full)
     elif as_json:
         write_json(frames.run, {analysis: full})
-    elif name in OF_EVERY_RUN or not is_silent(frames, trace):
+    elif name in OF_EVERY_RUN or _has_own(frames, analysis) or not is_silent(frames, trace):
         _print(frames, analysis, full, rows)
         finish([], then=["commtrace", "report", trace])
+
+
+def _has_own(frames: Frames, analysis: Analysis) -> bool:
+    """Return whether a run has the table of the schema that an analysis is about."""
+    return bool(analysis.needs) and len(getattr(frames, analysis.needs)) > 0
 
 
 def _list(catalog: dict[str, Analysis]) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from commtrace.analyze import CATALOG, load
+from commtrace.tracefile import write_trace
 from tests.cli.conftest import Commtrace
+from tests.commtrace.analyze.rows import kernel, trace_of
 
 
 def test_without_a_name_all_tables_are_listed(commtrace: Commtrace, run_json: Path) -> None:
@@ -76,3 +78,15 @@ def test_columns_and_rows_that_do_not_fit_are_named(commtrace: Commtrace, run_js
     assert "118 more rows: --rows 120" in ended.out
     assert "columns omitted (" in ended.out
     assert "in a wider terminal, or with --csv" in " ".join(ended.out.split())
+
+
+def test_devices_are_shown_without_any_communication(commtrace: Commtrace, tmp_path: Path) -> None:
+    kernels = [kernel(at=0, until=600), kernel(at=600, until=900, name="void x::fast_nccl()")]
+    rows = [each._replace(id=number) for number, each in enumerate(kernels)]
+    path = write_trace(trace_of(kernels=rows, num_ranks=1), tmp_path / "device.json")
+    ended = commtrace("table", path, "gpu_time", columns=160)
+    assert " all " in ended.out
+    assert "100.0%" in ended.out
+    ended = commtrace("table", path, "kernel_patterns", columns=160)
+    assert "'\\bx::fast_nccl\\b' = \"KIND\"" in ended.out
+    assert "all" not in commtrace("table", path, "by_rank", columns=160).out.split()

@@ -50,10 +50,11 @@ def device_trace(num_steps: int = 2, num_ranks: int = 2, num_kernels: int = 4) -
             )
             for seq, (at, end) in enumerate(sent):
                 issue, number_of = at + late, 2 * number + seq
+                beside = max(last - 10 * MICRO - issue, 0)  # until the last kernel ends
                 comm.append(
                     call(
                         rank=rank, id=number_of, seq=number_of, at=issue, until=end,
-                        call_ns=end - issue, blocked_ns=end - issue, payload_bytes=4096,
+                        call_ns=end - issue, blocked_ns=end - issue - beside, payload_bytes=4096,
                         step=number, device=f"cuda:{rank}", stream=SENDING, thread=1,
                     )
                 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from commtrace.analyze.notices import notices_of, notices_on
 from commtrace.analyze.overlap import overlap
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.event import KernelRow
+from commtrace.importers import import_trace
 from commtrace.schema import CATEGORIES, COMMUNICATION, MEMCPY, MEMSET, TABLES
 from commtrace.tracefile import trace_of_rows
+from tests.commtrace.analyze.devices import device_trace
 from tests.commtrace.analyze.rows import (
     START_NS,
     call,
@@ -30,6 +33,7 @@ from tests.commtrace.analyze.rows import (
 )
 from tests.commtrace.analyze.second import Run
 from tests.commtrace.analyze.second.compare import differences
+from tests.commtrace.importers.profiles import training, write_profiles
 
 NCCL = {"category": COMMUNICATION, "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 20}
 
@@ -230,6 +234,23 @@ def test_exposed_communication_agrees_with_the_table_of_overlap() -> None:
     whole = table[table["stream"] == -1].set_index("rank")
     sums = whole[["exposed_wait_ns", "exposed_transfer_ns", "overlapped_ns"]].sum(axis=1)
     assert sums.tolist() == exposed.tolist() == [80, 30]
+
+
+@pytest.mark.parametrize("source", ["made up", "imported"])
+def test_parts_of_communication_agree_with_the_tables_of_calls(source: str, tmp_path: Path) -> None:
+    if source == "made up":
+        frames = load(device_trace(num_steps=3))
+    else:
+        frames = load(import_trace([write_profiles(tmp_path, training(num_steps=3))]))
+    table = gpu_time(frames)
+    whole = table[table["stream"] == -1].groupby(["rank", "step"]).sum(numeric_only=True)
+    exposed = whole[["exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns"]]
+    by_step = overlap(frames).set_index(["rank", "step"]).loc[whole.index]
+    assert exposed.sum(axis=1).tolist() == by_step["exposed_ns"].tolist()
+    assert whole["overlapped_ns"].tolist() == by_step["overlapped_ns"].tolist()
+    assert by_step["overlapped_ns"].max() > 0
+    waits = CATALOG["rank_waits"].function(frames)[["wait_ns", "transfer_ns"]].sum()
+    assert exposed.sum().tolist() == [*waits.tolist(), 0]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,7 +13,7 @@ from commtrace.analyze import load
 from commtrace.errors import UsageError
 from commtrace.figures.theme import DARK, LIGHT
 from commtrace.report.picture import check_format, write_flame, write_picture, write_timeline
-from tests.commtrace.analyze.rows import call, run_of
+from tests.commtrace.analyze.rows import call, kernel, run_of
 from tests.commtrace.analyze.training import training_trace
 
 if TYPE_CHECKING:
@@ -33,6 +33,17 @@ def opened(browser: Browser, path: Path, errors: list[str], **look: Any) -> Any:
 
 def drawn(page: Any, what: str) -> Any:
     return page.evaluate(f"document.getElementById('picture').{what}")
+
+
+@pytest.mark.parametrize(("num", "is_merged"), [(10, False), (5000, True)])
+def test_a_timeline_says_if_a_bar_stands_for_several_kernels(
+    num: int, is_merged: bool, tmp_path: Path
+) -> None:
+    kernels = [kernel(id=n, at=10 * n, until=10 * n + 5) for n in range(num)]
+    frames = run_of([call(at=0, until=5)], kernels=kernels, num_ranks=1)
+    write_timeline(frames, tmp_path / "timeline.html")
+    text = (tmp_path / "timeline.html").read_text("utf-8")
+    assert ("A pale bar of a stream stands for several kernels" in text) == is_merged
 
 
 def test_a_picture_is_written_atomically(tmp_path: Path) -> None:
