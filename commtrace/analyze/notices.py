@@ -2,8 +2,9 @@
 
 `notices_of` takes a run and returns notices, each naming the analyses and pictures it limits.
 `RULES` lists the rules, and `MINOR_RULES` those shown only beside the table or picture they
-limit. A rule is a function that returns a sentence, or an empty text if nothing is lacking. The file
-exceeds the usual length, to keep the table beside its rules.
+limit. A rule is a function that returns a sentence, or an empty text if nothing is lacking.
+
+The file exceeds the usual length, to keep the table beside its rules.
 """
 
 from __future__ import annotations
