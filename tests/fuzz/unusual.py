@@ -45,6 +45,8 @@ _TEXTS = (
 )  # fmt: skip
 
 _TEXTS_OF: dict[str, tuple[str, ...]] = {
+    "splits": ("", "0,0", "4,8", "96,0,32", "1", "999999999999999999,1"),
+    "category": ("", "compute", "communication", "memcpy", "memset"),
     "phase": ("", *PHASES),
     "level": ("", "dtensor", "local"),
     "shapes": ("", "[]", "[0]", "[0,5]", "[1]", "[8,16];[]", f"[{'9' * 18},{'9' * 18}]",
