@@ -1,11 +1,12 @@
 """Entry point of a rank that the launcher starts: runs a script or a function under a recording.
 
     python -m commtrace.bootstrap SCRIPT [ARGS]
+    python -m commtrace.bootstrap -m MODULE [ARGS]
     python -m commtrace.bootstrap --call NAME       what `pickling.pack` has left with the spools
 
 The script runs as if started directly: `__main__`, `sys.argv`, `sys.path`. If it raises, the
-recording is closed first. The traceback, starting at the script's own first frame, is then left in
-the folder of the spools, for the launcher to print once; this process prints nothing. A rank of a
+recording is closed first. The traceback, starting at the script's own first frame, is then left
+beside the spools, for the launcher to print once; this process prints nothing. A rank of a
 function registers with the watchdog.
 """
 
@@ -26,9 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from commtrace.atomic_write import atomic_write
-from commtrace.child_ranks import Launch, close_gloo, watch_children
+from commtrace.child_ranks import Launch, close_gloo, notes_of, watch_children
 from commtrace.permissions import opener
 from commtrace.pickling import keep_result, read_own, unpack
+from commtrace.process_options import ProcessOptions, options_of
 from commtrace.processes import die_with_parent
 from commtrace.watchdog import register_rank
 
@@ -36,10 +38,10 @@ if TYPE_CHECKING:
     from commtrace.session import Recording
 
 SPOOLS_VARIABLE = "COMMTRACE_SPOOLS"
-DETAIL_VARIABLE = "COMMTRACE_DETAIL"
-STACKS_VARIABLE = "COMMTRACE_STACKS"
 BACKEND_VARIABLE = "COMMTRACE_BACKEND"
+WATCHED_VARIABLE = "COMMTRACE_WATCHED"
 CALL_OPTION = "--call"
+MODULE_OPTION = "-m"
 PARCEL_NAME = "parcel"
 
 _FAILURE_SUFFIX = ".failure.json"
@@ -60,7 +62,7 @@ class Failure:
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Return the failures of the ranks of the run in `folder`, earliest first."""
+    """Return the failures that the ranks of a launch noted in `folder`, earliest first."""
     found = [
         Failure(**json.loads(path.read_text(encoding="utf-8")))
         for path in folder.glob(f"*{_FAILURE_SUFFIX}")
@@ -77,15 +79,19 @@ def main() -> None:
     )
     # Removed from the environment, so that the script's own processes do not inherit them.
     folder = Path(os.environ.pop(SPOOLS_VARIABLE))
-    detail = os.environ.pop(DETAIL_VARIABLE)
-    stacks = os.environ.pop(STACKS_VARIABLE, "") == "1"
+    notes = notes_of(folder)
+    options = options_of(os.environ)
+    for name in options.variables():
+        del os.environ[name]
     rank = int(os.environ["RANK"])
-    launch = Launch(folder, detail, stacks, int(os.environ["WORLD_SIZE"]), (os.getpid(),))
+    launch = Launch(folder, options, int(os.environ["WORLD_SIZE"]), (os.getpid(),))
+    if os.environ.pop(WATCHED_VARIABLE, ""):
+        register_rank(notes, rank)
     is_call = sys.argv[1] == CALL_OPTION
     sys.argv = sys.argv[1 + is_call :]
-    run = functools.partial(_call, folder, rank) if is_call else _run_script
+    run = functools.partial(_call, notes, rank) if is_call else run_program
     try:
-        with _recorded(folder, detail, stacks), _noting_aborts(folder, rank):
+        with _recorded(folder, options), _noting_aborts(notes, rank):
             watch_children(launch)
             run()
     except KeyboardInterrupt:
@@ -94,19 +100,20 @@ def main() -> None:
     except SystemExit as request:
         if request.code not in (None, 0):
             code = request.code if isinstance(request.code, int) else 1
-            _leave_failure(folder, rank, code, "")
+            _leave_failure(notes, rank, code, "")
         raise
     except Exception as error:
-        _leave_failure(folder, rank, 1, _traceback_of_script(error))
+        _leave_failure(notes, rank, 1, _traceback_of_script(error))
         sys.exit(1)
     finally:  # after the failure is noted, since closing makes the other ranks fail
         close_gloo()
 
 
-def _recorded(folder: Path, detail: str, stacks: bool) -> Recording:
-    from commtrace.session import record_launched
+def _recorded(folder: Path, options: ProcessOptions) -> Recording:
+    from commtrace.session import record_process
+    from commtrace.tracefile.stores import SpoolFolder
 
-    return record_launched(folder, detail, stacks=stacks)
+    return record_process(SpoolFolder(folder), options)
 
 
 @contextlib.contextmanager
@@ -122,10 +129,16 @@ def _noting_aborts(folder: Path, rank: int) -> Iterator[None]:
         remove_terminate_handler(note_abort)
 
 
-def _run_script() -> None:
-    script = sys.argv[0]
-    sys.path[0] = str(Path(script).resolve().parent)
-    runpy.run_path(script, run_name="__main__")
+def run_program() -> None:
+    """Run the script or the module in `sys.argv` as if Python had been started with it."""
+    if sys.argv[0] == MODULE_OPTION:
+        sys.argv = sys.argv[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        script = sys.argv[0]
+        sys.path[0] = str(Path(script).resolve().parent)
+        runpy.run_path(script, run_name="__main__")
 
 
 def _call(folder: Path, rank: int) -> None:

@@ -11,28 +11,26 @@ noted.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from commtrace.atomic_write import atomic_write
+from commtrace.default_group import call_for_default_group, when_c10d_is_loaded
 from commtrace.errors import UsageError
 from commtrace.loopback import host_on_loopback
 from commtrace.permissions import opener
+from commtrace.process_options import ProcessOptions
 from commtrace.processes import watch_parent
 
-_C10D = "torch.distributed.distributed_c10d"
+_NOTES_NAME = "launch"
 _GROUP_SUFFIX = ".group"
 _PROGRAMS_NAME = "programs"
 _ALONE_SUFFIX, _RENDEZVOUS_SUFFIX = ".alone", ".rendezvous"
@@ -42,6 +40,11 @@ _SHOWN_LETTERS = 80
 _TIME_TO_BE_ENDED_S = 60.0
 _TIME_TO_JOIN_S = 2.0
 _POLL_INTERVAL_S = 0.05
+
+
+def notes_of(folder: Path) -> Path:
+    """Return the folder, beside the spools of a launch, of the notes of its processes."""
+    return folder / _NOTES_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,14 @@ class Launch:
     """
 
     folder: Path
-    detail: str
-    stacks: bool
+    options: ProcessOptions
     num_ranks: int
     pids: tuple[int, ...]
+
+    @property
+    def notes(self) -> Path:
+        """The folder of the notes that processes of the launch leave for each other."""
+        return notes_of(self.folder)
 
     def note_group(self, num_others: int = 0) -> None:
         """Note that this process has a default group, and how many ranks it must start for it."""
@@ -66,17 +73,17 @@ class Launch:
 
     def num_ranks_to_start(self) -> list[int]:
         """Return the number of ranks that each ancestor with a group must start for it."""
-        paths = [self.folder / f"{pid}{_GROUP_SUFFIX}" for pid in self.pids[:-1]]
+        paths = [self.notes / f"{pid}{_GROUP_SUFFIX}" for pid in self.pids[:-1]]
         return [int(path.read_text(encoding="ascii")) for path in paths if path.exists()]
 
     def note_program(self, text: str) -> None:
         """Note a program that this process starts."""
-        with open(self.folder / _PROGRAMS_NAME, "a", encoding="utf-8", opener=opener) as file:
+        with open(self.notes / _PROGRAMS_NAME, "a", encoding="utf-8", opener=opener) as file:
             file.write(f"{text}\n")
 
     def path(self, suffix: str) -> Path:
         """Return the path of a note of this process."""
-        return self.folder / f"{self.pids[-1]}{suffix}"
+        return self.notes / f"{self.pids[-1]}{suffix}"
 
     def forget(self, suffix: str) -> None:
         """Remove a note."""
@@ -85,13 +92,13 @@ class Launch:
 
 def num_with_group(folder: Path) -> int:
     """Return the number of recordable processes that have created a default process group."""
-    return len(list(folder.glob(f"*{_GROUP_SUFFIX}")))
+    return len(list(notes_of(folder).glob(f"*{_GROUP_SUFFIX}")))
 
 
 def programs(folder: Path) -> list[str]:
     """Return the programs started by processes of a launch that may have had ranks."""
     with contextlib.suppress(FileNotFoundError):
-        lines = (folder / _PROGRAMS_NAME).read_text(encoding="utf-8").splitlines()
+        lines = (notes_of(folder) / _PROGRAMS_NAME).read_text(encoding="utf-8").splitlines()
         return list(dict.fromkeys(lines))
     return []
 
@@ -101,10 +108,10 @@ def refusal(folder: Path, *, is_over: bool) -> UsageError | None:
 
     While the launch is running, a process whose parent may still join its group has no error.
     """
-    for path in folder.glob(f"*{_ALONE_SUFFIX}"):
+    for path in notes_of(folder).glob(f"*{_ALONE_SUFFIX}"):
         if is_over or time.time() - path.stat().st_mtime > _TIME_TO_JOIN_S:
             return UsageError(**json.loads(path.read_text(encoding="utf-8")))
-    for path in folder.glob(f"*{_RENDEZVOUS_SUFFIX}") if is_over else ():
+    for path in notes_of(folder).glob(f"*{_RENDEZVOUS_SUFFIX}") if is_over else ():
         return UsageError(**json.loads(path.read_text(encoding="utf-8")))
     return None
 
@@ -112,7 +119,9 @@ def refusal(folder: Path, *, is_over: bool) -> UsageError | None:
 def watch_children(launch: Launch) -> None:
     """Handle the processes that this process starts from now on; it must already be recorded."""
     _watch_starts(launch)
-    _when_loaded(lambda: _prepare(launch.folder, lambda: _note_launched(launch), lambda: None))
+    when_c10d_is_loaded(
+        lambda: _prepare(launch.notes, lambda: _note_launched(launch), lambda: None)
+    )
 
 
 def _note_launched(launch: Launch) -> None:
@@ -160,9 +169,9 @@ class _Child:
         launch = replace(self.launch, pids=(*self.launch.pids, os.getpid()))
         _watch_starts(launch)
         with contextlib.ExitStack() as stack:
-            _when_loaded(
+            when_c10d_is_loaded(
                 lambda: _prepare(
-                    launch.folder,
+                    launch.notes,
                     on_group=lambda: _begin_rank(launch, stack),
                     on_rendezvous=lambda: _note_rendezvous(launch),
                 )
@@ -184,13 +193,14 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
     launch.forget(_RENDEZVOUS_SUFFIX)
     if 0 in num_others:
         return
-    from commtrace.session import record_spawned
+    from commtrace.session import record_process
+    from commtrace.tracefile.stores import OwnSpool
 
     launch.note_group()
     watch_parent()
     # Entered before the recording, so that the group outlives it.
     stack.callback(close_gloo)
-    stack.enter_context(record_spawned(launch.folder, launch.detail, stacks=launch.stacks))
+    stack.enter_context(record_process(OwnSpool(launch.folder), launch.options))
 
 
 def _await_parent(launch: Launch) -> list[int]:
@@ -243,52 +253,4 @@ def _starter(args: Any) -> str:
 def _prepare(folder: Path, on_group: Callable[[], None], on_rendezvous: Callable[[], None]) -> None:
     """Keep torch's process groups on loopback, and call `on_group` for the first one."""
     host_on_loopback(folder, on_rendezvous)
-    c10d: Any = sys.modules[_C10D]
-    update = c10d._update_default_pg
-    update = getattr(update, "before", update)  # a forked process has its parent's wrapper
-    pid = os.getpid()
-
-    def watched_update(group: Any) -> None:
-        update(group)
-        if group is not None and os.getpid() == pid:
-            c10d._update_default_pg = update
-            on_group()
-
-    watched_update.before = update  # pyright: ignore[reportFunctionMemberAccess]
-    c10d._update_default_pg = watched_update
-
-
-def _when_loaded(prepare: Callable[[], None]) -> None:
-    """Call `prepare` once torch's process groups are imported, or now if they are."""
-    if _C10D in sys.modules:
-        prepare()
-    else:
-        sys.meta_path.insert(0, _Finder(prepare))
-
-
-class _Finder(MetaPathFinder):
-    """Import hook that calls a function once the module of process groups has run."""
-
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the module's own spec, with a loader that calls the function."""
-        if fullname != _C10D:
-            return None
-        # Removed first, or the search below would come back here.
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            loader.exec_module = self._executing(loader.exec_module)
-        return spec
-
-    def _executing(self, execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-        def execute_then_call(module: ModuleType) -> None:
-            execute(module)
-            self._then()
-
-        return execute_then_call
+    call_for_default_group(on_group)

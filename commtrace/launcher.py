@@ -20,27 +20,31 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from commtrace.atomic_write import make_folder
 from commtrace.bootstrap import (
     BACKEND_VARIABLE,
     CALL_OPTION,
-    DETAIL_VARIABLE,
+    MODULE_OPTION,
     PARCEL_NAME,
     SPOOLS_VARIABLE,
-    STACKS_VARIABLE,
+    WATCHED_VARIABLE,
     is_own,
     output_path,
     read_failures,
 )
-from commtrace.child_ranks import refusal
+from commtrace.child_ranks import notes_of, refusal
 from commtrace.errors import LaunchError, UsageError
+from commtrace.launchers import RUN_ID_PREFIX
 from commtrace.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
-from commtrace.pickling import write_own
+from commtrace.pickling import results, write_own
+from commtrace.process_options import AUTO_VARIABLE, ProcessOptions
 from commtrace.processes import Ended, run_ranks
 from commtrace.watchdog import DumpedStack, TimeoutReport, watchdog
 
 _SIGNAL_EXIT_CODE = 128
+_DEFAULTS = ProcessOptions()
 _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)
 
 
@@ -75,22 +79,38 @@ def run_script(
     *,
     nproc: int,
     spool_folder: Path | str,
-    detail: str = "op",
-    stacks: bool = False,
+    options: ProcessOptions = _DEFAULTS,
+    is_module: bool = False,
+    timeout_s: float | None = None,
 ) -> LaunchResult:
     """Run `script` on `nproc` ranks of this machine and record each into `spool_folder`.
 
     Call it from the main thread, since it handles the signals that ask this process to end. The
     ranks' output goes to this process's output.
 
+    Args:
+        script: path of the script, or name of a module.
+        args: its arguments.
+        nproc: number of ranks.
+        spool_folder: the folder for spools.
+        options: how each rank is recorded.
+        is_module: `script` is the name of a module, as after `python -m`.
+        timeout_s: end all ranks if one runs longer than this.
+
     Raises:
         UsageError: there is no such script, no ranks were requested, or each of several processes
             would start ranks of its own.
     """
-    script = Path(script)
+    folder = Path(spool_folder)
+    check_program(script, is_module=is_module)
     _check(script, nproc)
-    variables = _variables(spool_folder, nproc, detail, stacks)
-    return _launch([str(script), *args], nproc, Path(spool_folder), variables, TimeoutReport())
+    variables = _variables(folder, nproc, options)
+    if timeout_s is not None:
+        variables[WATCHED_VARIABLE] = "1"
+    arguments = [*([MODULE_OPTION] if is_module else []), str(script), *args]
+    make_folder(notes_of(folder))
+    with watchdog(notes_of(folder), timeout_s) as timeout:
+        return _launch(arguments, nproc, folder, variables, timeout)
 
 
 def run_function(
@@ -99,40 +119,44 @@ def run_function(
     *,
     nproc: int,
     spool_folder: Path | str,
-    detail: str = "op",
-    stacks: bool = False,
+    options: ProcessOptions = _DEFAULTS,
     backend: str | None = "gloo",
     timeout_s: float | None = None,
 ) -> LaunchResult:
     """Call the function that `pickling.pack` has packed on `nproc` ranks, each recorded.
 
-    Their results are stored in `spool_folder`, for `pickling.results`. Their output is printed here
-    while they run, prefixed with the rank.
+    Their results are stored for `results_of`. Their output is printed here while they run, prefixed
+    with the rank.
 
     Args:
         parcel: the packed call.
         name: name of the function in messages.
         nproc: number of ranks.
         spool_folder: the folder for spools and results.
-        detail: "op" or "collective".
-        stacks: record the full Python stack of each call.
+        options: how each rank is recorded.
         backend: backend of each rank's process group, None for none.
         timeout_s: end all ranks if one runs longer than this.
     """
     folder = Path(spool_folder)
-    make_folder(folder)
-    write_own(folder / PARCEL_NAME, parcel)
-    variables = _variables(folder, nproc, detail, stacks)
+    notes = notes_of(folder)
+    make_folder(notes)
+    write_own(notes / PARCEL_NAME, parcel)
+    variables = _variables(folder, nproc, options)
     variables["PYTHONPATH"] = _with_this_package(os.environ.get("PYTHONPATH", ""))
     variables[BACKEND_VARIABLE] = backend or ""
-    with _printed(folder, nproc), watchdog(folder, timeout_s) as timeout:
+    with _printed(notes, nproc), watchdog(notes, timeout_s) as timeout:
         result = _launch([CALL_OPTION, name], nproc, folder, variables, timeout)
-    return replace(result, output=_output(folder, nproc))
+    return replace(result, output=_output(notes, nproc))
 
 
-def _variables(folder: Path | str, nproc: int, detail: str, stacks: bool) -> dict[str, str]:
-    variables = {SPOOLS_VARIABLE: str(Path(folder).absolute()), DETAIL_VARIABLE: detail}
-    variables[STACKS_VARIABLE] = "1" if stacks else ""
+def results_of(result: LaunchResult, nproc: int) -> tuple[Any, ...]:
+    """Return what each rank of a function returned; see `pickling.results`."""
+    return results(notes_of(result.spool_folder), nproc)
+
+
+def _variables(folder: Path, nproc: int, options: ProcessOptions) -> dict[str, str]:
+    # Without the variable that makes processes record themselves.
+    variables = {SPOOLS_VARIABLE: str(folder.absolute()), AUTO_VARIABLE: "", **options.variables()}
     if nproc > 1:
         # As torchrun does, since the ranks share the cores of this machine.
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
@@ -153,23 +177,33 @@ def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": f"commtrace-{os.getpid()}",
+        "TORCHELASTIC_RUN_ID": f"{RUN_ID_PREFIX}{os.getpid()}",
         # There is no agent: rank 0 hosts the store.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
 
 
-def _check(script: Path, nproc: int) -> None:
+def _check(script: Path | str, nproc: int) -> None:
     if nproc < 1:
         raise UsageError(
             f"cannot run {script} on {nproc} ranks",
             why="a run needs at least one rank",
             attempt="--nproc 1 or more",
         )
-    if not script.is_file():
-        found = "a folder" if script.is_dir() else "no such file"
-        raise UsageError(f"cannot run {script}", found=found, why="it must be a Python script")
+
+
+def check_program(script: Path | str, *, is_module: bool) -> None:
+    """Check that a script exists; a module is searched for by the rank.
+
+    Raises:
+        UsageError: there is no such script.
+    """
+    path = Path(script)
+    if is_module or path.is_file():
+        return
+    found = "a folder" if path.is_dir() else "no such file"
+    raise UsageError(f"cannot run {script}", found=found, why="it must be a Python script")
 
 
 def _with_this_package(paths: str) -> str:
@@ -186,7 +220,6 @@ def _launch(
     timeout: TimeoutReport,
 ) -> LaunchResult:
     spool_folder = spool_folder.absolute()
-    make_folder(spool_folder)
     command = [sys.executable, "-m", "commtrace.bootstrap", *arguments]
     try:
         with reserved_port() as port:
@@ -244,7 +277,7 @@ def _failure(ended: Ended, spool_folder: Path, timeout: TimeoutReport) -> Launch
     Others fail because of it, and the launcher stops the rest. A rank that died without a note has
     left no time; it precedes those that raised, since a crash is what makes peers raise.
     """
-    left = read_failures(spool_folder)
+    left = read_failures(notes_of(spool_folder))
     # A rank that failed before the timeout is the reason that the others hung.
     if timeout.stacks and not (left and left[0].time_ns < timeout.time_ns):
         stuck = {

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -241,6 +241,11 @@ RANKS = (
     Column(
         "clock_error_ns", int, "ns", "bound on the alignment error; 0 if ranks share a clock", 2,
         most=MOST_INSTANT_NS,
+    ),
+    Column("boot", str, "", "identity of the running system, whose ranks share one clock", 5),
+    Column(
+        "epoch_ns", int, "ns", "offset from that system's monotonic clock to the rank's own times",
+        5, most=MOST_INSTANT_NS,
     ),
 )  # fmt: skip
 

@@ -7,9 +7,11 @@
 
 Without a path the recording stays in memory: `recording.counts()`, `.table()`, `.save(path)`. With
 one, each rank writes a spool while it runs, at least once a second, and rank 0 merges the spools
-into the file when the recording ends. In a process that `commtrace run` started, everything is
-recorded from the first line on. A recording that the script makes there adds its steps and regions
-to that one and writes no file of its own; events outside it belong to no step.
+into the file when the recording ends. A path that ends in .comm is a folder that keeps the spools,
+for ranks on hosts without a common folder, and for large runs. In a process that `commtrace run` or
+`commtrace record` started, everything is recorded from the first line on. A recording that the
+script makes there adds its steps and regions to that one and writes no file of its own; events
+outside it belong to no step.
 
 The file exceeds the usual length, because `Recording` is one class.
 """
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from commtrace.decorator import Decorator
 from commtrace.errors import RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
+from commtrace.process_options import ProcessOptions
 from commtrace.recorder import CURRENT, RECORDER, Buffer, Listening, is_heard, listen
 from commtrace.recorder.attribution.stack_frames import count_as_libraries
 from commtrace.recorder.clock import epoch_ns, now
@@ -40,7 +43,7 @@ from commtrace.recorder.interception.pending import await_callbacks
 from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
-from commtrace.tracefile.stores import Memory, OwnSpool, RunFile, SpoolFolder, Store
+from commtrace.tracefile.stores import Memory, Store, store_for
 from commtrace.units import counted
 from commtrace.views.cells import with_cells
 from commtrace.views.views import Views
@@ -69,8 +72,8 @@ def record(
     """Return a recording, to be used in a `with` statement or as a decorator.
 
     Args:
-        path: the run file to write (an existing one is replaced); None keeps the recording in
-            memory.
+        path: the run file to write (an existing one is replaced), or a folder RUN.comm, to which
+            each rank adds its spool; None keeps the recording in memory.
         detail: "op" (operators too) or "collective" (communication only, for long runs); the
             default is set in pyproject.toml, or else "op".
         stacks: record the full Python stack of each call, not only the user's line.
@@ -96,24 +99,15 @@ def record(
     count_as_libraries((*settings.libraries, *libraries), settings.own_packages)
     if path is None or _launched is not None:
         return Recording(Memory(), detail, stacks, max_calls or _MAX_CALLS_IN_MEMORY)
-    return Recording(RunFile(Path(path), merge_timeout_s), detail, stacks, max_calls)
+    return Recording(store_for(Path(path), merge_timeout_s), detail, stacks, max_calls)
 
 
-def record_launched(folder: Path, detail: str, *, stacks: bool) -> Recording:
-    """Return the recording of a whole process, for `commtrace run`: a spool, merged later."""
-    return _record_process(SpoolFolder(folder), detail, stacks)
-
-
-def record_spawned(folder: Path, detail: str, *, stacks: bool) -> Recording:
-    """Return the recording of a rank that a launched process has started, also into `folder`."""
-    return _record_process(OwnSpool(folder), detail, stacks)
-
-
-def _record_process(store: Store, detail: str, stacks: bool) -> Recording:
+def record_process(store: Store, options: ProcessOptions) -> Recording:
+    """Return the recording of a whole process, whose own recordings then add to it."""
     global _launched
     settings = settings_of()
     count_as_libraries(settings.libraries, settings.own_packages)
-    _launched = Recording(store, detail, stacks, None)
+    _launched = Recording(store, options.detail, options.stacks, options.max_calls)
     return _launched
 
 
@@ -312,6 +306,11 @@ class Recording(Views, Decorator):
             yield
         finally:  # among generators, the one that began first may end first
             state.regions = _without_last(state.regions, name)
+
+    @property
+    def rank(self) -> int:
+        """The global rank of this process, as far as is known; set once the recording began."""
+        return self._facts.rank
 
     @property
     def is_on(self) -> bool:

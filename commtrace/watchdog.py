@@ -13,15 +13,16 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import linecache
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from commtrace.permissions import opener
 
@@ -142,3 +143,24 @@ def _rank(path: Path) -> _Rank | None:
     pid, thread = head.split()
     stacks = re.findall(_STACK_OF.format(thread), answers, re.MULTILINE)
     return _Rank(int(path.stem.partition("-")[2]), int(pid), stacks)
+
+
+def format_stacks(stuck: Mapping[int, DumpedStack]) -> str:
+    """Format the stacks of stuck ranks, grouping ranks with equal stacks."""
+    places: dict[tuple[Any, ...], list[int]] = {}
+    for rank, stack in sorted(stuck.items()):
+        places.setdefault(tuple(map(tuple, stack)), []).append(rank)
+    return "\n".join(
+        line
+        for stack, ranks in places.items()
+        for line in (
+            f"rank {', '.join(map(str, ranks))} was here (most recent call last):",
+            *map(_frame, stack),
+        )
+    )
+
+
+def _frame(place: tuple[str, int, str]) -> str:
+    file, line, function = place
+    text = linecache.getline(file, line).strip()
+    return f'  File "{file}", line {line}, in {function}' + (f"\n    {text}" if text else "")

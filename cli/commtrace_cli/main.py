@@ -26,6 +26,7 @@ from commtrace_cli import (
     info,
     merge,
     options,
+    record,
     report,
     run,
     summary,
@@ -44,7 +45,7 @@ EXIT_CODES = {
 }
 
 COMMANDS: dict[str, tuple[ModuleType, ...]] = {
-    "Record": (run, demo),
+    "Record": (run, record, demo),
     "Look": (summary, report, timeline, flame, table, explain),
     "Judge": (findings, check, diff),
     "Traces": (info, dump, merge, import_, export),

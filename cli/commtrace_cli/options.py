@@ -61,9 +61,10 @@ def _belonging_before(context: typer.Context, arguments: list[str] | None) -> li
                 f"cannot run {script}",
                 found=f"{name} after {script}",
                 why="arguments after SCRIPT belong to the script",
-                attempt=f"commtrace run {name} {each.metavar} {script}",
+                attempt=f"commtrace {context.info_name} {name} {each.metavar} {script}",
             )
-        text = f"note: {name} is passed to {script}; put it before {script} for `commtrace run`"
+        command = f"commtrace {context.info_name}"
+        text = f"note: {name} is passed to {script}; put it before {script} for `{command}`"
         say(text, always=True)
     return arguments
 
@@ -74,7 +75,7 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-_TRACE_SUFFIXES = (".json", ".spools", ".spool")
+_TRACE_SUFFIXES = (".json", ".comm", ".spools", ".spool")
 
 
 class Detail(str, Enum):
@@ -121,14 +122,19 @@ Trace = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="A run.json, or the folder of spools of an interrupted run.",
+        help="A run.json, the folder RUN.comm of a run, or the spools of an interrupted one.",
         show_default=False,
         autocompletion=_traces,
     ),
 ]
-Spools = Annotated[
-    Path,
-    typer.Argument(metavar="FOLDER", help="The folder with the spools.", show_default=False),
+Parts = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PART...",
+        help="Folders RUN.comm, folders of spools, spools and run files, of any nodes.",
+        show_default=False,
+        autocompletion=_traces,
+    ),
 ]
 Sources = Annotated[
     list[Path],
@@ -271,6 +277,122 @@ RanksOfDemo = Annotated[
 SequenceParallel = Annotated[
     bool,
     typer.Option("--sequence-parallel", metavar="", help="Use sequence parallelism, too."),
+]
+IsModule = Annotated[
+    bool,
+    typer.Option("-m", metavar="", help="SCRIPT is the name of a module, as after `python -m`."),
+]
+MaxCalls = Annotated[
+    int | None,
+    typer.Option(
+        "--max-calls",
+        metavar="N",
+        min=1,
+        help="Keep this many calls of each rank, and ten times as many operators; further ones are "
+        "counted.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="End all ranks if one runs longer than this, and print where each of them was.",
+        show_default=False,
+    ),
+]
+Nodes = Annotated[
+    str | None,
+    typer.Option(
+        "--nnodes",
+        metavar="N",
+        help="Number of nodes, or MIN:MAX; torchrun starts the ranks of each.",
+        show_default=False,
+    ),
+]
+NodeRank = Annotated[
+    int | None,
+    typer.Option(
+        "--node-rank",
+        metavar="N",
+        min=0,
+        help="Number of this node, from 0.",
+        show_default=False,
+    ),
+]
+MasterAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--master-addr",
+        metavar="HOST",
+        help="Host of node 0, at which the ranks meet.",
+        show_default=False,
+    ),
+]
+MasterPort = Annotated[
+    int | None,
+    typer.Option(
+        "--master-port",
+        metavar="PORT",
+        min=1,
+        max=65535,
+        help="Port on that host.",
+        show_default=False,
+    ),
+]
+RendezvousBackend = Annotated[
+    str | None,
+    typer.Option(
+        "--rdzv-backend",
+        metavar="NAME",
+        help="Rendezvous of torchrun, such as c10d, for nodes that come and go.",
+        show_default=False,
+    ),
+]
+RendezvousEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--rdzv-endpoint",
+        metavar="HOST:PORT",
+        help="Address of the rendezvous.",
+        show_default=False,
+    ),
+]
+RendezvousId = Annotated[
+    str | None,
+    typer.Option(
+        "--rdzv-id",
+        metavar="ID",
+        help="Identity of the run, the same on all nodes.",
+        show_default=False,
+    ),
+]
+MaxRestarts = Annotated[
+    int | None,
+    typer.Option(
+        "--max-restarts",
+        metavar="N",
+        min=0,
+        help="How often torchrun restarts the ranks if one fails.",
+        show_default=False,
+    ),
+]
+RunFolderOutput = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="RUN.comm", help="The folder to which each rank adds its part."
+    ),
+]
+RunOutput = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="The run file to write, or a folder RUN.comm that keeps the part of each rank.",
+    ),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
 To = Annotated[ExportFormat, typer.Option("--to", help="The format to write.", show_default=False)]

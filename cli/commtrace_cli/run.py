@@ -11,18 +11,26 @@ from typing import TYPE_CHECKING
 import typer
 
 from commtrace.errors import CommtraceError, LaunchError, UsageError, require_torch
-from commtrace.settings import DETAILS, LIBRARIES_VARIABLE, settings_of
+from commtrace.launchers import launched_rank
+from commtrace.tracefile.run_folder import RUN_SUFFIX, make_run_folder, remove_run_folder
+from commtrace.tracefile.split import LEFT_OUT
+from commtrace.tracefile.spool import SPOOL_SUFFIX
+from commtrace.tracefile.stores import remove_joined
+from commtrace.units import text_of_ranks
 from commtrace_cli import options
+from commtrace_cli.launching import Program, chosen_options, run_on_nodes
 from commtrace_cli.terminal import check_output, fail, finish, say, working
 
 if TYPE_CHECKING:
     from commtrace.launcher import LaunchResult
+    from commtrace.process_options import ProcessOptions
 
 EXAMPLE = """
 Examples:
 
 - `commtrace run --nproc 4 -o run.json train.py --steps 10`
-- `commtrace run -n 8 --detail collective -o long.json train.py`
+- `commtrace run -n 8 --detail collective -o LONG.comm -m my_package.train`
+- `commtrace run -n 8 --nnodes 2 --node-rank 0 --master-addr node0 -o RUN.comm train.py`
 """
 
 SETTINGS = {"allow_interspersed_args": False}
@@ -32,76 +40,130 @@ def run(
     script: options.Script,
     nproc: options.Ranks,
     arguments: options.ScriptArguments = None,
-    output: options.Output = Path("run.json"),
+    output: options.RunOutput = Path("run.json"),
+    module: options.IsModule = False,
     detail: options.HowMuch = None,
     stacks: options.Stacks = False,
+    max_calls: options.MaxCalls = None,
+    timeout: options.Timeout = None,
     force: options.Force = False,
     library: options.Libraries = None,
+    nnodes: options.Nodes = None,
+    node_rank: options.NodeRank = None,
+    master_addr: options.MasterAddress = None,
+    master_port: options.MasterPort = None,
+    rdzv_backend: options.RendezvousBackend = None,
+    rdzv_endpoint: options.RendezvousEndpoint = None,
+    rdzv_id: options.RendezvousId = None,
+    max_restarts: options.MaxRestarts = None,
 ) -> None:
     """Run a script on N ranks of this machine and record the communication of each.
 
     The script needs no changes: RANK and WORLD_SIZE are set as under torchrun, and its output
     passes through. Options after SCRIPT belong to the script. If a rank fails, the recording until
     then is kept. With `--nproc 1`, ranks that the script starts itself, for instance with
-    `torch.multiprocessing.spawn`, are the ranks of the run.
+    `torch.multiprocessing.spawn`, are the ranks of the run. With `--nnodes`, torchrun starts the
+    ranks, and each node gives the same command, with its own `--node-rank` or a common rendezvous.
     """
     require_torch("commtrace run")
-    settings = settings_of()
-    if library:
-        known = filter(None, [os.environ.get(LIBRARIES_VARIABLE), *library])
-        os.environ[LIBRARIES_VARIABLE] = ",".join(known)  # which the ranks inherit
-    check_output(output, force=force)
-    spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
+    of_nodes = {
+        "--nnodes": nnodes,
+        "--node-rank": node_rank,
+        "--master-addr": master_addr,
+        "--master-port": master_port,
+        "--rdzv-backend": rdzv_backend,
+        "--rdzv-endpoint": rdzv_endpoint,
+        "--rdzv-id": rdzv_id,
+        "--max-restarts": max_restarts,
+    }
+    program = Program(script, tuple(arguments or ()), module, nproc)
+    chosen = chosen_options(detail, stacks, max_calls, library)
+    launched = {name: str(value) for name, value in of_nodes.items() if value is not None}
+    if launched:
+        run_on_nodes(program, output, chosen, launched, timeout)
+    _refuse_within_a_rank(script)
+    is_folder = output.suffix == RUN_SUFFIX
+    check_output(output, force=force, is_folder=is_folder)
+    folder = output if is_folder else output.with_name(f"{output.name}.spools")
+    spools = _empty_folder(folder, force=force)
+    if is_folder:
+        make_run_folder(folder)
     say(f"recording {script} on {nproc} ranks")
-    from commtrace.launcher import run_script
-    from commtrace.temporary_folders import remove_abandoned
-    from commtrace.tracefile import SPOOL_SUFFIX
-    from commtrace.tracefile.stores import remove_joined
-
-    for sentence in remove_abandoned():
-        say(f"note: {sentence}", always=True)
-    try:
-        result = run_script(
-            script,
-            arguments or (),
-            nproc=nproc,
-            spool_folder=spools,
-            detail=(detail.value if detail else settings.detail) or DETAILS[0],
-            stacks=stacks,
-        )
-    except CommtraceError:  # nothing worth keeping was recorded
-        shutil.rmtree(spools, ignore_errors=True)
-        raise
-    _report_failure(result, script, nproc)
-    left_out: list[str] = []
+    result = _launch(program, spools, chosen, timeout)
+    _report_failure(result, program, timeout)
     if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # otherwise no rank got that far
-        left_out = _merge(spools, output, script, nproc)
-    remove_joined(spools, left_out)
+        _finish(spools, output, program)
+    else:
+        shutil.rmtree(spools, ignore_errors=True)
     if not result.ok:
         raise typer.Exit(result.exit_code if result.failed_rank is None else LaunchError.exit_code)
 
 
-def _merge(spools: Path, output: Path, script: Path, nproc: int) -> list[str]:
-    """Write the run file and report what it lacks; return the names of omitted spools."""
-    from commtrace.tracefile import read_spools, write_trace
-    from commtrace.tracefile.merge import LEFT_OUT
+def _launch(
+    program: Program, spools: Path, chosen: ProcessOptions, timeout_s: float | None
+) -> LaunchResult:
+    from commtrace.launcher import run_script
+    from commtrace.temporary_folders import remove_abandoned
 
-    with working("merging the ranks' recordings"):
-        trace = read_spools(spools)
-        write_trace(trace, output)
+    for sentence in remove_abandoned():
+        say(f"note: {sentence}", always=True)
+    try:
+        return run_script(
+            program.script,
+            program.arguments,
+            nproc=program.nproc,
+            spool_folder=spools,
+            options=chosen,
+            is_module=program.is_module,
+            timeout_s=timeout_s,
+        )
+    except CommtraceError:  # nothing worth keeping was recorded
+        shutil.rmtree(spools, ignore_errors=True)
+        raise
+
+
+def _finish(spools: Path, output: Path, program: Program) -> None:
+    """Write the run file, unless the run is a folder, and report what the run lacks."""
+    from commtrace.child_ranks import notes_of
+    from commtrace.tracefile import read_parts, write_trace
+
+    with working("reading the ranks' recordings"):
+        trace = read_parts([spools])
     left_out = trace.run.get(LEFT_OUT, [])
-    if left_out:
-        many = f"{len(left_out)} spools of ranks that {script} started earlier"
-        say(f"note: {many} are not included, and stay in {spools}", always=True)
     if not trace.num_rows("comm"):
         is_whole = not (trace.run.get("torn_ranks") or trace.run.get("missing_ranks"))
-        say(_note_on_silence(spools, script, nproc, is_whole=is_whole), always=True)
+        say(_note_on_silence(spools, program, is_whole=is_whole), always=True)
+    shutil.rmtree(notes_of(spools), ignore_errors=True)
+    if spools != output:
+        with working("merging the ranks' recordings"):
+            write_trace(trace, output)
+        remove_joined(spools, left_out)
+    if left_out:
+        many = f"{len(left_out)} spools of ranks that {program.script} started earlier"
+        say(f"note: {many} are not included, and stay in {spools}", always=True)
     has_something = trace.num_rows("comm") or trace.num_rows("ops")
     finish([output], then=["commtrace", "summary" if has_something else "info", output])
-    return left_out
 
 
-def _note_on_silence(spools: Path, script: Path, nproc: int, *, is_whole: bool) -> str:
+def _refuse_within_a_rank(script: Path) -> None:
+    """Refuse to start ranks in a process that a launcher has started as one of several.
+
+    Raises:
+        UsageError: it has.
+    """
+    launched = launched_rank(os.environ)
+    if launched and launched.num_ranks > 1:
+        raise UsageError(
+            f"cannot start ranks of {script} here",
+            found=f"{launched.variable}={launched.rank}: this process is rank {launched.rank} of "
+            f"{launched.num_ranks}, started by {launched.launcher}",
+            why="each of these processes would start ranks of its own",
+            attempt=f"commtrace record -o RUN.comm {script}, which records the process as that "
+            "rank; or `commtrace run` without the launcher",
+        )
+
+
+def _note_on_silence(spools: Path, program: Program, *, is_whole: bool) -> str:
     """Return the note on a run without any recorded call.
 
     Only a recording that every rank has closed shows that the program made none.
@@ -115,11 +177,11 @@ def _note_on_silence(spools: Path, script: Path, nproc: int, *, is_whole: bool) 
         found = f"programs that it started, which are not recorded: {'; '.join(started[:3])}"
         attempt = "record the program with the ranks: commtrace run --nproc N PROGRAM"
     lines = [
-        f"note: {script} communicated nothing"
+        f"note: {program.script} communicated nothing"
         if is_whole
-        else f"note: no communication of {script} was recorded, but not every rank closed its "
-        "recording",
-        f"  found: {found or f'no process group on any of {nproc} ranks'}",
+        else f"note: no communication of {program.script} was recorded, but not every rank closed "
+        "its recording",
+        f"  found: {found or f'no process group on any of {program.nproc} ranks'}",
         f"  try: {attempt}" if attempt else "",
     ]
     return "\n".join(filter(None, lines))
@@ -127,22 +189,33 @@ def _note_on_silence(spools: Path, script: Path, nproc: int, *, is_whole: bool) 
 
 def _empty_folder(spools: Path, *, force: bool) -> Path:
     """Return an empty place for spools beside the output, to be found even if all is killed."""
+    from commtrace.child_ranks import notes_of
+
     if spools.exists() and not force:
         raise UsageError(
             f"cannot record into {spools}",
             found="spools of an interrupted run",
             attempt=f"`commtrace summary {spools}` to inspect it, or --force to overwrite it",
         )
-    shutil.rmtree(spools, ignore_errors=True)
+    remove_run_folder(spools)
+    shutil.rmtree(notes_of(spools), ignore_errors=True)
     return spools
 
 
-def _report_failure(result: LaunchResult, script: Path, nproc: int) -> None:
+def _report_failure(result: LaunchResult, program: Program, timeout_s: float | None) -> None:
     """Print the script's traceback, then the failed rank; nothing if all went well."""
     if result.ok:
         return
+    script, nproc = program.script, program.nproc
     if result.failed_rank is None:
         fail(LaunchError(f"{script} was stopped", found=_ending(result.exit_code)))
+        return
+    if result.stuck:
+        from commtrace.watchdog import format_stacks
+
+        say(format_stacks(result.stuck), always=True)
+        summary = f"{script} on {nproc} ranks did not end within {timeout_s:g} s"
+        fail(LaunchError(summary, found=f"{text_of_ranks(sorted(result.stuck))} still running"))
         return
     say(result.traceback.rstrip("\n"), always=True)
     failure = f"{script} failed on rank {result.failed_rank} of {nproc}"

@@ -205,19 +205,23 @@ def fail(error: CommtraceError) -> None:
         console.print(Text(line))
 
 
-def check_output(path: Path, *, force: bool, read: Sequence[Path] = ()) -> None:
+def check_output(
+    path: Path, *, force: bool, read: Sequence[Path] = (), is_folder: bool = False
+) -> None:
     """Refuse an output that cannot or should not be written, before any work is done.
 
     `read` are the files and folders that the command reads, which it must not overwrite.
     """
-    check_writable(path)
+    if not (is_folder and path.is_dir()):
+        check_writable(path)
     if not path.exists():
         return
     if not force:
+        kind = "folder" if path.is_dir() else "file"
         raise UsageError(
             f"cannot write {path}",
-            found="an existing file",
-            why="existing files are only overwritten with --force",
+            found=f"an existing {kind}",
+            why=f"existing {kind}s are only overwritten with --force",
             attempt="another -o, or --force to overwrite it",
         )
     if any(_is_part_of(path, source) for source in read):

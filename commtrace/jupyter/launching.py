@@ -10,7 +10,6 @@ output. If a rank raises, dies or does not finish in time, the error has its tra
 from __future__ import annotations
 
 import dataclasses
-import linecache
 import signal
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
-from commtrace.launcher import DumpedStack, LaunchResult, run_function
-from commtrace.pickling import pack, results
+from commtrace.launcher import LaunchResult, results_of, run_function
+from commtrace.pickling import pack
+from commtrace.process_options import ProcessOptions
 from commtrace.settings import DETAILS
 from commtrace.temporary_folders import remove_abandoned, scratch_folder
-from commtrace.tracefile import Trace, read_spools, write_trace
+from commtrace.tracefile import Trace, read_parts, write_trace
 from commtrace.views.cells import names_of_cells, with_cells, with_names
 from commtrace.views.run import Run, fields_of, load
+from commtrace.watchdog import format_stacks
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -92,8 +93,7 @@ def launch(
             name,
             nproc=nproc,
             spool_folder=folder,
-            detail=detail,
-            stacks=stacks,
+            options=ProcessOptions(detail, stacks),
             backend=backend,
             timeout_s=timeout_s,
         )
@@ -103,7 +103,7 @@ def launch(
             raise _error(result, name, nproc, timeout_s, run)
         if run is None:
             raise LaunchError(f"{name} left no recording")
-        values = results(folder, nproc)
+        values = results_of(result, nproc)
     return Launched(**fields_of(run), values=values, output=result.output)
 
 
@@ -120,7 +120,7 @@ def _check(name: str, nproc: int, detail: str) -> None:
 def _trace(folder: Path, path: Path | str | None) -> Trace | None:
     """Return the recorded trace, also written to `path` if given; None if there is none."""
     try:
-        trace = with_cells(read_spools(folder))
+        trace = with_cells(read_parts([folder]))
     except EmptyTraceError:
         return None
     where = write_trace(trace, path) if path is not None else None
@@ -136,7 +136,7 @@ def _error(
             return KeyboardInterrupt()
         return LaunchError(f"{name} was stopped", found=f"exit code {result.exit_code}")
     if result.stuck:
-        stacks = with_names(_format_stacks(result.stuck), names)
+        stacks = with_names(format_stacks(result.stuck), names)
         summary = f"{name} on {nproc} ranks did not end within {timeout_s:g} s"
         return RankError(
             summary,
@@ -160,27 +160,6 @@ def _last_error(traceback: str) -> str:
 def _unfinished(result: LaunchResult) -> str:
     ranks = sorted(result.stuck)
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} still running"
-
-
-def _format_stacks(stuck: Mapping[int, DumpedStack]) -> str:
-    """Format the stacks of stuck ranks, grouping ranks with equal stacks."""
-    places: dict[tuple[Any, ...], list[int]] = {}
-    for rank, stack in sorted(stuck.items()):
-        places.setdefault(tuple(map(tuple, stack)), []).append(rank)
-    return "\n".join(
-        line
-        for stack, ranks in places.items()
-        for line in (
-            f"rank {', '.join(map(str, ranks))} was here (most recent call last):",
-            *map(_frame, stack),
-        )
-    )
-
-
-def _frame(place: tuple[str, int, str]) -> str:
-    file, line, function = place
-    text = linecache.getline(file, line).strip()
-    return f'  File "{file}", line {line}, in {function}' + (f"\n    {text}" if text else "")
 
 
 def _ending(exit_code: int) -> str:

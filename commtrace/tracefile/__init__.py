@@ -15,8 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from commtrace.errors import NotATraceError
+from commtrace.tracefile.collected import merge_spools, read_parts
 from commtrace.tracefile.info import Host, RunInfo, run_info
-from commtrace.tracefile.merge import join, merge_spools, read_spools
+from commtrace.tracefile.merge import join
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import read_run_file, write_trace
 from commtrace.tracefile.spool import (
@@ -48,9 +49,9 @@ __all__ = [
     "join",
     "merge_spools",
     "parse_spool",
+    "read_parts",
     "read_run_file",
     "read_spool",
-    "read_spools",
     "read_trace",
     "require_events",
     "run_info",
@@ -62,7 +63,7 @@ __all__ = [
 
 
 def read_trace(path: Path | str) -> Trace:
-    """Read the trace at `path`: a run.json, a spool, or the folder of spools of an interrupted run.
+    """Read the trace at `path`: a run.json, the folder RUN.comm of a run, or spools of one.
 
     Raises:
         TraceError: `path` holds no readable trace; says what was found and what is supported.
@@ -71,7 +72,7 @@ def read_trace(path: Path | str) -> Trace:
     summary = f"cannot read the trace {path}"
     with reading(summary):
         if path.is_dir():
-            return read_spools(path)
+            return read_parts([path])
         if not path.exists() and not path.is_symlink():
             spools = path.with_name(f"{path.name}.spools")
             record = "record one with `commtrace run --nproc 4 -o run.json SCRIPT`"

@@ -86,6 +86,7 @@ CLOSING_FACTS: dict[str, Check] = {
     "num_dropped": _is_count,
     "num_ops_dropped": _is_count,
     "sees_completion": _is_flag,
+    "clock_error_ns": _is_count,
 }
 """Facts that a spool may have."""
 
@@ -108,6 +109,9 @@ RUN_FACTS: dict[str, Check] = {
     "kernels": _is_text,
     "partial_dumps": _are_ranks,
     "unsure_ranks": _are_ranks,
+    "launcher": _is_text,
+    "run_id": _is_text,
+    "attempt": _is_count,
 }
 """Facts that a run may have."""
 

@@ -2,10 +2,9 @@
 
 Ranks are in ascending order, whatever the order of the files. Their clocks are aligned (see
 `clocks`): a spool states its monotonic clock (`boot`, the identity of the running system) and that
-clock's offset from wall time. `run["missing_ranks"]` lists ranks without a spool, and
-`run["left_out_spools"]` the files that an earlier run left in the folder. Group names that denote
-several groups are disambiguated: groups of different ranks, or recreated ones (see `generations`).
-`run["steps_from"]` is the source of the steps (see `steps`).
+clock's offset from wall time. `run["missing_ranks"]` lists ranks without a spool. Group names that
+denote several groups are disambiguated: groups of different ranks, or recreated ones (see
+`generations`). `run["steps_from"]` is the source of the steps (see `steps`).
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
+from commtrace.errors import TraceError
 from commtrace.event import GroupRow, RankRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.clocks import Alignment, align
 from commtrace.tracefile.generations import base_of, generations
-from commtrace.tracefile.reading import reading
-from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.sources import joined
-from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
+from commtrace.tracefile.split import CLOCK_ERROR, ONE_CLOCK
+from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.steps import STEPS_FROM, steps_from, with_steps_from
 from commtrace.tracefile.trace import (
     Columns,
@@ -37,103 +35,21 @@ from commtrace.tracefile.trace import (
 )
 from commtrace.units import text_of_duration
 
-LEFT_OUT = "left_out_spools"
 _RANK_TABLES = ("comm", "ops", "kernels", "steps")
-
-
-def merge_spools(folder: Path | str, out_path: Path | str) -> Path:
-    """Merge the spools of `folder` into the run file `out_path` and return that path.
-
-    A rank that was killed before it had written anything is one of the missing ranks.
-
-    Raises:
-        EmptyTraceError: the folder holds no spools.
-        TraceError: a file is not a spool.
-    """
-    return write_trace(read_spools(Path(folder)), out_path)
-
-
-def read_spools(folder: Path) -> Trace:
-    """Read a folder of spools as the trace that `merge_spools` would write."""
-    summary = f"cannot read the trace {folder}"
-    with reading(summary):
-        from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
-
-        if not folder.is_dir():
-            raise TraceError(
-                summary,
-                found="a file" if folder.exists() else "no such folder",
-                why=f"spools are *{SPOOL_SUFFIX} files of one folder",
-                attempt="pass the folder of the interrupted run, run.json.spools",
-            )
-        paths = sorted(folder.glob(f"*{SPOOL_SUFFIX}"))
-        if not paths:
-            raise EmptyTraceError(
-                summary,
-                found=f"a folder without a *{SPOOL_SUFFIX} file",
-                why="every recorded rank writes a spool",
-                attempt="record the program again, or pass another folder",
-            )
-        spools, left_out = _latest(_begun(paths))
-        trace = join(spools, path=folder)
-        run = {**trace.run, LEFT_OUT: left_out} if left_out else trace.run
-        return validated(replace(trace, run=run), summary)
-
-
-def _begun(paths: Sequence[Path]) -> list[Spool]:
-    """Read the spools that hold a batch; a rank killed before its first counts as missing."""
-    spools, failures = [], []
-    for path in paths:
-        try:
-            spools.append(read_spool(path))
-        except (EmptyTraceError, UnbegunSpoolError) as error:
-            failures.append(error)
-    if not spools:
-        raise failures[0]
-    return spools
-
-
-def _latest(spools: Sequence[Spool]) -> tuple[list[Spool], list[str]]:
-    """Split off the spools of an earlier run and return the file names of those.
-
-    A repeated rank shows that the earlier run is over: spools that ended before belong to it.
-    """
-    last = {_rank(spool): _start_ns(spool) for spool in sorted(spools, key=_start_ns)}
-    spools = [spool for spool in spools if not _has_ranks(spool, last[_rank(spool)])]
-    again = {_rank(spool) for spool in spools if _start_ns(spool) < last[_rank(spool)]}
-    begun = min((last[rank] for rank in again), default=0)
-    latest, left_out = [], []
-    for spool in spools:
-        newest = last[_rank(spool)]
-        is_earlier = _end_ns(spool) < (newest if _start_ns(spool) < newest else begun)
-        (left_out if is_earlier else latest).append(spool)
-    return latest, sorted(spool.path.name for spool in left_out if spool.path is not None)
-
-
-def _has_ranks(spool: Spool, last_start_ns: int) -> bool:
-    """Return whether a spool's process communicated nothing and started the rank itself."""
-    is_silent = spool.facts["run"].get("process_group") == "none"
-    return is_silent and _start_ns(spool) < last_start_ns <= _end_ns(spool)
-
-
-def _start_ns(spool: Spool) -> int:
-    return spool.facts["start_ns"]
-
-
-def _end_ns(spool: Spool) -> int:
-    """Return the end of a spool's recording, or the time of its last event."""
-    return spool.facts.get("end_ns") or _last_instant(spool.tables, spool.facts["start_ns"])
 
 
 def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     """Join the spools of many ranks into one trace."""
-    ordered = sorted(spools, key=_rank)
+    ordered = sorted(spools, key=rank_of)
     _refuse_doubles(ordered)
     source = steps_from(ordered)
     ordered = [with_steps_from(source, spool) for spool in ordered]
     strings = StringTable([""])
     group_rows, group_names = _join_groups(ordered)
-    alignments = align(ordered, group_names)
+    alignments = [
+        _with_own_error(alignment, spool)
+        for alignment, spool in zip(align(ordered, group_names), ordered, strict=True)
+    ]
     parts = [
         _part(spool, alignment.offset_ns, names, strings)
         for spool, alignment, names in zip(ordered, alignments, group_names, strict=True)
@@ -158,18 +74,36 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     return Trace(run, {name: tables[name] for name in TABLES}, path)
 
 
-def _rank(spool: Spool) -> int:
+def _with_own_error(alignment: Alignment, spool: Spool) -> Alignment:
+    """Add the error that the times had already in the run file that a spool is a part of."""
+    own = spool.facts.get(CLOCK_ERROR, 0)
+    is_known = min(own, alignment.error_ns) >= 0
+    return replace(alignment, error_ns=own + alignment.error_ns if is_known else -1)
+
+
+def start_ns(spool: Spool) -> int:
+    """Return the beginning of a spool's recording."""
+    return spool.facts["start_ns"]
+
+
+def end_ns(spool: Spool) -> int:
+    """Return the end of a spool's recording, or the time of its last event."""
+    return spool.facts.get("end_ns") or _last_instant(spool.tables, spool.facts["start_ns"])
+
+
+def rank_of(spool: Spool) -> int:
+    """Return the rank that a spool has recorded."""
     return spool.facts["rank"]
 
 
 def _refuse_doubles(spools: Sequence[Spool]) -> None:
     seen: dict[int, Spool] = {}
     for spool in spools:
-        other = seen.setdefault(_rank(spool), spool)
+        other = seen.setdefault(rank_of(spool), spool)
         if other is not spool:
             raise TraceError(
                 "cannot merge the spools",
-                found=f"two of rank {_rank(spool)}: {other.path} and {spool.path}",
+                found=f"two of rank {rank_of(spool)}: {other.path} and {spool.path}",
                 why="they are from different recordings",
                 attempt="move one of them to another folder",
             )
@@ -257,7 +191,7 @@ def _concatenate(
 
 def _rank_row(spool: Spool, part: Mapping[str, Columns], alignment: Alignment) -> Any:
     facts, offset = spool.facts, alignment.offset_ns
-    last = _end_ns(spool)
+    last = end_ns(spool)
     return RankRow(
         rank=facts["rank"],
         host=facts["host"],
@@ -271,6 +205,8 @@ def _rank_row(spool: Spool, part: Mapping[str, Columns], alignment: Alignment) -
         complete=facts.get("complete", False) and not spool.is_truncated,
         num_ops_dropped=facts.get("num_ops_dropped", 0),
         clock_error_ns=alignment.error_ns,
+        boot=facts["boot"],
+        epoch_ns=facts["epoch_ns"],
     )
 
 
@@ -287,21 +223,23 @@ def _last_instant(part: Mapping[str, Columns], default: int) -> int:
 def _run_facts(spools: Sequence[Spool], alignments: Sequence[Alignment]) -> dict[str, Any]:
     """Return the facts of the first rank's spool, plus those that follow from all spools."""
     world_size = max(
-        max(spool.facts["run"].get("world_size", 1) for spool in spools), 1 + _rank(spools[-1])
+        max(spool.facts["run"].get("world_size", 1) for spool in spools), 1 + rank_of(spools[-1])
     )
-    present = {_rank(spool) for spool in spools}
+    present = {rank_of(spool) for spool in spools}
     return spools[0].facts["run"] | {
         "world_size": world_size,
         "missing_ranks": sorted(set(range(world_size)) - present),
-        "torn_ranks": [_rank(spool) for spool in spools if not spool.facts.get("complete", False)],
+        "torn_ranks": [
+            rank_of(spool) for spool in spools if not spool.facts.get("complete", False)
+        ],
         "clock": _clock(spools, alignments),
     }
 
 
 def _clock(spools: Sequence[Spool], alignments: Sequence[Alignment]) -> str:
     errors = [alignment.error_ns for alignment in alignments]
-    if len({spool.facts["boot"] for spool in spools}) == 1:
-        return "one clock"
+    if len({spool.facts["boot"] for spool in spools}) == 1 and not any(errors):
+        return ONE_CLOCK
     if min(errors) < 0:
         return "wall clocks of several hosts"
     return f"clocks of several hosts, aligned to {text_of_duration(max(errors))}"

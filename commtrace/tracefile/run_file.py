@@ -46,7 +46,8 @@ from commtrace.tracefile.reading import (
 from commtrace.tracefile.trace import Columns, ColumnValues, StringColumn, StringTable, Trace
 
 _COMPRESSION = 6
-_OPENING = '{"format":"commtrace"'
+OPENING = '{"format":"commtrace"'
+"""First characters of a run file."""
 
 
 def write_trace(trace: Trace, path: Path | str) -> Path:
@@ -137,8 +138,8 @@ def _parse(data: bytes, summary: str, allowance: Allowance) -> dict[str, Any]:
     try:
         document = parse_json(text, allowance)
     except ValueError as error:
-        begins = text[:200].replace(" ", "")[: len(_OPENING)]
-        if begins and _OPENING.startswith(begins):
+        begins = text[:200].replace(" ", "")[: len(OPENING)]
+        if begins and OPENING.startswith(begins):
             raise _damage(error, text) from error
         line = text.splitlines()[0][:60] if text.strip() else ""
         raise _no_trace(summary, repr(line), "its first line") from error
@@ -152,7 +153,7 @@ def _no_trace(summary: str, found: str, place: str = "") -> NotATraceError:
         summary,
         place=place,
         found=found,
-        why=f"a trace is a JSON object that begins with {_OPENING}",
+        why=f"a trace is a JSON object that begins with {OPENING}",
         attempt="another file; import files of torch's tools with `commtrace import`",
     )
 

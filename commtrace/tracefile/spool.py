@@ -62,6 +62,8 @@ from commtrace.tracefile.reading import (
 from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable
 
 SPOOL_SUFFIX = ".spool"
+DONE_SUFFIX = ".done"
+"""Suffix of the mark beside the spool of a rank that closed its recording properly."""
 
 OUTSTANDING = "outstanding"
 """Pseudo-table: calls in progress when the batch was written, as rows of table `comm`."""

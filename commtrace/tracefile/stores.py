@@ -1,4 +1,4 @@
-"""Destinations of a recording's spool: memory, a folder merged by others, or a run file.
+"""Destinations of a recording's spool: memory, a folder merged by others, a run file or folder.
 
 A store opens the stream to which the recording writes its spool and is notified when it is closed.
 A rank that closed its recording properly leaves `rank-00003.done` beside its spool.
@@ -14,17 +14,19 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Collection
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from commtrace.atomic_write import make_folder
 from commtrace.errors import TraceError
 from commtrace.permissions import opener
-from commtrace.tracefile.merge import LEFT_OUT, read_spools
+from commtrace.tracefile.collected import read_parts
 from commtrace.tracefile.run_file import write_trace
-from commtrace.tracefile.spool import SPOOL_SUFFIX, read_spool, spool_name
+from commtrace.tracefile.run_folder import RUN_SUFFIX, make_run_folder
+from commtrace.tracefile.split import LEFT_OUT
+from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX, read_spool, spool_name
 
-_DONE_SUFFIX = ".done"
 _SPOOLS_SUFFIX = ".spools"
 _POLL_INTERVAL_S = 0.05
 _TIME_TO_BEGIN_S = 5.0
@@ -94,8 +96,13 @@ class SpoolFolder:
         return cast("BinaryIO", stream)
 
     def close(self, rank: int, num_ranks: int) -> None:
-        """Leave the mark of a properly closed recording."""
+        """Leave the mark of a properly closed recording.
+
+        Raises:
+            FileNotFoundError: the spool was removed while it was written.
+        """
         if self._opened is not None:
+            self._opened.stat()
             _done_mark(self._opened).touch(mode=0o600)
 
 
@@ -106,6 +113,37 @@ class OwnSpool(SpoolFolder):
         """Create a file named after the rank and the process id."""
         make_folder(self.folder)
         return self._begun(_name_of_process(self.folder / spool_name(rank)), "w+b")
+
+
+class RunFolder(SpoolFolder):
+    """Writes the spool into the folder of a run, beside all that is there already.
+
+    Attributes:
+        path: the folder.
+        num_earlier: number of spools of the rank whose processes have ended, known once opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+        self.num_earlier = 0
+
+    def open(self, rank: int) -> BinaryIO:
+        """Create the next file of the rank."""
+        make_run_folder(self.path)
+        first = path = self.path / spool_name(rank)
+        for number in count(1):
+            try:
+                return self._begun(path, "x+b")
+            except FileExistsError:
+                self.num_earlier += not _is_being_written(path)
+                path = first.with_suffix(f".{number}{SPOOL_SUFFIX}")
+        raise AssertionError("unreachable")
+
+
+def store_for(path: Path, merge_timeout_s: float) -> Store:
+    """Return the destination for a path: the folder of a run if it ends in .comm, or a run file."""
+    return RunFolder(path) if path.suffix == RUN_SUFFIX else RunFile(path, merge_timeout_s)
 
 
 def _name_of_process(spool: Path) -> Path:
@@ -144,13 +182,13 @@ class RunFile:
         if rank == 0:
             folder = self._folder.folder
             _wait_for_others(folder, self._merge_timeout_s)
-            trace = read_spools(folder)
+            trace = read_parts([folder])
             write_trace(trace, self.path)
             remove_joined(folder, trace.run.get(LEFT_OUT, ()))
 
 
 def _done_mark(spool: Path) -> Path:
-    return spool.with_name(spool.name.removesuffix(SPOOL_SUFFIX) + _DONE_SUFFIX)
+    return spool.with_name(spool.name.removesuffix(SPOOL_SUFFIX) + DONE_SUFFIX)
 
 
 def _unfinished(folder: Path) -> list[Path]:

@@ -59,6 +59,7 @@ def hostile_json(tmp_path: Path) -> Path:
 
 ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "run": [("TRACE", "--nproc", "1")],
+    "record": [("-o", NAME, "TRACE"), (f"missing{NAME}",)],
     "demo": [("--nproc", "3", "-o", NAME)],
     "summary": [("TRACE",), ("TRACE", "--by", NAME), ("missing" + NAME,), ("TRACE", NAME)],
     "report": [
@@ -163,6 +164,7 @@ def test_the_next_command_can_be_pasted_into_a_shell(capsys: pytest.CaptureFixtu
 
 PRINTERS = {
     "cli/commtrace_cli/terminal.py": "is the one place",
+    "commtrace/auto.py": "speaks to a program's user, visibly",
     "commtrace/comm_mode/mode.py": "prints what torch's own mode does, made visible",
     "commtrace/watchdog.py": "writes to a file of its own",
 }

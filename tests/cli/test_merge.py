@@ -26,7 +26,7 @@ def test_missing_and_interrupted_ranks_are_named(commtrace: Commtrace, tmp_path:
     spool.write_bytes(spool.read_bytes()[:-3])
     ended = commtrace("merge", folder)
     assert ended.code == 0
-    assert "note: no spool of ranks 1, 3" in ended.err
+    assert "note: no part of ranks 1, 3" in ended.err
     assert "note: not closed by rank 2" in ended.err
     assert read_trace(tmp_path / "run.json").run["missing_ranks"] == [1, 3]
 
@@ -48,14 +48,43 @@ def test_a_folder_without_spools_is_reported_to_have_none(
     assert not (tmp_path / "run.json").exists()
 
 
-def test_what_is_no_folder_is_reported_so(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_what_is_missing_or_foreign_is_reported_so(commtrace: Commtrace, tmp_path: Path) -> None:
     ended = commtrace("merge", "nowhere")
     assert (ended.code, ended.err) == (
         3,
         "error: cannot read the trace nowhere\n"
-        "  found: no such folder\n"
-        "  why: spools are *.spool files of one folder\n"
-        "  try: pass the folder of the interrupted run, run.json.spools\n",
+        "  at: nowhere\n"
+        "  found: no such file or folder\n"
+        "  why: a part of a run is a *.spool file, a run file, or a folder of those\n"
+        "  try: pass the folder of the run, RUN.comm, or that of an interrupted run, "
+        "run.json.spools\n",
     )
-    (tmp_path / "run.json").touch()
-    assert "  found: a file\n" in commtrace("merge", "run.json", "-o", "other.json").err
+    (tmp_path / "notes.json").write_text("[]")
+    assert "  found: JSON of another format\n" in commtrace("merge", "notes.json").err
+
+
+def test_parts_of_several_nodes_are_joined_in_any_order(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    everything = write_synthetic_spools(tmp_path / "all", world_size=6)
+    nodes = [tmp_path / f"node{number}" / "RUN.comm" for number in range(2)]
+    for rank in range(6):
+        node = nodes[rank // 3]
+        node.mkdir(parents=True, exist_ok=True)
+        (everything / spool_name(rank)).rename(node / spool_name(rank))
+    assert commtrace("merge", nodes[0], "-o", "node0.json").code == 0
+    lone = (nodes[1] / spool_name(5)).rename(tmp_path / "lone.spool")
+    ended = commtrace("merge", lone, nodes[1], "node0.json", nodes[0], "-o", "joined.json")
+    assert ended.code == 0
+    assert "note" not in ended.err
+    joined = read_trace(tmp_path / "joined.json")
+    write_synthetic_spools(tmp_path / "all", world_size=6)
+    assert joined.tables == read_trace(tmp_path / "all").tables
+    assert joined.run["missing_ranks"] == []
+
+
+def test_what_a_part_of_the_nodes_lacks_is_named(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "node0" / "RUN.comm", world_size=4)
+    for rank in (2, 3):
+        (folder / spool_name(rank)).unlink()
+    assert "note: no part of ranks 2-3" in commtrace("merge", tmp_path / "node0").err

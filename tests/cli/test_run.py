@@ -374,7 +374,9 @@ def test_a_killed_run_leaves_spools_that_are_a_trace(tmp_path: Path) -> None:
     found = kinds(read_trace(tmp_path / "run.json.spools"))
     assert [found[rank, "all_reduce"] for rank in range(2)] == [1, 1]
     assert permissions(tmp_path / "run.json.spools") == {0o700}
-    assert permissions(*(tmp_path / "run.json.spools").iterdir()) == {0o600}
+    assert permissions(*(tmp_path / "run.json.spools").glob("*.*")) == {0o600}
+    assert permissions(tmp_path / "run.json.spools" / "launch") == {0o700}
+    assert permissions(*(tmp_path / "run.json.spools" / "launch").iterdir()) == {0o600}
 
 
 @pytest.mark.parametrize(

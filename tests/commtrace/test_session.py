@@ -22,8 +22,10 @@ import commtrace
 from commtrace import session
 from commtrace.errors import NotATraceError, RecordingError, UsageError
 from commtrace.event import CommEvent, RankRow
+from commtrace.process_options import ProcessOptions
 from commtrace.recorder import RECORDER, listening
 from commtrace.tracefile import read_trace
+from commtrace.tracefile.stores import SpoolFolder
 from dtensor_core.testing import fake_world, run_processes
 from tests.commtrace.recorder.recorded import calls, ops, steps
 
@@ -614,7 +616,9 @@ def test_a_forked_child_is_no_part_of_the_recording(world: None) -> None:
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[commtrace.Recording]:
     monkeypatch.setattr(session, "_launched", None)
-    with session.record_launched(tmp_path / "spools", "collective", stacks=False) as recording:
+    with session.record_process(
+        SpoolFolder(tmp_path / "spools"), ProcessOptions("collective")
+    ) as recording:
         yield recording
 
 

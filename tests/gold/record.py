@@ -1,6 +1,6 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 -o tests/gold/run-v4.json tests/gold/record.py
+commtrace run --nproc 2 -o tests/gold/run-v5.json tests/gold/record.py
 """
 
 from __future__ import annotations

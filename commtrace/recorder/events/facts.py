@@ -1,11 +1,12 @@
 """Facts about a run and a rank: those known when a spool begins and those found out later.
 
-Recording may begin before `init_process_group`. The environment (torchrun's RANK and WORLD_SIZE) is
+Recording may begin before `init_process_group`. The variables of the launcher (see `launchers`) are
 then trusted until the first process group is seen.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from commtrace.errors import UsageError
+from commtrace.launchers import LaunchedRank, attempt, launched_rank, run_id
 from commtrace.recorder.clock import boot, now
 from commtrace.recorder.events.groups import Groups
 
@@ -27,19 +30,33 @@ def process_rank() -> int | None:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
 
 
-def _first_rank() -> int:
+def _launched() -> LaunchedRank | None:
+    with contextlib.suppress(UsageError):
+        return launched_rank(os.environ)
+    return None
+
+
+def _first_rank(launched: LaunchedRank | None) -> int:
     rank = process_rank()
     if rank is not None:
         return rank
-    variable = os.environ.get("RANK", "")
-    return int(variable) if variable.isdigit() else 0
+    return launched.rank if launched else 0
 
 
-def _world_size() -> int:
+def _world_size(launched: LaunchedRank | None) -> int:
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
-    world_size = os.environ.get("WORLD_SIZE", "")
-    return int(world_size) if world_size.isdigit() else 1
+    return launched.num_ranks if launched else 1
+
+
+def _origin(launched: LaunchedRank | None) -> dict[str, Any]:
+    """Return the facts that the launcher states about the run; those unknown are left out."""
+    facts = {
+        "launcher": launched.launcher if launched else "",
+        "run_id": run_id(os.environ),
+        "attempt": attempt(os.environ),
+    }
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 class Facts:
@@ -47,15 +64,17 @@ class Facts:
 
     def __init__(self, detail: str, epoch: int) -> None:
         self._is_rank_certain = process_rank() is not None
-        self.rank = _first_rank()
+        launched = _launched()
+        self.rank = _first_rank(launched)
         self._run: dict[str, Any] = {
-            "world_size": max(_world_size(), self.rank + 1),
+            "world_size": max(_world_size(launched), self.rank + 1),
             "process_group": "none",
             "detail": detail,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "command": shlex.join(sys.argv),
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **_origin(launched),
         }
         self._device = "cpu"
         self.first: Mapping[str, Any] = {

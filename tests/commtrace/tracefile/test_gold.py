@@ -74,3 +74,19 @@ def test_version_4_says_what_each_member_is_sent_and_on_which_device() -> None:
         (0, "all_to_all", "4,8", "4,4"),
         (1, "all_to_all", "4,8", "8,8"),
     ]
+
+
+def test_version_5_states_the_clocks_of_its_ranks_and_the_launcher() -> None:
+    before = read_trace(GOLD / "run-v4.json").tables["ranks"]
+    assert (set(before["boot"]), set(before["epoch_ns"])) == ({""}, {-1})
+    trace = read_trace(GOLD / "run-v5.json")
+    ranks = trace.tables["ranks"]
+    assert len(set(ranks["boot"])) == 1
+    assert ranks["boot"][0]
+    own = [
+        start - offset
+        for start, offset in zip(ranks["start_ns"], ranks["clock_offset_ns"], strict=True)
+    ]
+    assert all(0 < epoch < start for epoch, start in zip(ranks["epoch_ns"], own, strict=True))
+    assert trace.run["launcher"] == "torchrun"
+    assert trace.run["run_id"].startswith("commtrace-")

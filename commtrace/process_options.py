@@ -1,0 +1,61 @@
+"""Options of the recording of a whole process, and their passing through the environment.
+
+    COMMTRACE_DETAIL=collective COMMTRACE_MAX_CALLS=1000000 COMMTRACE=RUN.comm python train.py
+
+`commtrace run` and `commtrace record` set the same variables for the processes that they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commtrace.errors import UsageError
+from commtrace.settings import DETAILS, settings_of
+
+AUTO_VARIABLE = "COMMTRACE"
+"""Variable with the folder RUN.comm into which processes record themselves."""
+DETAIL_VARIABLE = "COMMTRACE_DETAIL"
+STACKS_VARIABLE = "COMMTRACE_STACKS"
+MAX_CALLS_VARIABLE = "COMMTRACE_MAX_CALLS"
+_FLAGS = {"": False, "0": False, "1": True}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """Options of the recording of a process; see `commtrace.record`."""
+
+    detail: str = DETAILS[0]
+    stacks: bool = False
+    max_calls: int | None = None
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that pass the options to another process."""
+        return {
+            DETAIL_VARIABLE: self.detail,
+            STACKS_VARIABLE: str(int(self.stacks)),
+            MAX_CALLS_VARIABLE: "" if self.max_calls is None else str(self.max_calls),
+        }
+
+
+def options_of(environment: Mapping[str, str]) -> ProcessOptions:
+    """Return the options that the environment states, or else the settings, or the defaults.
+
+    Raises:
+        UsageError: a variable has a value that it cannot have.
+    """
+    detail = environment.get(DETAIL_VARIABLE) or settings_of().detail or DETAILS[0]
+    if detail not in DETAILS:
+        raise _refused(DETAIL_VARIABLE, detail, f"a detail is one of {', '.join(DETAILS)}")
+    stacks = environment.get(STACKS_VARIABLE, "")
+    if stacks not in _FLAGS:
+        raise _refused(STACKS_VARIABLE, stacks, "it is 0 or 1")
+    max_calls = environment.get(MAX_CALLS_VARIABLE, "")
+    if max_calls and not (max_calls.isascii() and max_calls.isdigit() and int(max_calls)):
+        raise _refused(MAX_CALLS_VARIABLE, max_calls, "it is a number of calls, from 1")
+    return ProcessOptions(detail, _FLAGS[stacks], int(max_calls) if max_calls else None)
+
+
+def _refused(variable: str, value: Any, why: str) -> UsageError:
+    return UsageError("cannot record this process", found=f"{variable}={value}", why=why)

@@ -1,0 +1,94 @@
+"""RUN.comm, the folder of a run: a spool for each rank and attempt, and a manifest.
+
+    RUN.comm/manifest.json        {"format": "commtrace-run", "version": 1, ...}
+    RUN.comm/rank-00003.spool     the first recording of rank 3 in this folder
+    RUN.comm/rank-00003.1.spool   the next one: the rank was restarted, or another run began
+
+Recording only adds files, so nodes may share the folder or each have one of its own; `read_parts`
+reads the parts of a run wherever they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from commtrace.atomic_write import atomic_write, make_folder
+from commtrace.errors import NewerTraceError, NotATraceError, OutputError
+from commtrace.tracefile.reading import Allowance, is_int, parse_json, read_file, text_in
+from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX
+
+RUN_SUFFIX = ".comm"
+MANIFEST = "manifest.json"
+_PARTS = (SPOOL_SUFFIX, DONE_SUFFIX)
+_FORMAT = "commtrace-run"
+_VERSION = 1
+
+
+def make_run_folder(folder: Path) -> None:
+    """Create the folder of a run with its manifest, unless another rank already has.
+
+    Raises:
+        OutputError: the folder cannot be created.
+    """
+    make_folder(folder)
+    path = folder / MANIFEST
+    if path.exists():
+        return
+    manifest = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    # A rank on another host may be writing the same; if nothing can be written, the spool says so.
+    with contextlib.suppress(OutputError), atomic_write(path) as unfinished:
+        unfinished.write_text(f"{json.dumps(manifest)}\n", encoding="ascii")
+
+
+def remove_run_folder(folder: Path) -> None:
+    """Remove a folder of parts; what is not of commtrace stays."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name == MANIFEST or path.suffix in _PARTS:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # there is none, or it holds other files
+        folder.rmdir()
+
+
+def require_run_folder(folder: Path, summary: str) -> None:
+    """Check the manifest of a folder; a folder without one, or with a foreign one, is accepted.
+
+    Raises:
+        NotATraceError: the manifest is damaged.
+        NewerTraceError: a later commtrace has recorded the run.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return
+    data = read_file(path, summary)
+    try:
+        manifest: Any = parse_json(text_in(data), Allowance(summary, len(data)))
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, Mapping) or manifest.get("format") != _FORMAT:
+        return
+    version = manifest.get("version")
+    if not is_int(version) or version < 1:
+        raise NotATraceError(
+            summary,
+            place=str(path),
+            found=f"version {version!r}",
+            why="a version is an integer from 1",
+            attempt=f"copy the folder again; without {MANIFEST}, its parts are read as they are",
+        )
+    if version > _VERSION:
+        raise NewerTraceError(
+            summary,
+            place=str(path),
+            found=f"version {version} of the folder's format",
+            why=f"this commtrace supports versions up to {_VERSION}",
+            attempt="install the commtrace that recorded it, or a newer one",
+        )
