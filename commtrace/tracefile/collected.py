@@ -53,7 +53,11 @@ def read_parts(sources: Sequence[Path]) -> Trace:
     with reading(summary):
         from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
-        files = [path for source in sources for path in _files_of(source, summary)]
+        files = [
+            path
+            for source in sources
+            for path in _files_of(source, summary, str(source) if len(sources) > 1 else "")
+        ]
         spools, left_out = _latest(_of_latest_run(_distinct(_begun(files))))
         left_out = sorted({_name(spool) for spool in left_out})
         trace = join(spools, path=sources[0] if len(sources) == 1 else None)
@@ -61,14 +65,14 @@ def read_parts(sources: Sequence[Path]) -> Trace:
         return validated(replace(trace, run=run), summary)
 
 
-def _files_of(source: Path, summary: str) -> list[Path]:
+def _files_of(source: Path, summary: str, place: str) -> list[Path]:
     """Return the spools and run files at `source`; those below a folder only if it has none."""
     if not source.is_dir():
         if source.exists():
             return [source]
         raise TraceError(
             summary,
-            place=str(source),
+            place=place,
             found="no such file or folder",
             why=f"a part of a run is a *{SPOOL_SUFFIX} file, a run file, or a folder of those",
             attempt="pass the folder of the run, RUN.comm, or that of an interrupted run, "
@@ -79,7 +83,7 @@ def _files_of(source: Path, summary: str) -> list[Path]:
     if not paths:
         raise EmptyTraceError(
             summary,
-            place=str(source),
+            place=place,
             found=f"a folder without a *{SPOOL_SUFFIX} file",
             why="every recorded rank writes a spool",
             attempt="record the program again, or pass another folder",

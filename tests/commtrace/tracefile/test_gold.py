@@ -88,5 +88,5 @@ def test_version_5_states_the_clocks_of_its_ranks_and_the_launcher() -> None:
         for start, offset in zip(ranks["start_ns"], ranks["clock_offset_ns"], strict=True)
     ]
     assert all(0 < epoch < start for epoch, start in zip(ranks["epoch_ns"], own, strict=True))
-    assert trace.run["launcher"] == "torchrun"
+    assert trace.run["launcher"] == "commtrace"
     assert trace.run["run_id"].startswith("commtrace-")
