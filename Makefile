@@ -4,8 +4,9 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 # A file's tests stay on one worker, since they share what is costly to make. A worker that dies ends
-# the run with the name of its test.
-WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+# the run with the name of its test. There is one more than cores, since tests wait for browsers and
+# ranks.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 TORCH ?=
 FUZZ_ARGS ?=

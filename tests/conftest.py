@@ -59,6 +59,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _exempt_leftovers() -> Iterator[None]:
+    """Exempt also what a file's tests have imported and cached from later garbage collections."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that use the browser, so that `-m "not browser"` deselects them.
 

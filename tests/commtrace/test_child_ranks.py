@@ -81,17 +81,15 @@ def calls(result: LaunchResult) -> Counter[int]:
 
 
 WAYS = {
-    "torch's spawn": "mp.spawn(work, (3,), nprocs=3)",
-    "fork": 'run_all(processes(multiprocessing.get_context("fork"), 3))',
-    "spawn": 'run_all(processes(multiprocessing.get_context("spawn"), 3))',
-    "forkserver": 'run_all(processes(multiprocessing.get_context("forkserver"), 3))',
+    "torch's spawn": "mp.spawn(work, (2,), nprocs=2)",
+    "fork": 'run_all(processes(multiprocessing.get_context("fork"), 2))',
+    "spawn": 'run_all(processes(multiprocessing.get_context("spawn"), 2))',
+    "forkserver": 'run_all(processes(multiprocessing.get_context("forkserver"), 2))',
     "itself one of them": """
-        run_all_of = processes(multiprocessing.get_context("spawn"), 3)[1:]
-        for each in run_all_of:
-            each.start()
-        work(0, 3)
-        for each in run_all_of:
-            each.join()
+        _, other = processes(multiprocessing.get_context("spawn"), 2)
+        other.start()
+        work(0, 2)
+        other.join()
         """,
 }
 
@@ -99,10 +97,10 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_ranks_that_a_script_starts_are_those_of_the_run(way: str, run: Any) -> None:
     result = run(WAYS[way])
-    assert calls(result) == {0: 1, 1: 1, 2: 1}
+    assert calls(result) == {0: 1, 1: 1}
     trace = read_trace(result.spool_folder)
-    assert (trace.run["world_size"], trace.run["process_group"]) == (3, "gloo")
-    assert Counter(trace.tables["ops"]["rank"]) == {0: 2, 1: 2, 2: 2}  # ones, add
+    assert (trace.run["world_size"], trace.run["process_group"]) == (2, "gloo")
+    assert Counter(trace.tables["ops"]["rank"]) == {0: 2, 1: 2}  # ones, add
 
 
 def test_ranks_may_be_launched_and_started_in_equal_parts(run: Any) -> None:
@@ -196,7 +194,7 @@ def test_workers_that_load_data_are_left_alone(method: str, run: Any) -> None:
         f"""
         dist.init_process_group("gloo")
         loader = torch.utils.data.DataLoader(
-            Numbers(), num_workers=2, multiprocessing_context="{method}"
+            Numbers(), num_workers=1, multiprocessing_context="{method}"
         )
         total = sum(batch.sum() for batch in loader)
         assert total == 12, total  # no dispatch mode is in force in a worker

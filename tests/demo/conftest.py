@@ -24,6 +24,8 @@ from tests.demo.loading import TRAIN_TP
 ROOT = Path(__file__).parents[2]
 MODES = {"tensor parallel": (), "sequence parallel": ("--sequence-parallel",)}
 DEADLINE_S = 120
+STEPS = 20
+STEPS_OPTION = ("--steps", str(STEPS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def recorded(mode: str, folder: Path) -> None:
         before = cpu_of_children_s()
         trace = making / "run.json"
         options = ("-n", "4", "--force", "-o", trace)
-        done = start("-m", "commtrace_cli", "run", *options, TRAIN_TP, *MODES[mode])
+        done = start("-m", "commtrace_cli", "run", *options, TRAIN_TP, *STEPS_OPTION, *MODES[mode])
         cpu_s = cpu_of_children_s() - before
         assert done.returncode == 0, done.stderr
         about = {"losses": losses_in(done.stdout), "cpu_s": cpu_s}
@@ -103,6 +105,6 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def single_process_losses() -> list[float]:
     """The losses of the same training in one process."""
-    done = start(TRAIN_TP, "--single-process")
+    done = start(TRAIN_TP, "--single-process", *STEPS_OPTION)
     assert done.returncode == 0, done.stderr
     return losses_in(done.stdout)

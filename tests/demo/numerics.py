@@ -1,6 +1,6 @@
 """Train the example a few steps in each mode and write every loss and gradient, bit for bit.
 
-    torchrun --nproc-per-node 4 -m tests.demo.numerics FOLDER
+    torchrun --nproc-per-node 2 -m tests.demo.numerics FOLDER
 
 Runs with and without recording must write the same files.
 """

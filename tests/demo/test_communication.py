@@ -9,7 +9,7 @@ from math import prod
 import pandas as pd
 import pytest
 
-from tests.demo.conftest import Demo
+from tests.demo.conftest import STEPS, Demo
 from tests.demo.theory import (
     FLOAT32_BYTES,
     PER_STEP,
@@ -17,8 +17,6 @@ from tests.demo.theory import (
     distributed_parameters,
     wire_bytes,
 )
-
-STEPS = 30
 
 
 def shape_of_payload(kind: str, input_shapes: str, output_shapes: str) -> int:

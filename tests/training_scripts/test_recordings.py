@@ -1,8 +1,9 @@
 """Recordings of training scripts unaware of commtrace, compared with torch's C++ counters.
 
-Each script of `scripts` runs once under `commtrace run`. gloo's flight recorder on each rank holds
-what the backend was asked for, by whichever caller: c10d's Python, DDP's reducer in C++, FSDP's
-streams. A recording has the same collectives of each group, in the same order, of the same sizes.
+Each script of `scripts` runs under `commtrace run`, one after the other on the same ranks. gloo's
+flight recorder on each rank holds what the backend was asked for, by whichever caller: c10d's
+Python, DDP's reducer in C++, FSDP's streams. A recording has the same collectives of each group, in
+the same order, of the same sizes.
 """
 
 from __future__ import annotations
@@ -33,38 +34,40 @@ DTYPES = {
 
 # A script, its arguments, and the number of its ranks.
 PROGRAMS: dict[str, tuple[str, int]] = {
-    "ddp": ("ddp_sampler", 2),
-    "ddp_hooks": ("ddp_hooks", 2),
-    "ddp_uneven": ("ddp_uneven", 2),
-    "sync_batch_norm": ("sync_batch_norm", 2),
-    "local_sgd": ("local_sgd", 4),
-    "zero": ("zero", 2),
-    "fsdp1": ("fsdp1 FULL_SHARD", 2),
-    "fsdp1_grad_op": ("fsdp1 SHARD_GRAD_OP", 2),
-    "fsdp1_hybrid": ("fsdp1 HYBRID_SHARD", 4),
-    "fsdp2": ("fsdp2 2", 2),
-    "fsdp2_hybrid": ("fsdp2 2 2", 4),
-    "tensor_parallel": ("tensor_parallel", 4),
-    "gpipe": ("pipeline ScheduleGPipe 1", 2),
-    "1f1b": ("pipeline Schedule1F1B 1", 2),
-    "interleaved_1f1b": ("pipeline ScheduleInterleaved1F1B 2", 2),
-    "zero_bubble": ("pipeline ScheduleInterleavedZeroBubble 2", 2),
-    "mixture_of_experts": ("mixture_of_experts", 2),
-    "accelerate": ("accelerated", 2),
-    "rings": ("rings", 4),
+    "ddp": ("ddp_sampler.py", 2),
+    "ddp_hooks": ("ddp_hooks.py", 2),
+    "ddp_uneven": ("ddp_uneven.py", 2),
+    "sync_batch_norm": ("sync_batch_norm.py", 2),
+    "local_sgd": ("local_sgd.py", 4),
+    "zero": ("zero.py", 2),
+    "fsdp1": ("fsdp1.py FULL_SHARD", 2),
+    "fsdp1_grad_op": ("fsdp1.py SHARD_GRAD_OP", 2),
+    "fsdp1_hybrid": ("fsdp1.py HYBRID_SHARD", 4),
+    "fsdp2": ("fsdp2.py 2", 2),
+    "fsdp2_hybrid": ("fsdp2.py 2 2", 4),
+    "tensor_parallel": ("tensor_parallel.py", 4),
+    "gpipe": ("pipeline.py ScheduleGPipe 1", 2),
+    "1f1b": ("pipeline.py Schedule1F1B 1", 2),
+    "interleaved_1f1b": ("pipeline.py ScheduleInterleaved1F1B 2", 2),
+    "zero_bubble": ("pipeline.py ScheduleInterleavedZeroBubble 2", 2),
+    "mixture_of_experts": ("mixture_of_experts.py", 2),
+    "accelerate": ("accelerated.py", 2),
+    "rings": ("rings.py", 4),
 }
 
+NUM_RANKS = sorted({num_ranks for _, num_ranks in PROGRAMS.values()})
+
 Collective = tuple[str, str, int]
+Recording = tuple[Frames, list[dict[str, Any]]]
 
 
-def run(program: str, folder: Path) -> tuple[Frames, list[dict[str, Any]]]:
-    """Run a script recorded, and return the run and the counts of each rank."""
-    line, num_ranks = PROGRAMS[program]
-    script, *args = line.split()
+def run_on(num_ranks: int, folder: Path) -> Recording:
+    """Run the programs of so many ranks, and return the recording and the counts of each rank."""
+    lines = {name: line for name, (line, ranks) in PROGRAMS.items() if ranks == num_ranks}
     path = folder / "run.json"
     command = [
         *(sys.executable, "-m", "commtrace_cli", "run", "--nproc", str(num_ranks), "-o", path),
-        *(HERE / "witness.py", folder, HERE / "scripts" / f"{script}.py", *args),
+        *(HERE / "witness.py", folder, *(f"{HERE}/scripts/{line}" for line in lines.values())),
     ]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=DEADLINE_S,
@@ -72,12 +75,17 @@ def run(program: str, folder: Path) -> tuple[Frames, list[dict[str, Any]]]:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     counted = [json.loads((folder / f"rank{n}.json").read_text()) for n in range(num_ranks)]
-    return load(path), counted
+    return load(path), [dict(zip(lines, of_rank, strict=True)) for of_rank in counted]
 
 
 def elements(shapes: Iterable[Iterable[int]]) -> int:
     """Total number of elements of the shapes."""
     return sum(math.prod(shape) for shape in shapes)
+
+
+def given_name(group: str) -> str:
+    """Torch's name of a group; those that another script used too have a number in a recording."""
+    return group.partition("#")[0]
 
 
 def recorded(calls: pd.DataFrame) -> Iterator[tuple[str, Collective]]:
@@ -88,7 +96,7 @@ def recorded(calls: pd.DataFrame) -> Iterator[tuple[str, Collective]]:
             elements(json.loads(shape) for shape in str(shapes).split(";") if shape)
             for shapes in (call.input_shapes, call.output_shapes)
         )
-        yield str(call.group), (kind, str(call.dtype) if most else "", most)
+        yield given_name(str(call.group)), (kind, str(call.dtype) if most else "", most)
 
 
 def counted_by_gloo(
@@ -112,22 +120,44 @@ def by_group(collectives: Iterable[tuple[str, Collective]]) -> dict[str, list[Co
     return groups
 
 
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Recording]:
+    return {number: run_on(number, tmp_path_factory.mktemp("recording")) for number in NUM_RANKS}
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_recording_has_what_gloo_carried_out(program: str, tmp_path: Path) -> None:
-    frames, counted = run(program, tmp_path)
-    sizes = frames.groups.set_index("name")["size"].to_dict()
+def test_a_recording_has_what_gloo_carried_out(
+    program: str, recordings: dict[int, Recording]
+) -> None:
+    frames, counted = recordings[PROGRAMS[program][1]]
     for rank, of_rank in enumerate(counted):
-        calls = frames.comm[frames.comm["rank"] == rank]
+        counted_there = of_rank[program]
+        begin_ns, end_ns = counted_there["time_ns"]
+        calls = frames.comm[
+            (frames.comm["rank"] == rank) & frames.comm["issue_ns"].between(begin_ns, end_ns)
+        ]
         assert len(calls) > 0
-        counted_there = counted_by_gloo(of_rank["collectives"], sizes)
-        assert by_group(recorded(calls)) == by_group(counted_there)
+        groups = frames.groups[frames.groups["name"].isin(calls["group"])]
+        sizes = dict(zip(map(given_name, groups["name"]), groups["size"], strict=True))
+        by_gloo = by_group(counted_by_gloo(counted_there["collectives"], sizes))
+        assert by_group(recorded(calls)) == by_gloo
         profiled = {
-            kind: sum(n for name, n in of_rank["profiled"].items() if name.startswith(of_gloo))
-            for kind, of_gloo in TRANSFERS.items()
+            kind: sum(n for name, n in counted_there["profiled"].items() if name.startswith(prefix))
+            for kind, prefix in TRANSFERS.items()
         }
         assert {kind: sum(calls["kind"] == kind) for kind in TRANSFERS} == profiled
 
 
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+def test_every_recorded_call_is_compared(num_ranks: int, recordings: dict[int, Recording]) -> None:
+    frames, counted = recordings[num_ranks]
+    for rank, of_rank in enumerate(counted):
+        times = frames.comm.loc[frames.comm["rank"] == rank, "issue_ns"]
+        assert len(times) == sum(
+            times.between(*of_program["time_ns"]).sum() for of_program in of_rank.values()
+        )
+
+
 def test_every_script_is_run() -> None:
     used = {line.split()[0] for line, _ in PROGRAMS.values()}
-    assert used == {path.stem for path in (HERE / "scripts").glob("*.py")}
+    assert used == {path.name for path in (HERE / "scripts").glob("*.py")}

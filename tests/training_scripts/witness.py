@@ -1,7 +1,8 @@
-"""`python witness.py FOLDER SCRIPT ARGS…`: run the script and count its communication in C++.
+"""`python witness.py FOLDER LINE…`: run scripts one after the other; count communication in C++.
 
-Writes `rank<N>.json`: the collectives in gloo's flight recorder, and the operations of gloo that
-torch's profiler saw, because the flight recorder has no transfers.
+A line has the path of a script and its arguments. Writes `rank<N>.json`: of each line the time in
+which it ran, the collectives in gloo's flight recorder, and the operations of gloo that torch's
+profiler saw, because the flight recorder has no transfers.
 """
 
 from __future__ import annotations
@@ -9,17 +10,25 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shlex
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 
-def main(folder: str, script: str, *args: str) -> None:
-    """Run the script under the profiler, and write the counts."""
-    import torch
-    import torch.distributed as dist
 
+def collectives() -> list[dict[str, Any]]:
+    """Entries of gloo's flight recorder since the process began."""
+    native: Any = torch._C
+    return json.loads(native._distributed_c10d._dump_fr_trace_json()).get("entries", [])
+
+
+def run(script: str, *args: str) -> dict[str, Any]:
+    """Run the script under the profiler, and return the time and the counts."""
     native: Any = torch._C
     groups: list[Any] = []
     destroy = dist.destroy_process_group
@@ -36,14 +45,22 @@ def main(folder: str, script: str, *args: str) -> None:
     dist.destroy_process_group = destroy_later
     everywhere = native._profiler._ExperimentalConfig(profile_all_threads=True)
     sys.argv = [script, *args]
+    num_before, begin_ns = len(collectives()), time.time_ns()
     with torch.profiler.profile(experimental_config=everywhere, acc_events=True) as profile:
         runpy.run_path(script, run_name="__main__")
-    held = json.loads(native._distributed_c10d._dump_fr_trace_json())
+    end_ns = time.time_ns()
+    dist.destroy_process_group = destroy
     names = (event.name for event in profile.events() or ())
-    counted = {
-        "collectives": held.get("entries", []),
+    return {
+        "time_ns": (begin_ns, end_ns),
+        "collectives": collectives()[num_before:],
         "profiled": Counter(name for name in names if name.startswith("gloo:")),
     }
+
+
+def main(folder: str, *lines: str) -> None:
+    """Run each line, and write the counts."""
+    counted = [run(*shlex.split(line)) for line in lines]
     Path(folder, f"rank{os.environ['RANK']}.json").write_text(json.dumps(counted))
 
 

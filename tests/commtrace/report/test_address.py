@@ -203,25 +203,25 @@ HOSTILE = [
 ]
 
 
-def test_what_an_address_cannot_mean_is_left_out_and_reported(page: Page) -> None:
-    wanted = state(page)
+def test_what_an_address_cannot_mean_is_left_out_and_reported(shared: Page) -> None:
+    wanted = state(shared)
     for hash in HOSTILE:
-        page.evaluate("hash => { location.hash = hash }", hash)
-        page.wait_for_function("() => !document.getElementById('link-note').hidden")
-        assert state(page) == wanted, hash
-        said = page.inner_text("#link-note-text")
+        shared.evaluate("hash => { location.hash = hash }", hash)
+        shared.wait_for_function("() => !document.getElementById('link-note').hidden")
+        assert state(shared) == wanted, hash
+        said = shared.inner_text("#link-note-text")
         assert said.startswith("Parts of the link could not be applied"), hash
         assert len(said) < 260
-        page.click("#link-note-close")
-        assert page.locator("#link-note").is_hidden()
-        assert page.locator("body img").count() == 0
+        shared.click("#link-note-close")
+        assert shared.locator("#link-note").is_hidden()
+        assert shared.locator("body img").count() == 0
 
 
-def test_the_rest_of_such_an_address_is_followed(page: Page, training: Path) -> None:
-    go_to(page, f"{training.as_uri()}#table=by_op&time=9..1&search=aten.mm")
-    assert page.get_attribute("#tab-by_op", "aria-selected") == "true"
-    assert set(column(page, 1)) == {"aten.mm.default"}
-    assert "time=9..1: it is too short a time" in page.inner_text("#link-note-text")
+def test_the_rest_of_such_an_address_is_followed(shared: Page, training: Path) -> None:
+    go_to(shared, f"{training.as_uri()}#table=by_op&time=9..1&search=aten.mm")
+    assert shared.get_attribute("#tab-by_op", "aria-selected") == "true"
+    assert set(column(shared, 1)) == {"aten.mm.default"}
+    assert "time=9..1: it is too short a time" in shared.inner_text("#link-note-text")
 
 
 def test_the_address_of_another_run_is_not_followed(
@@ -249,8 +249,8 @@ def test_the_same_run_has_the_same_address_on_a_page_that_is_written_again(
     assert marked(opened.page) == marked(page) > 0
 
 
-def test_an_anchor_of_a_section_leads_there(page: Page, training: Path) -> None:
-    go_to(page, f"{training.as_uri()}#tables")
-    assert page.locator("#link-note").is_hidden()
-    top = page.evaluate("document.getElementById('tables').getBoundingClientRect().top")
+def test_an_anchor_of_a_section_leads_there(shared: Page, training: Path) -> None:
+    go_to(shared, f"{training.as_uri()}#tables")
+    assert shared.locator("#link-note").is_hidden()
+    top = shared.evaluate("document.getElementById('tables').getBoundingClientRect().top")
     assert 0 <= top < 200

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,7 +14,7 @@ from commtrace.analyze import Frames, load
 from commtrace.analyze.findings import reported
 from commtrace.analyze.matching import partners
 from commtrace.analyze.start_skew import start_skew
-from commtrace.analyze.story import explain
+from commtrace.analyze.story import Story, explain
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import (
     call_facts,
@@ -47,14 +49,17 @@ RUNS = {
 }
 
 
+@lru_cache
+def stories(frames: Frames) -> dict[Any, Story]:
+    """The story of each call of a run, by its row."""
+    return {row: explain(frames, call) for row, call in frames.comm.iterrows()}
+
+
 @pytest.mark.parametrize("frames", RUNS.values(), ids=RUNS)
 def test_the_lateness_is_that_of_the_story_of_each_call(frames: Frames) -> None:
     lateness = call_facts(Answers(frames), call_store(frames).sites)["lateness"]
-    expected = {}
-    for place in range(len(frames.comm)):
-        late = explain(frames, frames.comm.iloc[place]).lateness
-        if late is not None:
-            expected[f"{late.rank}:{late.id}"] = late.sentence()
+    found = [story.lateness for story in stories(frames).values()]
+    expected = {f"{late.rank}:{late.id}": late.sentence() for late in found if late is not None}
     assert lateness == expected
 
 
@@ -71,8 +76,9 @@ def test_findings_and_operators_are_those_of_the_story_of_each_call(frames: Fram
     numbers, sets = findings_of_calls(frames)
     around = operators_around(frames)
     every = [finding.title for _, finding, _ in reported(frames)]
-    for place in range(0, len(frames.comm), 3):
-        story = explain(frames, frames.comm.iloc[place])
+    told = [*stories(frames).values()]
+    for place in range(0, len(told), 3):
+        story = told[place]
         assert [every[each] for each in sets[numbers[place]]] == [
             each.title for each in story.findings
         ]
@@ -91,13 +97,14 @@ def test_a_call_is_stored_with_its_collective_or_its_partner(frames: Frames) -> 
     columns = decoded(store.head, gzip.decompress(store.body))
     partner = partners(frames)
     wanted = frames.comm.sort_values(["rank", "issue_ns"], kind="stable")
+    known = stories(frames)
     for place, (label, row) in enumerate(wanted.iterrows()):
         if row["kind"] in ("send", "recv"):
             other = partner[label]
             expected = frames.comm["id"][other] if other >= 0 else -1
             assert columns["partner_id"][place] == expected
         else:
-            assert columns["number"][place] == explain(frames, row).number
+            assert columns["number"][place] == known[label].number
 
 
 def test_unknowns_of_a_call_site_are_those_of_the_story() -> None:
@@ -108,8 +115,8 @@ def test_unknowns_of_a_call_site_are_those_of_the_story() -> None:
     store = call_store(frames)
     site = decoded(store.head, gzip.decompress(store.body))["site"]
     wanted = frames.comm.sort_values(["rank", "issue_ns"], kind="stable")
-    for place in range(0, len(wanted), 5):
-        unknown = explain(frames, wanted.iloc[place]).unknown
+    for place, label in enumerate(wanted.index):
+        unknown = stories(frames)[label].unknown
         assert said[site[place]] == "\n".join(
             text for name, text in unknown.items() if name in parts
         )

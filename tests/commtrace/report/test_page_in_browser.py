@@ -89,16 +89,16 @@ def test_it_fits_the_window_and_follows_when_that_changes(page: Page) -> None:
         page.wait_for_function(fits, arg=width)
 
 
-def test_hovering_over_a_call_shows_its_details(page: Page) -> None:
-    text = hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
+def test_hovering_over_a_call_shows_its_details(shared: Page) -> None:
+    text = hover(shared, "#timeline-picture", ".barlayer .trace:last-child .point path")
     assert "reduce_scatter on rank 0" in text
     assert "payload 262 kB" in text
     assert "last to arrive: rank 2" in text
     assert "train_tp.py:87 in forward" in text
 
 
-def test_hovering_over_a_block_shows_its_sums(page: Page) -> None:
-    text = hover(page, "#flame-picture", ".slice")
+def test_hovering_over_a_block_shows_its_sums(shared: Page) -> None:
+    text = hover(shared, "#flame-picture", ".slice")
     assert text.startswith("all communication")
     assert "sent 12.1 MB (100.0% of all)" in text
 
@@ -107,74 +107,74 @@ def test_hovering_over_a_block_shows_its_sums(page: Page) -> None:
     ("name", "said"),
     [("steps", "step 0"), ("sizes", "all_reduce"), ("waits", "rank 0")],
 )
-def test_hovering_over_a_pattern_shows_its_numbers(page: Page, name: str, said: str) -> None:
-    assert said in hover(page, f"#{name}-picture", ".barlayer .point path")
+def test_hovering_over_a_pattern_shows_its_numbers(shared: Page, name: str, said: str) -> None:
+    assert said in hover(shared, f"#{name}-picture", ".barlayer .point path")
 
 
-def test_hovering_over_a_point_shows_its_bandwidth(page: Page) -> None:
-    text = hover(page, "#bandwidth-picture", ".scatterlayer .point")
+def test_hovering_over_a_point_shows_its_bandwidth(shared: Page) -> None:
+    text = hover(shared, "#bandwidth-picture", ".scatterlayer .point")
     assert "busbw" in text
     assert "after the last arrival" in text
 
 
-def test_the_matrix_shows_who_sends_to_whom(page: Page) -> None:
+def test_the_matrix_shows_who_sends_to_whom(shared: Page) -> None:
     place = "#matrix-picture"
-    page.locator(place).scroll_into_view_if_needed()
-    box = page.locator(f"{place} .heatmaplayer image").bounding_box()
+    shared.locator(place).scroll_into_view_if_needed()
+    box = shared.locator(f"{place} .heatmaplayer image").bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 0.36 * box["width"], box["y"] + 0.12 * box["height"])
-    page.mouse.move(box["x"] + 0.37 * box["width"], box["y"] + 0.13 * box["height"])
-    label = page.locator(f"{place} .hoverlayer .hovertext").first
+    shared.mouse.move(box["x"] + 0.36 * box["width"], box["y"] + 0.12 * box["height"])
+    shared.mouse.move(box["x"] + 0.37 * box["width"], box["y"] + 0.13 * box["height"])
+    label = shared.locator(f"{place} .hoverlayer .hovertext").first
     label.wait_for()
     assert "rank 0 to rank 1" in (label.text_content() or "")
 
 
-def test_dragging_zooms_the_timeline_and_a_double_click_comes_back(page: Page) -> None:
-    before = x_range(page)
-    page.locator("#timeline-picture").scroll_into_view_if_needed()
-    box = page.locator("#timeline-picture .nsewdrag").first.bounding_box()
+def test_dragging_zooms_the_timeline_and_a_double_click_comes_back(shared: Page) -> None:
+    before = x_range(shared)
+    shared.locator("#timeline-picture").scroll_into_view_if_needed()
+    box = shared.locator("#timeline-picture .nsewdrag").first.bounding_box()
     assert box is not None
     middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + 0.4 * box["width"], middle)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=5)
-    page.mouse.up()
-    page.wait_for_function(
+    shared.mouse.move(box["x"] + 0.4 * box["width"], middle)
+    shared.mouse.down()
+    shared.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=5)
+    shared.mouse.up()
+    shared.wait_for_function(
         "([a, b]) => { const r = document.getElementById('timeline-picture').layout.xaxis.range;"
         " return r[1] - r[0] < (b - a) / 4 }",
         arg=before,
     )
-    page.mouse.dblclick(box["x"] + box["width"] / 2, middle)
-    page.wait_for_function(
+    shared.mouse.dblclick(box["x"] + box["width"] / 2, middle)
+    shared.wait_for_function(
         "a => document.getElementById('timeline-picture').layout.xaxis.range[0] === a",
         arg=before[0],
     )
 
 
-def test_a_step_can_be_chosen_and_left_again(page: Page) -> None:
+def test_a_step_can_be_chosen_and_left_again(shared: Page) -> None:
     frames = load(training_trace(num_steps=3))
     first = frames.steps[frames.steps["rank"] == 0].set_index("step")
-    page.select_option("#step", "1")
-    page.wait_for_function(
+    shared.select_option("#step", "1")
+    shared.wait_for_function(
         "[...document.querySelectorAll('#timeline-picture .bartext')].some("
         "(text) => text.textContent === 'step 1' && text.getBoundingClientRect().width > 20)"
     )
-    start, end = x_range(page)
+    start, end = x_range(shared)
     begins = (first.loc[1, "start_ns"] - frames.start_ns) / 1e6
     ends = (first.loc[1, "end_ns"] - frames.start_ns) / 1e6
     assert start < begins < ends < end
     assert end - start < 1.1 * (ends - begins)
-    page.click("#step-after")
-    assert page.input_value("#step") == "2"
-    assert x_range(page)[0] > start
-    page.select_option("#step", "-1")
-    assert x_range(page)[0] < start
+    shared.click("#step-after")
+    assert shared.input_value("#step") == "2"
+    assert x_range(shared)[0] > start
+    shared.select_option("#step", "-1")
+    assert x_range(shared)[0] < start
 
 
-def test_a_row_of_the_table_by_step_shows_that_step(page: Page) -> None:
-    page.click("#tab-by_step")
-    page.locator("#table tbody tr").nth(2).click()
-    assert page.input_value("#step") == "1"
+def test_a_row_of_the_table_by_step_shows_that_step(shared: Page) -> None:
+    shared.click("#tab-by_step")
+    shared.locator("#table tbody tr").nth(2).click()
+    assert shared.input_value("#step") == "1"
 
 
 def test_a_long_run_opens_on_one_step(open_page: Open) -> None:
@@ -203,82 +203,84 @@ def test_too_many_calls_are_drawn_as_shares_until_the_timeline_zooms_in(open_pag
     assert opened.errors == []
 
 
-def test_a_kind_can_be_switched_off(page: Page) -> None:
+def test_a_kind_can_be_switched_off(shared: Page) -> None:
     shown = "document.getElementById('timeline-picture').data.length"
-    before = page.evaluate(shown)
-    page.click("#legend button[data-kind=all_reduce]")
-    page.wait_for_function(f"() => {shown} === {before - 2}")
-    page.click("#legend button[data-kind=all_reduce]")
-    page.wait_for_function(f"() => {shown} === {before}")
+    before = shared.evaluate(shown)
+    shared.click("#legend button[data-kind=all_reduce]")
+    shared.wait_for_function(f"() => {shown} === {before - 2}")
+    shared.click("#legend button[data-kind=all_reduce]")
+    shared.wait_for_function(f"() => {shown} === {before}")
 
 
-def test_the_flame_graph_switches_measure_and_phase(page: Page) -> None:
+def test_the_flame_graph_switches_measure_and_phase(shared: Page) -> None:
     trace = "document.getElementById('flame-picture').data[0]"
-    page.click("#flame-value button[data-value=num_calls]")
-    page.wait_for_function(f"{trace}.values[0] === 140")
-    page.click("#flame-phase button[data-value=backward]")
-    page.wait_for_function(f"{trace}.labels[{trace}.ids.indexOf({trace}.level)] === 'backward'")
-    assert page.get_attribute("#flame-phase button[data-value=backward]", "aria-pressed") == "true"
-    assert page.get_attribute("#flame-phase button[data-value='']", "aria-pressed") == "false"
-    assert "forward" not in page.locator("#flame-picture .slice text").all_text_contents()
+    shared.click("#flame-value button[data-value=num_calls]")
+    shared.wait_for_function(f"{trace}.values[0] === 140")
+    shared.click("#flame-phase button[data-value=backward]")
+    shared.wait_for_function(f"{trace}.labels[{trace}.ids.indexOf({trace}.level)] === 'backward'")
+    assert (
+        shared.get_attribute("#flame-phase button[data-value=backward]", "aria-pressed") == "true"
+    )
+    assert shared.get_attribute("#flame-phase button[data-value='']", "aria-pressed") == "false"
+    assert "forward" not in shared.locator("#flame-picture .slice text").all_text_contents()
 
 
-def test_clicking_a_block_zooms_into_it_and_the_switch_leads_back(page: Page) -> None:
-    page.locator("#flame-picture").scroll_into_view_if_needed()
-    block = page.locator("#flame-picture .slice", has_text="tok_embeddings").first
+def test_clicking_a_block_zooms_into_it_and_the_switch_leads_back(shared: Page) -> None:
+    shared.locator("#flame-picture").scroll_into_view_if_needed()
+    block = shared.locator("#flame-picture .slice", has_text="tok_embeddings").first
     narrow = block.bounding_box()
     block.click()
-    page.wait_for_function(
+    shared.wait_for_function(
         "wide => [...document.querySelectorAll('#flame-picture .slice path')]"
         ".every(path => path.getBoundingClientRect().width > wide)",
         arg=2 * narrow["width"] if narrow else 0,
     )
-    back = page.locator("#flame-picture .pathbar", has_text="forward")
+    back = shared.locator("#flame-picture .pathbar", has_text="forward")
     back.click()
-    page.wait_for_function(
+    shared.wait_for_function(
         "document.querySelector('#flame-phase [data-value=forward]').ariaPressed === 'true'"
     )
-    page.click("#flame-phase button[data-value='']")
-    page.wait_for_function("document.querySelectorAll('#flame-picture .slice').length > 20")
+    shared.click("#flame-phase button[data-value='']")
+    shared.wait_for_function("document.querySelectorAll('#flame-picture .slice').length > 20")
 
 
-def test_a_table_sorts_up_down_and_back(page: Page) -> None:
-    before = column(page, 1)
+def test_a_table_sorts_up_down_and_back(shared: Page) -> None:
+    before = column(shared, 1)
     assert before[0] == "all_reduce"
-    assert sort_by(page, "kind") == "ascending"
-    assert column(page, 1) == sorted(before)
-    assert sort_by(page, "kind") == "descending"
-    assert column(page, 1) == sorted(before, reverse=True)
-    assert sort_by(page, "kind") is None
-    assert column(page, 1) == before
+    assert sort_by(shared, "kind") == "ascending"
+    assert column(shared, 1) == sorted(before)
+    assert sort_by(shared, "kind") == "descending"
+    assert column(shared, 1) == sorted(before, reverse=True)
+    assert sort_by(shared, "kind") is None
+    assert column(shared, 1) == before
 
 
-def test_numbers_sort_by_value_biggest_first_and_unknown_last(page: Page) -> None:
-    assert sort_by(page, "busbw_bytes_per_s") == "descending"
-    assert column(page, 1)[0] == "broadcast"
-    assert column(page, 1)[-1] == "barrier"
-    assert column(page, 9)[-1] == "–"
-    assert sort_by(page, "busbw_bytes_per_s") == "ascending"
-    assert column(page, 1)[-1] == "barrier"
+def test_numbers_sort_by_value_biggest_first_and_unknown_last(shared: Page) -> None:
+    assert sort_by(shared, "busbw_bytes_per_s") == "descending"
+    assert column(shared, 1)[0] == "broadcast"
+    assert column(shared, 1)[-1] == "barrier"
+    assert column(shared, 9)[-1] == "–"
+    assert sort_by(shared, "busbw_bytes_per_s") == "ascending"
+    assert column(shared, 1)[-1] == "barrier"
 
 
-def test_a_search_keeps_the_rows_that_hold_every_word(page: Page) -> None:
-    page.click("#tab-calls")
-    page.fill("#search", "ALL_GATHER forward")
-    assert set(column(page, 3)) == {"all_gather"}
-    assert set(column(page, 5)) == {"forward"}
-    page.fill("#search", "all_gather nonsense")
-    assert column(page, 3) == []
-    assert "No row contains all of these words." in page.inner_text("#table")
-    page.fill("#search", "")
-    assert len(column(page, 3)) == 100
+def test_a_search_keeps_the_rows_that_hold_every_word(shared: Page) -> None:
+    shared.click("#tab-calls")
+    shared.fill("#search", "ALL_GATHER forward")
+    assert set(column(shared, 3)) == {"all_gather"}
+    assert set(column(shared, 5)) == {"forward"}
+    shared.fill("#search", "all_gather nonsense")
+    assert column(shared, 3) == []
+    assert "No row contains all of these words." in shared.inner_text("#table")
+    shared.fill("#search", "")
+    assert len(column(shared, 3)) == 100
 
 
-def test_more_rows_come_on_request(page: Page) -> None:
-    page.click("#tab-calls")
-    assert "100 of 140 rows" in page.inner_text("#table .more")
-    page.click("#table .more button")
-    assert len(column(page, 1)) == 140
+def test_more_rows_come_on_request(shared: Page) -> None:
+    shared.click("#tab-calls")
+    assert "100 of 140 rows" in shared.inner_text("#table .more")
+    shared.click("#table .more button")
+    assert len(column(shared, 1)) == 140
 
 
 def test_modules_are_a_tree_that_folds_and_sorts_within_each_branch(page: Page) -> None:
@@ -305,18 +307,18 @@ def test_modules_are_a_tree_that_folds_and_sorts_within_each_branch(page: Page) 
     ]
 
 
-def test_a_call_opens_its_story_and_shows_itself_in_the_timeline(page: Page) -> None:
-    page.click("#tab-calls")
-    page.fill("#search", "layers.1.attention.wo")
-    page.locator("#table tbody tr").first.click()
-    story = page.inner_text("#detail")
+def test_a_call_opens_its_story_and_shows_itself_in_the_timeline(shared: Page) -> None:
+    shared.click("#tab-calls")
+    shared.fill("#search", "layers.1.attention.wo")
+    shared.locator("#table tbody tr").first.click()
+    story = shared.inner_text("#detail")
     for said in ("all_reduce on rank 0", "f32[4,64,256] tp:P(sum)", "15 µs, chosen", "train_tp.py"):
         assert said in story
-    page.keyboard.press("Escape")
-    assert page.locator("#detail").is_hidden()
-    page.locator("#table tbody tr").first.press("Enter")
-    page.click("#detail .do button")
-    start, end = x_range(page)
+    shared.keyboard.press("Escape")
+    assert shared.locator("#detail").is_hidden()
+    shared.locator("#table tbody tr").first.press("Enter")
+    shared.click("#detail .do button")
+    start, end = x_range(shared)
     assert end - start < 2
 
 
@@ -422,15 +424,15 @@ def test_the_policy_stops_a_script_and_a_request_that_got_in_anyway(open_page: O
     assert not any(url.startswith("https:") for url in opened.requests)
 
 
-def test_numbers_read_as_everywhere_else(page: Page) -> None:
+def test_numbers_read_as_everywhere_else(shared: Page) -> None:
     values = [0, 1, 999, 1000, 1234, 99_949, 99_950, 999_499, 1_000_000, 123_456_789, 5 * 10**10]
     for unit, text in (("bytes", text_of_bytes), ("ns", text_of_duration)):
-        found = page.evaluate(
+        found = shared.evaluate(
             "([unit, values]) => values.map((value) => FORMATS[unit](value))", [unit, values]
         )
         assert found == [text(value) for value in values]
     colours = [*LIGHT.kinds.values(), *DARK.kinds.values(), *LIGHT.phases.values()]
-    found = page.evaluate("colours => colours.map(readableOn)", colours)
+    found = shared.evaluate("colours => colours.map(readableOn)", colours)
     assert found == [readable_on(colour) for colour in colours]
 
 
@@ -478,11 +480,11 @@ def test_a_fault_is_reported_first_and_leads_to_its_calls(open_page: Open) -> No
     assert opened.errors == []
 
 
-def test_a_search_can_name_a_number_of_a_call(page: Page) -> None:
-    page.click("#tab-calls")
-    page.fill("#search", "rank:3 all_gather")
-    assert set(column(page, 1)) == {"3"}
-    assert set(column(page, 3)) == {"all_gather"}
+def test_a_search_can_name_a_number_of_a_call(shared: Page) -> None:
+    shared.click("#tab-calls")
+    shared.fill("#search", "rank:3 all_gather")
+    assert set(column(shared, 1)) == {"3"}
+    assert set(column(shared, 3)) == {"all_gather"}
 
 
 def test_a_page_of_one_step_shows_that_step_at_its_time(open_page: Open, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from commtrace.report import write_report
 from commtrace.units import text_of_bytes, text_of_duration
 from tests.commtrace.analyze.rows import call, group, op, random_trace, run_of
 from tests.commtrace.report.browsing import Open, Opened, fields, go_to
+from tests.commtrace.report.conftest import opened_in
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 LINES = "def forward(x):\n    y = norm(x)\n    y = y @ w\n    return y\n\n\n# end"
 
@@ -71,18 +73,24 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(story_run(), tmp_path_factory.mktemp("story") / "report.html")
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Browser, written: Path) -> Iterator[Opened]:
+    opened = opened_in(browser, written)
+    yield opened
+    opened.page.context.close()
+
+
 @pytest.fixture
-def panel(open_page: Open, written: Path) -> Any:
-    """Open the page at a call, and return the panel's text."""
-    opened = open_page(written)
+def panel(tab: Opened, written: Path) -> Any:
+    """Open the page anew at a call, and return the panel's text."""
 
     def at(name: str) -> str:
-        go_to(opened.page, f"{written.as_uri()}#call={name}")
-        return opened.page.inner_text("#detail")
+        go_to(tab.page, f"{written.as_uri()}#call={name}")
+        return tab.page.inner_text("#detail")
 
-    at.opened = opened
+    at.opened = tab
     yield at
-    assert opened.errors == []
+    assert tab.errors == []
 
 
 def page_of(panel: Any) -> Page:

@@ -104,36 +104,24 @@ def _begins(run: Run, group: str, number: int, calls: list[Any]) -> list[int]:
             }
             if all(ends.get(call.rank, math.inf) <= call.issue_ns for call in calls):
                 return [ends[call.rank] for call in calls]
-    found = []
-    for call in calls:
-        earlier = [
-            run.end(each)
-            for each in run.comm
-            if each.rank == call.rank and each.id < call.id and each.issue_ns >= 0
-        ]
-        found.append(min(max(earlier, default=-1), call.issue_ns))
-    starts = [min(run.ranks[call.rank].start_ns, call.issue_ns) for call in calls]
-    return starts if -1 in found else found
+    ends = [run.earlier_ends[call.rank, call.id] for call in calls]
+    if -1 not in ends:
+        return [min(end, call.issue_ns) for end, call in zip(ends, calls, strict=True)]
+    return [min(run.ranks[call.rank].start_ns, call.issue_ns) for call in calls]
 
 
 def _uses(run: Run, call: Any, begin: int) -> tuple[str, Uses]:
     """Clock that measures the time before a call, and that time by use."""
     own = [
         each
-        for each in run.kernels
-        if (each.rank, each.call_id) == (call.rank, call.id)
-        and each.category == "communication"
-        and min(each.start_ns, each.duration_ns) >= 0
+        for each in run.kernels_of[call.rank]
+        if each.call_id == call.id and each.category == "communication"
     ]
     if own:
         return _on_device(run, min(own, key=lambda each: each.start_ns), (begin, call.issue_ns))
-    mine = [each for each in run.comm if each.rank == call.rank]
-    blocked = [(span, each) for each in mine for span in run.blocks(each)]
-    maybe = [
-        ((each.issue_ns, run.end(each)), each)
-        for each in mine
-        if each.issue_ns >= 0 and each.blocked_ns < 0
-    ]
+    span = begin, call.issue_ns
+    blocked = [each for each in run.blocked[call.rank] if _meet(each[0], span)]
+    maybe = [each for each in run.maybe_blocked[call.rank] if _meet(each[0], span)]
 
     def use(inside: Callable[[Iterable[Any]], list[Any]]) -> list[str]:
         held = [each for _, each in inside(blocked)]
@@ -142,15 +130,18 @@ def _uses(run: Run, call: Any, begin: int) -> tuple[str, Uses]:
             return ["blocked", *["own blocked"] * is_own]
         return ["maybe blocked"] if inside(maybe) else ["work"]
 
-    return "host", _sums((begin, call.issue_ns), [*blocked, *maybe], use)
+    return "host", _sums(span, [*blocked, *maybe], use)
+
+
+def _meet(one: Interval, other: Interval) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _on_device(run: Run, kernel: Any, span: Interval) -> tuple[str, Uses]:
     others = [
         ((each.start_ns, each.start_ns + each.duration_ns), each)
-        for each in run.kernels
-        if (each.rank, each.device) == (kernel.rank, kernel.device)
-        and min(each.start_ns, each.duration_ns) >= 0
+        for each in run.kernels_of[kernel.rank]
+        if each.device == kernel.device
     ]
     launch = kernel.launch_ns
     at_launch = [((launch, launch + 1), None)] if launch >= 0 else []

@@ -91,6 +91,43 @@ class Run:
                 found[row] = made[key] = made.get(key, -1) + 1
         return list(found.values())
 
+    @cached_property
+    def earlier_ends(self) -> dict[tuple[int, int], int]:
+        """Last end of the earlier calls of a call's rank, by rank and id; -1 without one."""
+        found: dict[tuple[int, int], int] = {}
+        so_far = dict.fromkeys((call.rank for call in self.comm), -1)
+        for call in sorted(self.comm, key=lambda call: call.id):
+            found[call.rank, call.id] = so_far[call.rank]
+            if call.issue_ns >= 0:
+                so_far[call.rank] = max(so_far[call.rank], self.end(call))
+        return found
+
+    @cached_property
+    def blocked(self) -> dict[int, list[tuple[Interval, Any]]]:
+        """Intervals in which each rank was blocked, and the calls that blocked it."""
+        found: dict[int, list[tuple[Interval, Any]]] = {call.rank: [] for call in self.comm}
+        for call in self.comm:
+            found[call.rank] += [(span, call) for span in self.blocks(call)]
+        return found
+
+    @cached_property
+    def maybe_blocked(self) -> dict[int, list[tuple[Interval, Any]]]:
+        """Intervals in which each rank may have been blocked, and their calls."""
+        found: dict[int, list[tuple[Interval, Any]]] = {call.rank: [] for call in self.comm}
+        for call in self.comm:
+            if call.issue_ns >= 0 and call.blocked_ns < 0:
+                found[call.rank].append(((call.issue_ns, self.end(call)), call))
+        return found
+
+    @cached_property
+    def kernels_of(self) -> dict[int, list[Any]]:
+        """The kernels of each rank whose time is known."""
+        found: dict[int, list[Any]] = {call.rank: [] for call in self.comm}
+        for kernel in self.kernels:
+            if min(kernel.start_ns, kernel.duration_ns) >= 0:
+                found.setdefault(kernel.rank, []).append(kernel)
+        return found
+
     def axis(self, group: str) -> str:
         return self.groups[group].mesh_axis if group in self.groups else ""
 

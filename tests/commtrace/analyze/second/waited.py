@@ -198,12 +198,8 @@ def delayed_calls(run: Run) -> list[tuple[Any, list[tuple[Any, int]]]]:
 
 def work_before(run: Run, call: Any) -> float:
     """Time between the end of all earlier calls of the rank and this call; nan for the first."""
-    ends = [
-        run.end(each)
-        for each in run.comm
-        if each.rank == call.rank and each.id < call.id and each.issue_ns >= 0
-    ]
-    return float(max(call.issue_ns - max(ends), 0)) if ends else float("nan")
+    end = run.earlier_ends[call.rank, call.id]
+    return float(max(call.issue_ns - end, 0)) if end >= 0 else float("nan")
 
 
 def stragglers(run: Run) -> list[dict[str, Any]]:
