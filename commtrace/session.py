@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from commtrace.decorator import Decorator
-from commtrace.errors import RecordingError, TraceError, UsageError
+from commtrace.errors import OutputError, RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.process_options import ProcessOptions
 from commtrace.recorder import CURRENT, RECORDER, Buffer, Listening, is_heard, listen
@@ -241,6 +241,13 @@ class Recording(Views, Decorator):
                 wants_spans=self._detail == "op",
                 wants_stacks=self._stacks,
             )
+        except OutputError as error:
+            raise RecordingError(
+                f"cannot start recording: {error.summary}",
+                found=error.found,
+                why=error.why,
+                attempt=error.attempt,
+            ) from error
         except OSError as error:
             raise RecordingError(
                 "cannot start recording",

@@ -1,0 +1,141 @@
+"""Processes that the variable COMMTRACE records, and those of which it records nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from commtrace.tracefile import read_trace
+from tests.launchers.programs import recorded, run
+
+RANKS = """
+import os, sys
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def rank(number, folder):
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=number, world_size=2
+    )
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    folder = sys.argv[2]
+    ranks = mp.start_processes(rank, (folder,), nprocs=2, start_method=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("how", ["variable", "command"])
+def test_ranks_that_a_program_starts_are_recorded(tmp_path: Path, method: str, how: str) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    own = [sys.executable] if how == "variable" else recorded()
+    variables = {"COMMTRACE": "RUN.comm"} if how == "variable" else {}
+    ended = run([*own, "train.py", method, tmp_path], tmp_path, variables)
+    assert (ended.code, ended.text) == (0, "")
+    trace = read_trace(tmp_path / "RUN.comm")
+    assert (trace.run["missing_ranks"], trace.run["torn_ranks"]) == ([], [])
+    assert sorted(trace.tables["comm"]["rank"]) == [0, 1]
+    assert set(trace.tables["comm"]["kind"]) == {"all_reduce"}
+
+
+def test_a_process_without_a_group_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tool.py").write_text("import torch.distributed\nprint('done')\n")
+    ended = run([sys.executable, "tool.py"], tmp_path, {"COMMTRACE": "RUN.comm"})
+    assert (ended.code, ended.text) == (0, "done\n")
+    assert not (tmp_path / "RUN.comm").exists()
+
+
+HELPER = """
+import os, sys
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def save(number, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/saving", rank=0, world_size=1)
+    dist.all_reduce(torch.ones(100))
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    dist.init_process_group("gloo", init_method=f"file://{folder}/own", rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    mp.start_processes(save, (folder,), nprocs=1, start_method="spawn")
+    dist.destroy_process_group()
+"""
+
+
+def test_a_group_that_serves_a_rank_is_no_rank(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HELPER)
+    ended = run([sys.executable, "train.py", tmp_path], tmp_path, {"COMMTRACE": "RUN.comm"})
+    assert (ended.code, ended.text) == (0, "")
+    trace = read_trace(tmp_path / "RUN.comm")
+    assert list(trace.tables["comm"]["input_shapes"]) == ["[3]"]
+    assert "left_out_spools" not in trace.run
+
+
+ALONE = """
+import sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/own", rank=0, world_size=1)
+dist.all_reduce(torch.ones(3))
+dist.destroy_process_group()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "complaint"),
+    [
+        ({"COMMTRACE": "run.json"}, "a folder whose name ends in .comm"),
+        (
+            {"COMMTRACE": "RUN.comm", "COMMTRACE_DETAIL": "much"},
+            "a detail is one of op, collective",
+        ),
+        ({"COMMTRACE": "RUN.comm", "COMMTRACE_MAX_CALLS": "-4"}, "COMMTRACE_MAX_CALLS=-4"),
+        ({"COMMTRACE": "RUN.comm", "COMMTRACE_STACKS": "no"}, "COMMTRACE_STACKS=no"),
+        ({"COMMTRACE": "train.py/RUN.comm"}, "found: an existing file"),
+    ],
+)
+def test_a_program_that_can_not_be_recorded_runs_all_the_same(
+    tmp_path: Path, variables: dict[str, str], complaint: str
+) -> None:
+    (tmp_path / "train.py").write_text(ALONE)
+    ended = run([sys.executable, "train.py", tmp_path], tmp_path, variables)
+    assert ended.code == 0
+    assert "commtrace: this process is not recorded" in ended.text
+    assert complaint in ended.text
+    assert "Traceback" not in ended.text
+    assert ended.text.endswith("trained\n")
+
+
+def test_a_folder_that_vanishes_is_reported_and_harms_nobody(tmp_path: Path) -> None:
+    vanish = "import shutil; shutil.rmtree('RUN.comm')\n"
+    (tmp_path / "train.py").write_text(ALONE.replace("dist.destroy", vanish + "dist.destroy"))
+    ended = run([*recorded(), "train.py", tmp_path], tmp_path)
+    assert ended.code == 0
+    assert "trained" in ended.text
+    assert "failures while recording; the trace is incomplete" in ended.text
+
+
+def test_the_traceback_and_the_exit_code_are_the_programs(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("def f():\n    raise ValueError('no data')\nf()\n")
+    ended = run([*recorded(), "fails.py"], tmp_path)
+    assert ended.code == 1
+    assert "ValueError: no data" in ended.text
+    assert "fails.py" in ended.text
+    assert "commtrace" not in ended.text
+    (tmp_path / "exits.py").write_text("raise SystemExit(7)")
+    assert run([*recorded(), "exits.py"], tmp_path).code == 7
+
+
+def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "train.py").write_text(
+        "import sys\nfrom package import __name__ as parent\n"
+        "print(__name__, parent, sys.argv[1:], sys.path[0])\n"
+    )
+    ended = run([*recorded(), "-m", "package.train", "--steps", "3"], tmp_path)
+    assert ended.text == f"__main__ package ['--steps', '3'] {tmp_path}\n"
