@@ -82,7 +82,7 @@ def main() -> None:
     notes = notes_of(folder)
     options = options_of(os.environ)
     for name in options.variables():
-        del os.environ[name]
+        os.environ.pop(name, None)
     rank = int(os.environ["RANK"])
     launch = Launch(folder, options, int(os.environ["WORLD_SIZE"]), (os.getpid(),))
     if os.environ.pop(WATCHED_VARIABLE, ""):

@@ -87,7 +87,7 @@ def fails(error: BaseException) -> Any:
 
 def test_a_traceback_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commtrace.tracefile.read_trace", fails(ZeroDivisionError("planted")))
-    monkeypatch.setattr("commtrace.tracefile.read_spools", fails(ZeroDivisionError("planted")))
+    monkeypatch.setattr("commtrace.tracefile.read_parts", fails(ZeroDivisionError("planted")))
     assert any(
         each.startswith("traceback: ZeroDivision") for each in defects(first("spools"), tmp_path)
     )
@@ -102,7 +102,7 @@ def test_an_output_that_is_destroyed_is_found(
         Path("out").write_text("half")
         raise TraceError("asked", found="found", why="why", attempt="try")
 
-    monkeypatch.setattr("commtrace.tracefile.read_spools", destroying)
+    monkeypatch.setattr("commtrace.tracefile.read_parts", destroying)
     assert "the output that was there is destroyed" in defects(first("spools"), tmp_path)
 
 
@@ -111,14 +111,14 @@ def test_an_error_without_all_its_parts_is_found(
 ) -> None:
     from commtrace.errors import TraceError
 
-    monkeypatch.setattr("commtrace.tracefile.read_spools", fails(TraceError("asked", found="x")))
+    monkeypatch.setattr("commtrace.tracefile.read_parts", fails(TraceError("asked", found="x")))
     assert any("without   why: ,   try: " in each for each in defects(first("spools"), tmp_path))
 
 
 def test_a_hang_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examining, "TIME_LIMIT_S", 1)
     monkeypatch.setattr(examining, "WAITS", 2)
-    monkeypatch.setattr("commtrace.tracefile.read_spools", lambda folder: time.sleep(20))
+    monkeypatch.setattr("commtrace.tracefile.read_parts", lambda folder: time.sleep(20))
     assert any(each.startswith("hang") for each in defects(first("spools"), tmp_path))
 
 
@@ -130,7 +130,7 @@ def test_memory_out_of_proportion_is_found(tmp_path: Path, monkeypatch: pytest.M
         raise TraceError("asked", found="found", why="why", attempt="try")
 
     monkeypatch.setattr(examining, "MOST_GROWTH_BYTES", 20 << 20)
-    monkeypatch.setattr("commtrace.tracefile.read_spools", wasteful)
+    monkeypatch.setattr("commtrace.tracefile.read_parts", wasteful)
     assert any(each.startswith("memory: ") for each in defects(first("spools"), tmp_path))
 
 

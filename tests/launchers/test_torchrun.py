@@ -17,7 +17,7 @@ import pytest
 from commtrace.tracefile import read_parts, read_trace
 from tests.commtrace.launched import descendants, free_ports
 from tests.launchers.programs import (
-    NUM_STEPS,
+    NUM_CALLS,
     TRAIN,
     Ended,
     finish,
@@ -194,9 +194,7 @@ def test_what_was_recorded_until_a_kill_is_readable(folder: Path, victim: str) -
     finish(process)
     trace = read_trace(folder / "RUN.comm")
     assert trace.run["missing_ranks"] == []
-    # A step is found when the next one begins.
-    assert set(trace.tables["steps"]["step"]) == {0, 1}
-    assert list(trace.tables["comm"]["phase"]).count("backward") == 2 * NUM_STEPS
+    assert trace.num_rows("comm") == 2 * NUM_CALLS
     assert list(trace.run["torn_ranks"]) == [0, 1]
 
 
