@@ -59,6 +59,7 @@ LOOKING: dict[str, tuple[Sequence[tuple[str, ...]], ...]] = {
         [("TRACE", "sound.json"), ("sound.json", "TRACE"), ("sound.json", "TRACE", "sound.json")],
         [*FORMATS, _TO_PAGE],
     ),
+    "merge TRACE": ([(), ("sound.json",), ("sound.json",)], [_TO_FILE]),
     "dump TRACE": ([(name,) for name in ROWS], FORMATS),
     "info TRACE": ([(), ("--json",), ()],),
     "export TRACE": (
