@@ -37,7 +37,7 @@ def dump(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Print rows of a trace's tables: comm, ops, groups, ranks, steps or sources.
+    """Print rows of a trace's tables: comm, ops, kernels, groups, ranks, steps or sources.
 
     docs/trace-format.md documents the columns. An unknown value is -1 or empty. `--json` and
     `--csv` print all rows and columns, or those selected.

@@ -394,6 +394,15 @@ RunOutput = Annotated[
         help="The run file to write, or a folder RUN.comm that keeps the part of each rank.",
     ),
 ]
+MergeOutput = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="The run file to write, or a folder RUN.comm into which the parts are copied.",
+    ),
+]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
 To = Annotated[ExportFormat, typer.Option("--to", help="The format to write.", show_default=False)]
 ExportOutput = Annotated[

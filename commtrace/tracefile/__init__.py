@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from commtrace.errors import NotATraceError
-from commtrace.tracefile.collected import merge_spools, read_parts
+from commtrace.tracefile.collected import copy_parts, merge_spools, read_parts
 from commtrace.tracefile.info import Host, RunInfo, run_info
 from commtrace.tracefile.merge import join
 from commtrace.tracefile.reading import reading
@@ -46,6 +46,7 @@ __all__ = [
     "SpoolWriter",
     "StringColumn",
     "Trace",
+    "copy_parts",
     "join",
     "merge_spools",
     "parse_spool",

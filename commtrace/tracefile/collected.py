@@ -9,15 +9,19 @@ several of them counts once, if they hold the same recording. Of several runs th
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 
+from commtrace.atomic_write import output_error
 from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
+from commtrace.permissions import opener
 from commtrace.tracefile.merge import end_ns, join, rank_of, start_ns
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import OPENING, read_run_file, write_trace
-from commtrace.tracefile.run_folder import MANIFEST, require_run_folder
+from commtrace.tracefile.run_folder import MANIFEST, make_run_folder, require_run_folder
 from commtrace.tracefile.split import LEFT_OUT, spools_of
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
 from commtrace.tracefile.trace import Trace
@@ -40,6 +44,29 @@ def merge_spools(source: Path | str, out_path: Path | str) -> Path:
         TraceError: a part cannot be read, or two of them contradict each other.
     """
     return write_trace(read_parts([Path(source)]), out_path)
+
+
+def copy_parts(sources: Sequence[Path], folder: Path) -> None:
+    """Copy the parts of a run into the folder `folder` of a run; none replaces another.
+
+    Raises:
+        EmptyTraceError: there are no parts.
+        OutputError: the folder cannot be created, or a part cannot be copied.
+    """
+    summary = f"cannot read the trace {', '.join(map(str, sources))}"
+    files = [path for source in sources for path in _files_of(source, summary, "")]
+    make_run_folder(folder)
+    for path in dict.fromkeys(map(Path.absolute, files)):
+        names = (f"{path.stem}.{number}{path.suffix}" for number in count(1))
+        for name in chain([path.name], names):
+            try:
+                with open(path, "rb") as part, open(folder / name, "xb", opener=opener) as copy:
+                    shutil.copyfileobj(part, copy)
+                break
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise output_error(folder / name, error) from error
 
 
 def read_parts(sources: Sequence[Path]) -> Trace:

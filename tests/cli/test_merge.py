@@ -87,3 +87,23 @@ def test_what_a_part_of_the_nodes_lacks_is_named(commtrace: Commtrace, tmp_path:
     for rank in (2, 3):
         (folder / spool_name(rank)).unlink()
     assert "note: no part of ranks 2, 3" in commtrace("merge", tmp_path / "node0").err
+
+
+def test_parts_are_copied_into_a_folder(commtrace: Commtrace, tmp_path: Path) -> None:
+    nodes = [
+        write_synthetic_spools(tmp_path / f"node{number}" / "run.json.spools", world_size=2)
+        for number in range(2)
+    ]
+    (nodes[0] / spool_name(1)).unlink()
+    (nodes[1] / spool_name(0)).unlink()
+    (nodes[1] / spool_name(1)).rename(nodes[1] / spool_name(0))  # its name does not matter
+    ended = commtrace("merge", *nodes, "-o", "RUN.comm")
+    assert (ended.code, "note" in ended.err) == (0, False)
+    names = {path.name for path in (tmp_path / "RUN.comm").iterdir()}
+    assert names == {"manifest.json", "rank-00000.spool", "rank-00000.1.spool"}
+    assert list(read_trace(tmp_path / "RUN.comm").tables["ranks"]["rank"]) == [0, 1]
+    assert commtrace("merge", *nodes, "-o", "RUN.comm").code == 2
+    assert commtrace("merge", *nodes, "-o", "RUN.comm", "--force").code == 0
+    assert {path.name for path in (tmp_path / "RUN.comm").iterdir()} == names
+    refused = commtrace("merge", "RUN.comm", "-o", "RUN.comm", "--force")
+    assert (refused.code, "a file that this command reads" in refused.err) == (2, True)
