@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.errors import NewerTraceError, NotATraceError
 from commtrace.tracefile import SpoolWriter, read_trace, spool_name
-from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder
+from commtrace.tracefile.stores import Memory, RunFile, RunFolder, SpoolFolder, store_for
 from tests.commtrace.synthetic import START_NS, synthetic_facts
 
 
@@ -161,3 +164,46 @@ def test_another_host_s_spool_of_an_earlier_run_is_kept_beside_the_run(tmp_path:
     store.close(0, 2)
     assert read_trace(path).run["left_out_spools"] == [spool_name(1)]
     assert [each.name for each in folder.iterdir()] == [spool_name(1)]
+
+
+def test_a_run_folder_keeps_every_recording_of_a_rank(tmp_path: Path) -> None:
+    stores = [RunFolder(tmp_path / "RUN.comm") for _ in range(3)]
+    write(stores[0], 1)
+    stores[0].close(1, 2)
+    write(stores[1], 1, pid=_ended_pid())
+    write(stores[2], 1)
+    names = {path.name for path in (tmp_path / "RUN.comm").glob("*.spool")}
+    assert names == {"rank-00001.spool", "rank-00001.1.spool", "rank-00001.2.spool"}
+    # The first one's process, this one, is alive.
+    assert [store.num_earlier for store in stores] == [0, 0, 1]
+
+
+def test_the_manifest_says_what_the_folder_is(tmp_path: Path) -> None:
+    folder = tmp_path / "RUN.comm"
+    write(RunFolder(folder), 0)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest.keys() == {"format", "version", "created"}
+    assert read_trace(folder).num_rows("ranks") == 1
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
+    with pytest.raises(NewerTraceError, match="version 2 of the folder's format"):
+        read_trace(folder)
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "version": "x"}))
+    with pytest.raises(NotATraceError, match="a version is an integer from 1"):
+        read_trace(folder)
+    # Of another tool, or damaged: the parts state all that is needed.
+    for text in ("[]", "{", '{"format": "other", "version": 9}'):
+        (folder / "manifest.json").write_text(text)
+        assert read_trace(folder).num_rows("ranks") == 1
+
+
+def test_a_spool_that_was_removed_while_it_was_written_is_reported(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path / "RUN.comm")
+    write(store, 0)
+    shutil.rmtree(tmp_path / "RUN.comm")
+    with pytest.raises(FileNotFoundError):
+        store.close(0, 1)
+
+
+@pytest.mark.parametrize(("name", "store"), [("RUN.comm", RunFolder), ("run.json", RunFile)])
+def test_the_suffix_of_a_path_selects_its_store(name: str, store: type) -> None:
+    assert type(store_for(Path(name), 1.0)) is store
