@@ -1,6 +1,6 @@
 """Options of the recording of a whole process, and their passing through the environment.
 
-    COMMTRACE_DETAIL=collective COMMTRACE_MAX_CALLS=1000000 COMMTRACE=RUN.comm python train.py
+    COMMTRACE_DETAIL=collective COMMTRACE_EVERY=100 COMMTRACE=RUN.comm python train.py
 
 `commtrace run` and `commtrace record` set the same variables for the processes that they start.
 """
@@ -19,6 +19,7 @@ AUTO_VARIABLE = "COMMTRACE"
 DETAIL_VARIABLE = "COMMTRACE_DETAIL"
 STACKS_VARIABLE = "COMMTRACE_STACKS"
 MAX_CALLS_VARIABLE = "COMMTRACE_MAX_CALLS"
+EVERY_VARIABLE = "COMMTRACE_EVERY"
 _FLAGS = {"": False, "0": False, "1": True}
 
 
@@ -29,13 +30,15 @@ class ProcessOptions:
     detail: str = DETAILS[0]
     stacks: bool = False
     max_calls: int | None = None
+    every: int | None = None
 
     def variables(self) -> dict[str, str]:
         """Return the variables that pass the options to another process."""
         return {
             DETAIL_VARIABLE: self.detail,
             STACKS_VARIABLE: str(int(self.stacks)),
-            MAX_CALLS_VARIABLE: "" if self.max_calls is None else str(self.max_calls),
+            MAX_CALLS_VARIABLE: _text(self.max_calls),
+            EVERY_VARIABLE: _text(self.every),
         }
 
 
@@ -51,10 +54,23 @@ def options_of(environment: Mapping[str, str]) -> ProcessOptions:
     stacks = environment.get(STACKS_VARIABLE, "")
     if stacks not in _FLAGS:
         raise _refused(STACKS_VARIABLE, stacks, "it is 0 or 1")
-    max_calls = environment.get(MAX_CALLS_VARIABLE, "")
-    if max_calls and not (max_calls.isascii() and max_calls.isdigit() and int(max_calls)):
-        raise _refused(MAX_CALLS_VARIABLE, max_calls, "it is a number of calls, from 1")
-    return ProcessOptions(detail, _FLAGS[stacks], int(max_calls) if max_calls else None)
+    return ProcessOptions(
+        detail,
+        _FLAGS[stacks],
+        _number(environment, MAX_CALLS_VARIABLE, "it is a number of calls, from 1"),
+        _number(environment, EVERY_VARIABLE, "it is a number of steps, from 1"),
+    )
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _number(environment: Mapping[str, str], variable: str, meaning: str) -> int | None:
+    text = environment.get(variable, "")
+    if text and not (text.isascii() and text.isdigit() and len(text) < 19 and int(text)):
+        raise _refused(variable, text, meaning)
+    return int(text) if text else None
 
 
 def _refused(variable: str, value: Any, why: str) -> UsageError:

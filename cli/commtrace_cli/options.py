@@ -293,6 +293,16 @@ MaxCalls = Annotated[
         show_default=False,
     ),
 ]
+Every = Annotated[
+    int | None,
+    typer.Option(
+        "--every",
+        metavar="N",
+        min=1,
+        help="Record every Nth step only, and what precedes the first one.",
+        show_default=False,
+    ),
+]
 Timeout = Annotated[
     float | None,
     typer.Option(

@@ -31,12 +31,14 @@ from commtrace.tracefile.spool import (
     sites_of,
     spool_name,
 )
-from commtrace.tracefile.steps import RECORDING, STEPS_FROM
+from commtrace.tracefile.steps import EVERY, PARTIAL_STEPS, RECORDING, STEPS_FROM
 from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
 
 __all__ = [
+    "EVERY",
     "FOUND_STEPS",
     "OUTSTANDING",
+    "PARTIAL_STEPS",
     "RECORDING",
     "SPOOL_SUFFIX",
     "STEPS_FROM",

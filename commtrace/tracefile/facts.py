@@ -52,6 +52,14 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
+def _is_step_count(value: Any) -> bool:
+    return is_int(value) and value >= 1
+
+
+def _are_steps(value: Any) -> bool:
+    return isinstance(value, list) and all(is_int(each) and each >= 0 for each in value)
+
+
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -65,6 +73,8 @@ _MEANINGS: dict[Check, str] = {
     _is_instant: "a time in nanoseconds",
     _are_ranks: f"a list of distinct ranks below {MAX_RANKS:,}",
     _are_texts: "a list of strings",
+    _is_step_count: "an integer of 1 or more",
+    _are_steps: "a list of steps",
     _is_object: "an object",
 }
 
@@ -87,6 +97,7 @@ CLOSING_FACTS: dict[str, Check] = {
     "num_ops_dropped": _is_count,
     "sees_completion": _is_flag,
     "clock_error_ns": _is_count,
+    "partial_steps": _are_steps,
 }
 """Facts that a spool may have."""
 
@@ -112,6 +123,7 @@ RUN_FACTS: dict[str, Check] = {
     "launcher": _is_text,
     "run_id": _is_text,
     "attempt": _is_count,
+    "every": _is_step_count,
 }
 """Facts that a run may have."""
 

@@ -21,6 +21,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.call_sites import CallSites
 from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.sampling import SampledSteps
 from commtrace.recorder.events.sink import LOCAL, SELF_CHECK, OperatorSpan
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
@@ -67,7 +68,7 @@ class Buffer:
         self._num_steps = 0
         self._num_before_step = 0
         self._num_marks = 0
-        self._found = FoundSteps(now(), epoch)
+        self._found: FoundSteps | SampledSteps = FoundSteps(now(), epoch)
         self.num_dropped = 0
         self.num_ops_dropped = 0
         self.wants_spans = wants_spans
@@ -179,21 +180,28 @@ class Buffer:
     def end_step(self, rank: int) -> None:
         """End the step in progress at the program's request and begin the next one."""
         self._num_marks += 1
-        self._end_step(rank)
-
-    def _end_step(self, rank: int) -> None:
         self.begin_steps()
         end = now()
+        self._end_step(rank, end)
+        self._set_step(self._num_steps, end)
+
+    def _end_step(self, rank: int, end: int) -> None:
+        self._keep_step(rank, end)
+        self._num_steps += 1
+
+    def _keep_step(self, rank: int, end: int) -> None:
         epoch = self._epoch
         self._steps.append(StepRow(rank, self.step, self._step_begin + epoch, end + epoch))
-        self._num_steps += 1
-        self._set_step(self._num_steps, end)
 
     def end_steps(self, rank: int) -> None:
         """End the step in progress; discard a last step in which nothing happened."""
-        if self.step != NO_STEP and (self._num_kept > self._num_before_step or not self._num_steps):
-            self._end_step(rank)
+        if self.step != NO_STEP and (self._has_calls() or not self._num_steps):
+            self._end_step(rank, now())
         self._set_step(NO_STEP, now())
+
+    def _has_calls(self) -> bool:
+        """Return whether there were calls in the step in progress."""
+        return self._num_kept > self._num_before_step
 
     @property
     def is_one_step(self) -> bool:
