@@ -13,6 +13,7 @@ from typing import Any
 
 from commtrace.errors import UsageError
 from commtrace.settings import DETAILS, settings_of
+from commtrace.units import bytes_of_text
 
 AUTO_VARIABLE = "COMMTRACE"
 """Variable with the folder RUN.comm into which processes record themselves."""
@@ -20,6 +21,9 @@ DETAIL_VARIABLE = "COMMTRACE_DETAIL"
 STACKS_VARIABLE = "COMMTRACE_STACKS"
 MAX_CALLS_VARIABLE = "COMMTRACE_MAX_CALLS"
 EVERY_VARIABLE = "COMMTRACE_EVERY"
+RING_VARIABLE = "COMMTRACE_RING"
+LEAST_RING_BYTES = 64_000
+A_RING = "it is a size from 64 kB, such as 64MB or 1GiB"
 _FLAGS = {"": False, "0": False, "1": True}
 
 
@@ -31,6 +35,7 @@ class ProcessOptions:
     stacks: bool = False
     max_calls: int | None = None
     every: int | None = None
+    ring: int | None = None
 
     def variables(self) -> dict[str, str]:
         """Return the variables that pass the options to another process."""
@@ -39,6 +44,7 @@ class ProcessOptions:
             STACKS_VARIABLE: str(int(self.stacks)),
             MAX_CALLS_VARIABLE: _text(self.max_calls),
             EVERY_VARIABLE: _text(self.every),
+            RING_VARIABLE: _text(self.ring),
         }
 
 
@@ -59,7 +65,35 @@ def options_of(environment: Mapping[str, str]) -> ProcessOptions:
         _FLAGS[stacks],
         _number(environment, MAX_CALLS_VARIABLE, "it is a number of calls, from 1"),
         _number(environment, EVERY_VARIABLE, "it is a number of steps, from 1"),
+        _ring(environment),
     )
+
+
+def _ring(environment: Mapping[str, str]) -> int | None:
+    text = environment.get(RING_VARIABLE, "")
+    try:
+        return ring_bytes(text or None)
+    except UsageError as error:
+        raise _refused(RING_VARIABLE, text, error.why) from error
+
+
+def ring_bytes(size: int | str | None) -> int | None:
+    """Return the size of a ring in bytes.
+
+    Raises:
+        UsageError: it is no size, or smaller than `LEAST_RING_BYTES`.
+    """
+    if size is None:
+        return None
+    found = bytes_of_text(size) if isinstance(size, str) else size
+    if type(found) is not int or found < LEAST_RING_BYTES:
+        raise UsageError(
+            "cannot record into a ring of that size",
+            found=repr(size)[:200],
+            why=A_RING,
+            attempt="ring=64MB, or none to keep everything",
+        )
+    return found
 
 
 def _text(number: int | None) -> str:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from commtrace.decorator import Decorator
 from commtrace.errors import OutputError, RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
-from commtrace.process_options import ProcessOptions
+from commtrace.process_options import ProcessOptions, ring_bytes
 from commtrace.recorder import (
     CURRENT,
     RECORDER,
@@ -45,13 +45,22 @@ from commtrace.recorder import (
 )
 from commtrace.recorder.attribution.stack_frames import count_as_libraries
 from commtrace.recorder.clock import epoch_ns, now
+from commtrace.recorder.events.buffer import Writer
 from commtrace.recorder.events.facts import Facts, process_rank
 from commtrace.recorder.events.sink import NO_RANK
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception.pending import await_callbacks
 from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 from commtrace.settings import DETAILS, settings_of
-from commtrace.tracefile import Trace, join, parse_spool, write_trace
+from commtrace.tracefile import (
+    SegmentedWriter,
+    SpoolWriter,
+    Trace,
+    join,
+    joined_segments,
+    parse_spool,
+    write_trace,
+)
 from commtrace.tracefile.stores import Memory, Store, store_for
 from commtrace.units import counted
 from commtrace.views.cells import with_cells
@@ -76,6 +85,7 @@ def record(
     stacks: bool = False,
     max_calls: int | None = None,
     every: int | None = None,
+    ring: int | str | None = None,
     merge_timeout_s: float = 30.0,
     libraries: Sequence[str] = (),
 ) -> Recording:
@@ -91,14 +101,16 @@ def record(
             are only counted. By default there is no bound for a file, and two million in memory.
         every: record steps 0, `every`, twice `every` and so on only, and what precedes the first
             step. If the program marks no steps, the second step is recorded too.
+        ring: keep only the last so many bytes of each rank's spool, such as "64MB"; what came
+            before counts as dropped.
         merge_timeout_s: time that rank 0 waits at the end for ranks still recording; a rank without
             a spool is named in the file.
         libraries: packages whose lines do not count as the user's own, besides installed ones and
             those named in pyproject.toml.
 
     Raises:
-        UsageError: the detail is unknown, `every` is no number of steps, the path names no file, or
-            a setting is invalid.
+        UsageError: the detail is unknown, `every` is no number of steps, `ring` is no size, the
+            path names no file, or a setting is invalid.
     """
     settings = settings_of()
     detail = detail or settings.detail or DETAILS[0]
@@ -114,13 +126,14 @@ def record(
             why="it is a number of steps, from 1",
             attempt="every=100, or None to record all steps",
         )
+    kept = ring_bytes(ring)
     if path is not None and not Path(path).name:
         raise UsageError(f"cannot record to {str(path)!r}", why="the path has no file name")
     count_as_libraries((*settings.libraries, *libraries), settings.own_packages)
     if path is None or _launched is not None:
-        bounded = ProcessOptions(detail, stacks, max_calls or _MAX_CALLS_IN_MEMORY, every)
-        return Recording(Memory(), bounded)
-    options = ProcessOptions(detail, stacks, max_calls, every)
+        bound = max_calls or (None if kept else _MAX_CALLS_IN_MEMORY)
+        return Recording(Memory(), ProcessOptions(detail, stacks, bound, every, kept))
+    options = ProcessOptions(detail, stacks, max_calls, every, kept)
     return Recording(store_for(Path(path), merge_timeout_s), options)
 
 
@@ -253,7 +266,8 @@ class Recording(Views, Decorator):
         self._facts = Facts(self._options.detail, epoch, self._options.every)
         try:
             stream = self._store.open(self._facts.rank)
-            self._buffer = self._buffer_on(stream)
+            writer = self._writer_on(stream)
+            self._buffer = self._buffer_on(writer)
         except OutputError as error:
             raise RecordingError(
                 f"cannot start recording: {error.summary}",
@@ -268,14 +282,25 @@ class Recording(Views, Decorator):
                 attempt="record to a writable folder",
             ) from error
         self._stream = stream
-        weakref.finalize(self, stream.close)  # until then it is read back from
+        weakref.finalize(self, writer.close)  # until then it is read back from
 
-    def _buffer_on(self, stream: BinaryIO) -> Buffer:
+    def _writer_on(self, stream: BinaryIO) -> SpoolWriter | SegmentedWriter:
+        ring, epoch = self._options.ring, self._epoch
+        if ring is None:
+            return SpoolWriter(stream, self._facts.first)
+        return SegmentedWriter(
+            stream,
+            self._facts.first,
+            segment_bytes=ring // 2,
+            open_segment=self._store.open_segment,
+            clock=lambda: now() + epoch,
+        )
+
+    def _buffer_on(self, writer: Writer) -> Buffer:
         every, has_ops = self._options.every, self._options.detail == "op"
         make = Buffer if every in (None, 1) else partial(SampledBuffer, every=every)
         return make(
-            stream,
-            self._facts.first,
+            writer,
             epoch=self._epoch,
             numbering=RECORDER.numbering(with_ops=has_ops),
             rank=process_rank(),
@@ -375,7 +400,7 @@ class Recording(Views, Decorator):
             )
         if self._depth:
             self._flush()
-        return join([parse_spool(self._buffer.contents())])
+        return join(joined_segments(map(parse_spool, self._buffer.contents())))
 
     def frames(self) -> Frames:
         """Return the tables of this rank so far."""

@@ -303,6 +303,15 @@ Every = Annotated[
         show_default=False,
     ),
 ]
+Ring = Annotated[
+    str | None,
+    typer.Option(
+        "--ring",
+        metavar="SIZE",
+        help="Keep only the last so much of each rank's recording, such as 64MB or 1GiB.",
+        show_default=False,
+    ),
+]
 Timeout = Annotated[
     float | None,
     typer.Option(

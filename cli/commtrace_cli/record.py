@@ -38,6 +38,7 @@ def record(
     stacks: options.Stacks = False,
     max_calls: options.MaxCalls = None,
     every: options.Every = None,
+    ring: options.Ring = None,
     library: options.Libraries = None,
 ) -> None:
     """Record this process as the rank that its launcher says it is; start no others.
@@ -54,7 +55,7 @@ def record(
     check_program(script, is_module=module)
     launched = launched_rank(os.environ)
     os.environ |= variables_in_place(
-        output, chosen_options(detail, stacks, max_calls, every, library)
+        output, chosen_options(detail, stacks, max_calls, every, ring, library)
     )
     if launched and launched.rank == 0:
         say(f"recording {launched.num_ranks} ranks, started by {launched.launcher}, in {output}")

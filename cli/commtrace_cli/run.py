@@ -46,6 +46,7 @@ def run(
     stacks: options.Stacks = False,
     max_calls: options.MaxCalls = None,
     every: options.Every = None,
+    ring: options.Ring = None,
     timeout: options.Timeout = None,
     force: options.Force = False,
     library: options.Libraries = None,
@@ -78,7 +79,7 @@ def run(
         "--max-restarts": max_restarts,
     }
     program = Program(script, tuple(arguments or ()), module, nproc)
-    chosen = chosen_options(detail, stacks, max_calls, every, library)
+    chosen = chosen_options(detail, stacks, max_calls, every, ring, library)
     launched = {name: str(value) for name, value in of_nodes.items() if value is not None}
     if launched:
         run_on_nodes(program, output, chosen, launched, timeout)

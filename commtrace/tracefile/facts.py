@@ -56,6 +56,14 @@ def _is_step_count(value: Any) -> bool:
     return is_int(value) and value >= 1
 
 
+def _is_segment(value: Any) -> bool:
+    return is_int(value) and value >= 0
+
+
+def _are_totals(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_segment, value))
+
+
 def _are_steps(value: Any) -> bool:
     return isinstance(value, list) and all(is_int(each) and each >= 0 for each in value)
 
@@ -74,6 +82,8 @@ _MEANINGS: dict[Check, str] = {
     _are_ranks: f"a list of distinct ranks below {MAX_RANKS:,}",
     _are_texts: "a list of strings",
     _is_step_count: "an integer of 1 or more",
+    _is_segment: "an integer of 0 or more",
+    _are_totals: "a number of calls and one of operators",
     _are_steps: "a list of steps",
     _is_object: "an object",
 }
@@ -98,6 +108,10 @@ CLOSING_FACTS: dict[str, Check] = {
     "sees_completion": _is_flag,
     "clock_error_ns": _is_count,
     "partial_steps": _are_steps,
+    "segment": _is_segment,
+    "segment_ns": _is_instant,
+    "num_before": _are_totals,
+    "taken_for": _are_ranks,
 }
 """Facts that a spool may have."""
 

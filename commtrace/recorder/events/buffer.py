@@ -8,13 +8,12 @@ the trace of a hanging program shows the calls in which it hangs. Call and opera
 
 from __future__ import annotations
 
-import io
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import sleep
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from commtrace.event import StepRow
 from commtrace.recorder.clock import now
@@ -26,7 +25,7 @@ from commtrace.recorder.events.sink import LOCAL, SELF_CHECK, OperatorSpan
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
 from commtrace.schema import TABLES
-from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, SpoolWriter, sites_of
+from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, sites_of
 from commtrace.tracefile.spool import NUMBERS, SITES
 
 # Each batch repeats these rows, so their number is bounded.
@@ -43,8 +42,25 @@ _OUTSIDE_MODULES = (None, -1)
 _MAX_PAIRS = 1 << 16
 
 
+class Writer(Protocol):
+    """Interface to the file of a recording; see `SpoolWriter`."""
+
+    def write(
+        self,
+        tables: Mapping[str, Any],
+        facts: Mapping[str, Any] | None = None,
+        numbers: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Append one batch."""
+        ...
+
+    def contents(self) -> list[bytes]:
+        """Return everything written so far, by segment."""
+        ...
+
+
 class Buffer:
-    """Calls, operators and steps of one recording, on their way to `stream`.
+    """Calls, operators and steps of one recording, on their way to `writer`.
 
     With a `rank`, only that rank's calls are kept (for threads that play several ranks). At most
     `max_calls` calls and ten times as many operators are kept; further ones are only counted.
@@ -53,8 +69,7 @@ class Buffer:
 
     def __init__(
         self,
-        stream: BinaryIO,
-        facts: Mapping[str, Any],
+        writer: Writer,
         *,
         epoch: int,
         numbering: Numbering,
@@ -94,8 +109,7 @@ class Buffer:
         self._groups: dict[str, Any] = {}
         self._groups_in_use: dict[Any, None] = {}
         self._lock = threading.Lock()
-        self._stream = stream
-        self._writer = SpoolWriter(stream, facts)
+        self._writer = writer
 
     @property
     def num_calls(self) -> int:
@@ -344,13 +358,10 @@ class Buffer:
         spans[2::_SPAN_WIDTH] = map(self._epoch.__add__, starts)
         return spans
 
-    def contents(self) -> bytes:
-        """Return everything written so far."""
+    def contents(self) -> list[bytes]:
+        """Return everything written so far, by segment."""
         with self._lock:
-            self._stream.seek(0)
-            written = self._stream.read()
-            self._stream.seek(0, io.SEEK_END)
-        return written
+            return self._writer.contents()
 
 
 def _take(entries: deque[Any], most: int) -> list[Any]:

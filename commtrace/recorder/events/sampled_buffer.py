@@ -13,10 +13,10 @@ first step has begun, and nothing later.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from commtrace.recorder.clock import now
-from commtrace.recorder.events.buffer import NO_STEP, Buffer
+from commtrace.recorder.events.buffer import NO_STEP, Buffer, Writer
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.sampling import SampledSteps
@@ -71,8 +71,7 @@ class SampledBuffer(Buffer):
 
     def __init__(
         self,
-        stream: BinaryIO,
-        facts: Mapping[str, Any],
+        writer: Writer,
         *,
         every: int,
         epoch: int,
@@ -83,8 +82,7 @@ class SampledBuffer(Buffer):
         wants_stacks: bool = False,
     ) -> None:
         super().__init__(
-            stream,
-            facts,
+            writer,
             epoch=epoch,
             numbering=numbering,
             rank=rank,
