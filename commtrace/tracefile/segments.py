@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from commtrace.tracefile.spool import NUMBERS, TAKEN_FOR, SpoolWriter, contents_of, sites_of
+from commtrace.tracefile.spool import NUMBERS, TAKEN_FOR, Rows, SpoolWriter, contents_of, sites_of
 
 SEGMENT = "segment"
 """Name of the fact of a spool that states the number of the segment."""
@@ -26,7 +26,6 @@ BEFORE = "num_before"
 _MAX_SITES = 1 << 18
 """Number of call sites that are remembered; the recorder refers to the latest ones only."""
 
-Rows = Sequence[tuple[Any, ...]]
 OpenSegment = Callable[[int], BinaryIO]
 
 

@@ -115,7 +115,11 @@ class SampledBuffer(Buffer):
     def flush(self, facts: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
         """Write the entries collected so far; see `Buffer.flush`."""
         new, self._new_facts = self._new_facts, {}
-        super().flush({**(facts or {}), **new}, is_last=is_last)
+        try:
+            super().flush({**(facts or {}), **new}, is_last=is_last)
+        except OSError:
+            self._new_facts = {**new, **self._new_facts}
+            raise
 
     def _set_step(self, step: int, begin: int) -> None:
         super()._set_step(step, begin)

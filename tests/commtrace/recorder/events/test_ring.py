@@ -82,6 +82,17 @@ def test_a_short_recording_is_whole(tmp_path: Path) -> None:
     assert list(trace.tables["ranks"]["num_dropped"]) == [0]
 
 
+def test_the_last_part_of_every_nth_step_is_kept(tmp_path: Path) -> None:
+    with commtrace.record(tmp_path / "run.json", ring=RING, every=3) as recording:
+        num_calls = program(recording, 150)
+    trace = read_trace(tmp_path / "run.json")
+    ids = list(trace.tables["comm"]["id"])
+    assert ids == list(range(ids[0], num_calls, 3))
+    assert list(trace.tables["comm"]["step"]) == ids
+    assert list(trace.tables["ranks"]["num_dropped"]) == [ids[0] // 3]
+    assert ids[0] > 0
+
+
 @pytest.mark.parametrize("ring", ["much", "12kB", 1, -5, True, 1.5, ""])
 def test_a_ring_has_a_size(ring: Any) -> None:
     with pytest.raises(UsageError, match="cannot record into a ring of that size") as raised:
