@@ -255,6 +255,20 @@ def test_a_later_recording_of_the_rank_does_not_reuse_the_name(tmp_path: Path) -
     assert trace.run["left_out_spools"] == ["rank-00000.s2.spool", "rank-00000.s3.spool"]
 
 
+def test_a_kill_at_any_byte_of_a_segment_leaves_a_readable_run(tmp_path: Path) -> None:
+    rank = Rank()
+    for _ in range(5):
+        rank.call()
+    before, newest = (rank.segments[number].getvalue() for number in (3, 4))
+    (tmp_path / "rank-00000.s3.spool").write_bytes(before)
+    for length in range(0, len(newest), 7):
+        (tmp_path / "rank-00000.s4.spool").write_bytes(newest[:length])
+        trace = read_parts([tmp_path])
+        # The first calls are gone, also if no batch of the newest segment says so.
+        assert (ids(trace), dropped(trace)) == ([3], 3)
+        assert trace.run["torn_ranks"] == [0]
+
+
 def test_a_wrong_fact_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rank-00000.spool"
     with open(path, "w+b") as stream:
