@@ -1,6 +1,6 @@
 """Options of the recording of a whole process, and their passing through the environment.
 
-    COMMTRACE_DETAIL=collective COMMTRACE_MAX_CALLS=1000000 COMMTRACE=RUN.comm python train.py
+    COMMTRACE_DETAIL=collective COMMTRACE_EVERY=100 COMMTRACE=RUN.comm python train.py
 
 `commtrace run` and `commtrace record` set the same variables for the processes that they start.
 """
@@ -13,12 +13,17 @@ from typing import Any
 
 from commtrace.errors import UsageError
 from commtrace.settings import DETAILS, settings_of
+from commtrace.units import bytes_of_text
 
 AUTO_VARIABLE = "COMMTRACE"
 """Variable with the folder RUN.comm into which processes record themselves."""
 DETAIL_VARIABLE = "COMMTRACE_DETAIL"
 STACKS_VARIABLE = "COMMTRACE_STACKS"
 MAX_CALLS_VARIABLE = "COMMTRACE_MAX_CALLS"
+EVERY_VARIABLE = "COMMTRACE_EVERY"
+RING_VARIABLE = "COMMTRACE_RING"
+LEAST_RING_BYTES = 64_000
+A_RING = "it is a size from 64 kB, such as 64MB or 1GiB"
 _FLAGS = {"": False, "0": False, "1": True}
 
 
@@ -29,13 +34,17 @@ class ProcessOptions:
     detail: str = DETAILS[0]
     stacks: bool = False
     max_calls: int | None = None
+    every: int | None = None
+    ring: int | None = None
 
     def variables(self) -> dict[str, str]:
         """Return the variables that pass the options to another process."""
         return {
             DETAIL_VARIABLE: self.detail,
             STACKS_VARIABLE: str(int(self.stacks)),
-            MAX_CALLS_VARIABLE: "" if self.max_calls is None else str(self.max_calls),
+            MAX_CALLS_VARIABLE: _text(self.max_calls),
+            EVERY_VARIABLE: _text(self.every),
+            RING_VARIABLE: _text(self.ring),
         }
 
 
@@ -51,10 +60,51 @@ def options_of(environment: Mapping[str, str]) -> ProcessOptions:
     stacks = environment.get(STACKS_VARIABLE, "")
     if stacks not in _FLAGS:
         raise _refused(STACKS_VARIABLE, stacks, "it is 0 or 1")
-    max_calls = environment.get(MAX_CALLS_VARIABLE, "")
-    if max_calls and not (max_calls.isascii() and max_calls.isdigit() and int(max_calls)):
-        raise _refused(MAX_CALLS_VARIABLE, max_calls, "it is a number of calls, from 1")
-    return ProcessOptions(detail, _FLAGS[stacks], int(max_calls) if max_calls else None)
+    return ProcessOptions(
+        detail,
+        _FLAGS[stacks],
+        _number(environment, MAX_CALLS_VARIABLE, "it is a number of calls, from 1"),
+        _number(environment, EVERY_VARIABLE, "it is a number of steps, from 1"),
+        _ring(environment),
+    )
+
+
+def _ring(environment: Mapping[str, str]) -> int | None:
+    text = environment.get(RING_VARIABLE, "")
+    try:
+        return ring_bytes(text or None)
+    except UsageError as error:
+        raise _refused(RING_VARIABLE, text, error.why) from error
+
+
+def ring_bytes(size: int | str | None) -> int | None:
+    """Return the size of a ring in bytes.
+
+    Raises:
+        UsageError: it is no size, or smaller than `LEAST_RING_BYTES`.
+    """
+    if size is None:
+        return None
+    found = bytes_of_text(size) if isinstance(size, str) else size
+    if type(found) is not int or found < LEAST_RING_BYTES:
+        raise UsageError(
+            "cannot record into a ring of that size",
+            found=repr(size)[:200],
+            why=A_RING,
+            attempt="ring=64MB, or none to keep everything",
+        )
+    return found
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _number(environment: Mapping[str, str], variable: str, meaning: str) -> int | None:
+    text = environment.get(variable, "")
+    if text and not (text.isascii() and text.isdigit() and len(text) < 19 and int(text)):
+        raise _refused(variable, text, meaning)
+    return int(text) if text else None
 
 
 def _refused(variable: str, value: Any, why: str) -> UsageError:

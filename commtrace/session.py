@@ -26,23 +26,41 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from commtrace.decorator import Decorator
 from commtrace.errors import OutputError, RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
-from commtrace.process_options import ProcessOptions
-from commtrace.recorder import CURRENT, RECORDER, Buffer, Listening, is_heard, listen
+from commtrace.process_options import ProcessOptions, ring_bytes
+from commtrace.recorder import (
+    CURRENT,
+    RECORDER,
+    Buffer,
+    Listening,
+    SampledBuffer,
+    is_heard,
+    listen,
+)
 from commtrace.recorder.attribution.stack_frames import count_as_libraries
 from commtrace.recorder.clock import epoch_ns, now
+from commtrace.recorder.events.buffer import Writer
 from commtrace.recorder.events.facts import Facts, process_rank
 from commtrace.recorder.events.sink import NO_RANK
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception.pending import await_callbacks
 from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 from commtrace.settings import DETAILS, settings_of
-from commtrace.tracefile import Trace, join, parse_spool, write_trace
+from commtrace.tracefile import (
+    SegmentedWriter,
+    SpoolWriter,
+    Trace,
+    join,
+    joined_segments,
+    parse_spool,
+    write_trace,
+)
 from commtrace.tracefile.stores import Memory, Store, store_for
 from commtrace.units import counted
 from commtrace.views.cells import with_cells
@@ -66,6 +84,8 @@ def record(
     detail: str | None = None,
     stacks: bool = False,
     max_calls: int | None = None,
+    every: int | None = None,
+    ring: int | str | None = None,
     merge_timeout_s: float = 30.0,
     libraries: Sequence[str] = (),
 ) -> Recording:
@@ -79,13 +99,18 @@ def record(
         stacks: record the full Python stack of each call, not only the user's line.
         max_calls: bound on the calls kept; ten times as many operators are kept, and further ones
             are only counted. By default there is no bound for a file, and two million in memory.
+        every: record steps 0, `every`, twice `every` and so on only, and what precedes the first
+            step. If the program marks no steps, the second step is recorded too.
+        ring: keep only the last so many bytes of each rank's spool, such as "64MB"; what came
+            before counts as dropped.
         merge_timeout_s: time that rank 0 waits at the end for ranks still recording; a rank without
             a spool is named in the file.
         libraries: packages whose lines do not count as the user's own, besides installed ones and
             those named in pyproject.toml.
 
     Raises:
-        UsageError: the detail is unknown, the path names no file, or a setting is invalid.
+        UsageError: the detail is unknown, `every` is no number of steps, `ring` is no size, the
+            path names no file, or a setting is invalid.
     """
     settings = settings_of()
     detail = detail or settings.detail or DETAILS[0]
@@ -94,12 +119,22 @@ def record(
             f"cannot record with detail {detail!r}",
             why=f"a detail is one of {', '.join(map(repr, DETAILS))}",
         )
+    if every is not None and (type(every) is not int or every < 1):
+        raise UsageError(
+            "cannot record every Nth step",
+            found=f"every={every!r}",
+            why="it is a number of steps, from 1",
+            attempt="every=100, or None to record all steps",
+        )
+    kept = ring_bytes(ring)
     if path is not None and not Path(path).name:
         raise UsageError(f"cannot record to {str(path)!r}", why="the path has no file name")
     count_as_libraries((*settings.libraries, *libraries), settings.own_packages)
     if path is None or _launched is not None:
-        return Recording(Memory(), detail, stacks, max_calls or _MAX_CALLS_IN_MEMORY)
-    return Recording(store_for(Path(path), merge_timeout_s), detail, stacks, max_calls)
+        bound = max_calls or (None if kept else _MAX_CALLS_IN_MEMORY)
+        return Recording(Memory(), ProcessOptions(detail, stacks, bound, every, kept))
+    options = ProcessOptions(detail, stacks, max_calls, every, kept)
+    return Recording(store_for(Path(path), merge_timeout_s), options)
 
 
 def record_process(store: Store, options: ProcessOptions) -> Recording:
@@ -107,7 +142,7 @@ def record_process(store: Store, options: ProcessOptions) -> Recording:
     global _launched
     settings = settings_of()
     count_as_libraries(settings.libraries, settings.own_packages)
-    _launched = Recording(store, options.detail, options.stacks, options.max_calls)
+    _launched = Recording(store, options)
     return _launched
 
 
@@ -120,11 +155,9 @@ class Recording(Views, Decorator):
     communication on all threads.
     """
 
-    def __init__(self, store: Store, detail: str, stacks: bool, max_calls: int | None) -> None:
+    def __init__(self, store: Store, options: ProcessOptions) -> None:
         self._store = store
-        self._detail = detail
-        self._stacks = stacks
-        self._max_calls = max_calls
+        self._options = options
         self._depth = 0
         self._is_over = False
         self._stream: BinaryIO | None = None
@@ -139,7 +172,7 @@ class Recording(Views, Decorator):
     def __repr__(self) -> str:
         path = getattr(self._store, "path", None) or getattr(self._store, "folder", None)
         where = f"to {visible(str(path))}" if path else "in memory"
-        return f"<commtrace.Recording {where}, {self._state()}, detail {self._detail}>"
+        return f"<commtrace.Recording {where}, {self._state()}, detail {self._options.detail}>"
 
     def _state(self) -> str:
         """Return the state of the recording and its number of calls."""
@@ -153,7 +186,7 @@ class Recording(Views, Decorator):
         """Return the recording for one call of a decorated function."""
         if self._stream is None or isinstance(self._store, Memory):
             return self
-        return Recording(self._store, self._detail, self._stacks, self._max_calls)
+        return Recording(self._store, self._options)
 
     def __enter__(self) -> Recording:
         """Start or continue recording."""
@@ -188,8 +221,10 @@ class Recording(Views, Decorator):
         if not again:
             self._open()
         self._listening = listen(self._buffer, again=again)
-        if self._detail == "op":
+        if self._options.detail == "op":
             self._listening.record_operators(self._facts.rank)
+        if isinstance(self._buffer, SampledBuffer):
+            self._buffer.report_by(self._listening)
         self._flusher = _Flusher(self._flush)
         if not isinstance(self._store, Memory):
             add_terminate_handler(self._flush)
@@ -228,19 +263,11 @@ class Recording(Views, Decorator):
     def _open(self) -> None:
         self._epoch = epoch = epoch_ns()
         self._pid = os.getpid()
-        self._facts = Facts(self._detail, epoch)
+        self._facts = Facts(self._options.detail, epoch, self._options.every)
         try:
             stream = self._store.open(self._facts.rank)
-            self._buffer = Buffer(
-                stream,
-                self._facts.first,
-                epoch=epoch,
-                numbering=RECORDER.numbering(with_ops=self._detail == "op"),
-                rank=process_rank(),
-                max_calls=self._max_calls,
-                wants_spans=self._detail == "op",
-                wants_stacks=self._stacks,
-            )
+            writer = self._writer_on(stream)
+            self._buffer = self._buffer_on(writer)
         except OutputError as error:
             raise RecordingError(
                 f"cannot start recording: {error.summary}",
@@ -255,7 +282,32 @@ class Recording(Views, Decorator):
                 attempt="record to a writable folder",
             ) from error
         self._stream = stream
-        weakref.finalize(self, stream.close)  # until then it is read back from
+        weakref.finalize(self, writer.close)  # until then it is read back from
+
+    def _writer_on(self, stream: BinaryIO) -> SpoolWriter | SegmentedWriter:
+        ring, epoch = self._options.ring, self._epoch
+        if ring is None:
+            return SpoolWriter(stream, self._facts.first)
+        return SegmentedWriter(
+            stream,
+            self._facts.first,
+            segment_bytes=ring // 2,
+            open_segment=self._store.open_segment,
+            clock=lambda: now() + epoch,
+        )
+
+    def _buffer_on(self, writer: Writer) -> Buffer:
+        every, has_ops = self._options.every, self._options.detail == "op"
+        make = Buffer if every in (None, 1) else partial(SampledBuffer, every=every)
+        return make(
+            writer,
+            epoch=self._epoch,
+            numbering=RECORDER.numbering(with_ops=has_ops),
+            rank=process_rank(),
+            max_calls=self._options.max_calls,
+            wants_spans=has_ops,
+            wants_stacks=self._options.stacks,
+        )
 
     def _flush(self) -> None:
         RECORDER.pending.drop_dead_works()
@@ -297,11 +349,12 @@ class Recording(Views, Decorator):
         """
         if not self._depth:
             raise RecordingError("there is no step to end", why="the recording is not on")
-        for buffer in RECORDER.buffers:
-            if buffer.rank in (None, self._buffer.rank):
-                buffer.end_step(self._facts.rank)
-            # Buffers are in the order of entering, so the rest belongs to inner recordings.
-            if buffer is self._buffer:
+        own = self._listening.sink
+        for sink in RECORDER.buffers:
+            if sink.rank in (None, self._buffer.rank):
+                sink.end_step(self._facts.rank)
+            # Sinks are in the order of entering, so the rest belongs to inner recordings.
+            if sink is own:
                 return
 
     @contextlib.contextmanager
@@ -335,7 +388,7 @@ class Recording(Views, Decorator):
 
     def is_heard(self) -> bool:
         """Return whether calls are recorded now, tested with a call without peers."""
-        return self.is_on and is_heard(self._buffer)
+        return self.is_on and is_heard(self._listening.sink)
 
     def trace(self) -> Trace:
         """Return the trace of this rank so far."""
@@ -347,7 +400,7 @@ class Recording(Views, Decorator):
             )
         if self._depth:
             self._flush()
-        return join([parse_spool(self._buffer.contents())])
+        return join(joined_segments(map(parse_spool, self._buffer.contents())))
 
     def frames(self) -> Frames:
         """Return the tables of this rank so far."""

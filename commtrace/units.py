@@ -87,6 +87,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def ordinal(number: int) -> str:
+    """Format an ordinal number.
+
+    >>> [ordinal(number) for number in (2, 11, 101, 1000)]
+    ['2nd', '11th', '101st', '1,000th']
+    """
+    is_teen = number // 10 % 10 == 1
+    return f"{number:,}{'th' if is_teen else _ORDINAL_ENDS.get(number % 10, 'th')}"
+
+
+_ORDINAL_ENDS = {1: "st", 2: "nd", 3: "rd"}
+
+
 def known_note(num_known: int, num: int, noun: str = "call") -> str:
     """Return the number of calls with a known value, in words; empty if all have one.
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from commtrace.schema import FORMAT_VERSION
 from commtrace.settings import EVERY_LINK, THRESHOLDS, Settings, settings_of
-from commtrace.units import known_note, text_of_bytes, text_of_duration, text_of_value
+from commtrace.units import known_note, ordinal, text_of_bytes, text_of_duration, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
 from commtrace_cli.terminal import Text, data_console, finish, working
@@ -92,8 +92,9 @@ _ENDS = {
 def _steps(info: RunInfo) -> str:
     if not info.num_steps:
         return "none marked or detected"
-    how = _ENDS.get(info.steps_from, "")
-    return f"{info.num_steps:,}{', ' if how else ''}{how}"
+    sampled = f"every {ordinal(info.every)} of the program" if info.every > 1 else ""
+    parts = (f"{info.num_steps:,}", sampled, _ENDS.get(info.steps_from, ""))
+    return ", ".join(filter(None, parts))
 
 
 def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:

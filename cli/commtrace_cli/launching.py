@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from commtrace.errors import UsageError
-from commtrace.process_options import AUTO_VARIABLE, ProcessOptions
+from commtrace.process_options import AUTO_VARIABLE, ProcessOptions, ring_bytes
 from commtrace.settings import DETAILS, LIBRARIES_VARIABLE, settings_of
 from commtrace.tracefile.run_folder import RUN_SUFFIX
 from commtrace_cli.options import Detail
@@ -27,14 +27,19 @@ class Program:
 
 
 def chosen_options(
-    detail: Detail | None, stacks: bool, max_calls: int | None, libraries: Sequence[str] | None
+    detail: Detail | None,
+    stacks: bool,
+    max_calls: int | None,
+    every: int | None,
+    ring: str | None,
+    libraries: Sequence[str] | None,
 ) -> ProcessOptions:
     """Return the options of each rank's recording; libraries go into the environment."""
     if libraries:
         known = filter(None, [os.environ.get(LIBRARIES_VARIABLE), *libraries])
         os.environ[LIBRARIES_VARIABLE] = ",".join(known)  # which the ranks inherit
     chosen = detail.value if detail else settings_of().detail
-    return ProcessOptions(chosen or DETAILS[0], stacks, max_calls)
+    return ProcessOptions(chosen or DETAILS[0], stacks, max_calls, every, ring_bytes(ring))
 
 
 def variables_in_place(folder: Path, options: ProcessOptions) -> dict[str, str]:

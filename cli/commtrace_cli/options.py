@@ -293,6 +293,25 @@ MaxCalls = Annotated[
         show_default=False,
     ),
 ]
+Every = Annotated[
+    int | None,
+    typer.Option(
+        "--every",
+        metavar="N",
+        min=1,
+        help="Record every Nth step only, and what precedes the first one.",
+        show_default=False,
+    ),
+]
+Ring = Annotated[
+    str | None,
+    typer.Option(
+        "--ring",
+        metavar="SIZE",
+        help="Keep only the last so much of each rank's recording, such as 64MB or 1GiB.",
+        show_default=False,
+    ),
+]
 Timeout = Annotated[
     float | None,
     typer.Option(

@@ -37,6 +37,8 @@ def record(
     detail: options.HowMuch = None,
     stacks: options.Stacks = False,
     max_calls: options.MaxCalls = None,
+    every: options.Every = None,
+    ring: options.Ring = None,
     library: options.Libraries = None,
 ) -> None:
     """Record this process as the rank that its launcher says it is; start no others.
@@ -52,7 +54,9 @@ def record(
 
     check_program(script, is_module=module)
     launched = launched_rank(os.environ)
-    os.environ |= variables_in_place(output, chosen_options(detail, stacks, max_calls, library))
+    os.environ |= variables_in_place(
+        output, chosen_options(detail, stacks, max_calls, every, ring, library)
+    )
     if launched and launched.rank == 0:
         say(f"recording {launched.num_ranks} ranks, started by {launched.launcher}, in {output}")
     elif not launched:

@@ -45,6 +45,8 @@ def run(
     detail: options.HowMuch = None,
     stacks: options.Stacks = False,
     max_calls: options.MaxCalls = None,
+    every: options.Every = None,
+    ring: options.Ring = None,
     timeout: options.Timeout = None,
     force: options.Force = False,
     library: options.Libraries = None,
@@ -77,7 +79,7 @@ def run(
         "--max-restarts": max_restarts,
     }
     program = Program(script, tuple(arguments or ()), module, nproc)
-    chosen = chosen_options(detail, stacks, max_calls, library)
+    chosen = chosen_options(detail, stacks, max_calls, every, ring, library)
     launched = {name: str(value) for name, value in of_nodes.items() if value is not None}
     if launched:
         run_on_nodes(program, output, chosen, launched, timeout)

@@ -2,7 +2,8 @@
 
 The intervals of a rank cover the time from its first call to the end of its last one without gaps.
 If several threads are blocked at once, the earlier call counts. While only calls of unknown blocked
-time are in flight, the activity is unknown; of calls of unknown end, the trace has no interval.
+time are in flight, the activity is unknown; of calls of unknown end, and of steps that were not
+recorded on purpose, the trace has no interval.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.intervals import blocked_intervals, one_at_a_time, spans, without
+from commtrace.analyze.unrecorded import unrecorded
 from commtrace.schema import INSTANT, Column
 
 WAITING, TRANSFERRING, WORKING, UNKNOWN = "waiting", "transferring", "working", "unknown"
@@ -58,7 +60,8 @@ def activity(frames: Frames) -> pd.DataFrame:
     parts = parts[parts["end"] > parts["start"]]
     if parts.empty:
         return typed(parts, COLUMNS)
-    parts = pd.concat([parts, _gaps(parts)]).sort_values(["rank", "start"], kind="stable")
+    works = without(_gaps(parts), unrecorded(frames))
+    parts = pd.concat([parts, works]).sort_values(["rank", "start"], kind="stable")
     works = parts["activity"] == WORKING
     row = parts["row"].where(~works, comm.index[0])
     table = pd.DataFrame(

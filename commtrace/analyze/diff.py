@@ -18,7 +18,8 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import with_group_facts
 from commtrace.schema import Column
-from commtrace.units import counted
+from commtrace.tracefile import EVERY
+from commtrace.units import counted, ordinal
 
 KEYS = ("scope", "module", "op", "kind", "group", "phase")
 MEASURED = {"calls": "", "payload_bytes": "bytes", "wire_bytes": "bytes", "blocked_ns": "ns"}
@@ -183,6 +184,9 @@ def differences_of_runs(*runs: Frames) -> list[str]:
         notes.append(f"{which} steps, so numbers are over the entire runs.")
     for number, frames in enumerate(runs):
         name = _ORDINALS[number] if number < len(_ORDINALS) else f"{number + 1}th"
+        if EVERY in frames.run:
+            which = ordinal(frames.run[EVERY])
+            notes.append(f"Of the {name} run, only every {which} step was recorded.")
         dropped = int(frames.ranks["num_dropped"].clip(lower=0).sum())
         if dropped:
             notes.append(f"The {name} run has lost {dropped} calls: its numbers are too low.")

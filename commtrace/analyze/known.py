@@ -20,6 +20,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import addable
 from commtrace.analyze.frame import Frames
+from commtrace.tracefile import EVERY
 from commtrace.units import counted, known_note, text_of_value
 
 NOT_KNOWN = -1
@@ -105,6 +106,7 @@ def why_incomplete(frames: Frames) -> Sequence[str]:
             not source and num_open > 0,
             f"{counted(num_open, 'rank')} did not close the recording",
         ),
+        (EVERY in run, "not every step was recorded"),
         (num_dropped > 0, f"{counted(num_dropped, 'call')} were dropped"),
         (
             bool(source),

@@ -25,6 +25,7 @@ import pandas as pd
 from commtrace.analyze.analysis import addable, typed
 from commtrace.analyze.arrivals import end_ns, has_known_end
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.unrecorded import unrecorded_ns
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.schema import Column
 from commtrace.units import NANOSECONDS_PER_SECOND
@@ -101,8 +102,10 @@ SHOWN_MEASURES = "num_calls calls_per_step payload_bytes wire_bytes blocked_ns s
 
 
 def recorded_ns(frames: Frames) -> pd.Series:
-    """Return the recorded time of each rank in ns, indexed by rank."""
-    return _lasted(frames.ranks.set_index("rank"))
+    """Return the recorded time of each rank in ns, indexed by rank, without that of other steps."""
+    lasted = _lasted(frames.ranks.set_index("rank"))
+    unknown = unrecorded_ns(frames).reindex(lasted.index, fill_value=0)
+    return (lasted - unknown).clip(lower=0)
 
 
 def steps_ns(frames: Frames) -> pd.Series:

@@ -21,8 +21,8 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
-from commtrace.tracefile import RECORDING, STEPS_FROM
-from commtrace.units import counted, known_note, text_of_ranks
+from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM
+from commtrace.units import counted, known_note, ordinal, text_of_ranks
 
 EVERYTHING = "everything"
 
@@ -111,6 +111,18 @@ def _truncated(frames: Frames) -> str:
     return (
         f"{_ranks(short)} did not close the recording (killed, crashed, or still running): the "
         "last calls may be missing."
+    )
+
+
+def _sampled(frames: Frames) -> str:
+    every = frames.run.get(EVERY)
+    if every is None:
+        return ""
+    steps = frames.steps["step"]
+    recorded = f"{counted(steps.nunique(), 'recorded step')}" if len(steps) else "recorded part"
+    return (
+        f"Only every {ordinal(every)} step was recorded: counts, bytes and times are those of the "
+        f"{recorded} and of what precedes the first step, not of the whole run."
     )
 
 
@@ -357,6 +369,7 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     ((EVERYTHING,), _left_out),
     ((EVERYTHING,), _truncated),
     ((EVERYTHING,), _dropped),
+    ((EVERYTHING,), _sampled),
     (("by_step", "timeline", "overlap", "balance"), _no_steps),
     (("by_module", "flame"), _no_modules),
     (("by_op", "flame", "timeline"), _no_operators),

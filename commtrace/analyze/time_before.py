@@ -2,7 +2,8 @@
 
 It begins with the last collective of the group that needs every rank and that all members have
 completed; if there is none, with the end of the rank's preceding calls; and if a member has none,
-with the start of the rank's recording. Until the arrival, each nanosecond has one use, the first of
+with the start of the rank's recording, but not before a step that was recorded after others that
+were not. Until the arrival, each nanosecond has one use, the first of
 its list that holds.
 
 On a device of which the trace has kernels:
@@ -32,6 +33,7 @@ from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.covered_time import CoveredTime
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.intervals import blocked_intervals
+from commtrace.analyze.unrecorded import resumed
 from commtrace.schema import COMMUNICATION, MEMCPY, MEMSET
 
 DEVICE_USES = ("compute", "copies", "communication", "idle_before", "idle_after", "idle")
@@ -61,7 +63,8 @@ def previous_end(frames: Frames) -> pd.Series:
     )[comm["issue_ns"] >= 0].sort_values(["rank", "id"])
     # Calls overlap, so the preceding call is not always the last to have ended.
     before = times.groupby("rank")["end"].cummax().groupby(times["rank"]).shift(1)
-    return before.reindex(comm.index).astype("float64")
+    known = [before.reindex(comm.index).astype("float64"), resumed(frames)]
+    return pd.concat(known, axis="columns").max(axis="columns")
 
 
 def begin_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
@@ -70,6 +73,7 @@ def begin_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     It is in ns since the start of the run, and known for all members of a collective or for none.
     """
     begin = _last_in_common(frames, calls)
+    begin = begin.clip(lower=resumed(frames).reindex(calls.index).fillna(-np.inf))
     alone = previous_end(frames).reindex(calls.index)
     start = frames.ranks.drop_duplicates("rank").set_index("rank")["start_ns"]
     recorded = calls["rank"].map(start[start >= 0]) - frames.start_ns

@@ -79,8 +79,9 @@ def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     The other columns are `PARTS`, `lasts` (their sum), `worst_rank` (the rank with the most exposed
     communication; -1 if unknown), its `worst_exposed`, `num_calls` and `num_untimed`.
     """
-    first_step = table["step"].min() if len(table) else 0
-    num_steps = int(table["step"].max() - first_step) + 1 if len(table) else 0
+    # Not the number of the step: a run may have recorded every Nth one.
+    place = table["step"].rank(method="dense").astype("int64") - 1
+    num_steps = int(place.max()) + 1 if len(table) else 0
     block = max(-(-num_steps // max_bars), 1)
     duration, exposed, overlapped, unknown = (
         table[f"{name}_ns"].clip(lower=0).astype("float64")
@@ -89,7 +90,7 @@ def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     unknown = unknown.where(table["unknown_ns"] >= 0, duration)
     parts = pd.DataFrame(
         {
-            "block": (table["step"] - first_step) // block,
+            "block": place // block,
             "step": table["step"],
             "rank": table["rank"],
             "exposed": exposed,
@@ -104,6 +105,7 @@ def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     means = bars[list(PARTS)].mean()
     means["lasts"] = means.sum(axis=1)
     means["first"], means["last"] = bars["step"].min(), bars["step"].max()
+    means["num_steps"] = bars["step"].nunique()
     means[["num_calls", "num_untimed"]] = bars[["num_calls", "num_untimed"]].sum()
     known = parts[table["exposed_ns"] >= 0]
     by_rank = known.groupby(["block", "rank"])["exposed"].mean().reset_index()
@@ -126,7 +128,7 @@ def _layout(theme: Theme, drawn: pd.DataFrame) -> go.Layout:
     made = layout(theme, height=_HEIGHT, margin={"l": 64, "r": 12, "t": 34, "b": 48})
     is_outside = drawn["last"].max() < 0
     ticks = {"tickvals": [-1], "ticktext": ["outside of steps"]}
-    several = int((drawn["last"] - drawn["first"]).max()) + 1
+    several = int(drawn["num_steps"].max())
     words = f"step (a bar is the mean of {several})" if several > 1 else "step"
     middle = (drawn["first"].min() + drawn["last"].max()) / 2
     half = max(drawn["last"].max() - drawn["first"].min() + 1, 3) / 2 + 0.1

@@ -45,13 +45,14 @@ class RankRecording:
         """Run `function` as a rank, and record it."""
         if "torch" not in sys.modules:  # a process that does not use torch
             return self._watch(function, args, kwargs)
+        from commtrace.process_options import ProcessOptions
         from commtrace.pytest_plugin.meshes import naming_axes
         from commtrace.session import Recording
         from commtrace.tracefile.stores import SpoolFolder
 
         store = SpoolFolder(Path(self.folder))
         store.wants_axes = False  # they may belong to meshes that an earlier test left behind
-        recording = Recording(store, self.detail, self.stacks, None)
+        recording = Recording(store, ProcessOptions(self.detail, self.stacks))
         before, _local.recording = _local.recording, recording
         why = ""
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from commtrace.recorder.events.buffer import Buffer
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.sampled_buffer import SampledBuffer
 from commtrace.recorder.events.sink import OperatorSpan, Sink
 from commtrace.recorder.listening import Listening, is_heard, listen
 from commtrace.recorder.recorder import RECORDER
@@ -27,6 +28,7 @@ __all__ = [
     "Call",
     "Listening",
     "OperatorSpan",
+    "SampledBuffer",
     "Sink",
     "is_heard",
     "listen",

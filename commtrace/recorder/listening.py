@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any, NamedTuple
 
+from commtrace.errors import RecordingError
 from commtrace.recorder.bridge import set_runner
 from commtrace.recorder.events.sink import Sink
 from commtrace.recorder.interception.dynamo_skip import skip_own_code
@@ -21,13 +23,26 @@ _interception = Interception(RECORDER)
 _recording_operators: list[Listening] = []
 
 
+class _Suspended(NamedTuple):
+    """Operator mode that was left: its thread and rank, and the mode around it."""
+
+    state: ThreadState | None
+    rank: int
+    outer: Any
+
+
 class Listening:
-    """Connection of a buffer to the recorder, with the dispatch mode it may have entered."""
+    """Connection of a buffer to the recorder, with the dispatch mode it may have entered.
+
+    Attributes:
+        sink: the buffer, or the sink that has taken its place.
+    """
 
     def __init__(self, buffer: Sink) -> None:
-        self._buffer = buffer
+        self.sink = buffer
         self._mode: OperatorMode | None = None
         self._state: ThreadState | None = None
+        self._suspended: _Suspended | None = None
 
     def record_operators(self, rank: int) -> None:
         """Start recording the operators of the current thread."""
@@ -48,6 +63,42 @@ class Listening:
             self._mode = None
             _recording_operators.remove(self)
 
+    def report_to(self, sink: Sink) -> None:
+        """Report to another sink from now on; record operators only if it wants them."""
+        with _lock:
+            RECORDER.set_buffers(
+                tuple([sink if each is self.sink else each for each in RECORDER.buffers])
+            )
+        self.sink = sink
+        if sink.wants_spans:
+            self._resume_operators()
+        else:
+            self._suspend_operators()
+
+    def _suspend_operators(self) -> None:
+        """Leave the mode, unless others need it, or it is not the innermost one of this thread."""
+        mode = self._mode
+        if mode is None or RECORDER.span_keepers or self._state is not CURRENT.state:
+            return
+        if self.is_innermost:
+            self.stop_recording_operators()
+            self._suspended = _Suspended(self._state, mode.rank, current_mode())
+            set_runner(None)
+
+    def _resume_operators(self) -> None:
+        """Enter the mode again, if possible where it was left."""
+        if self._suspended is None:
+            return
+        # Within a mode that was entered meanwhile, whose end would pop this one in its place.
+        if (
+            self._suspended.state is not CURRENT.state
+            or self._suspended.outer is not current_mode()
+        ):
+            RECORDER.failures.append(_lost_operators())
+            return
+        rank, self._suspended = self._suspended.rank, None
+        self.record_operators(rank)
+
     @property
     def is_innermost(self) -> bool:
         """Return whether this connection's mode is the innermost dispatch mode of the thread."""
@@ -58,12 +109,21 @@ class Listening:
         self.stop_recording_operators()
         with _lock:
             before = RECORDER.buffers
-            RECORDER.set_buffers(tuple(each for each in before if each is not self._buffer))
+            RECORDER.set_buffers(tuple(each for each in before if each is not self.sink))
             if not RECORDER.span_keepers:
                 set_runner(None)
             if before and not RECORDER.buffers:
                 _interception.uninstall()
                 RECORDER.locator.uninstall()
+
+
+def _lost_operators() -> RecordingError:
+    return RecordingError(
+        "the operators of a step were not recorded",
+        found="the step began on another thread, or within another dispatch mode",
+        why="operators are recorded from where the last recorded step ended",
+        attempt="end the steps where the recording was entered",
+    )
 
 
 def listen(buffer: Sink, *, again: bool = False) -> Listening:

@@ -57,6 +57,7 @@ class Recorder:
         self._num_calls: dict[int, list[int]] = {}
         self._announced: dict[tuple[int, str], Request] = {}
         self._tensor_identity: TensorIdentity | None = None
+        self._first_identity = 0
 
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
@@ -66,14 +67,17 @@ class Recorder:
         self.wants_layouts = any(each.wants_layouts for each in buffers)
         self.wants_stacks = any(each.wants_stacks for each in buffers)
         if any(each.wants_tensor_identity for each in buffers):
-            self._tensor_identity = self._tensor_identity or TensorIdentity()
-        else:
+            self._tensor_identity = self._tensor_identity or TensorIdentity(self._first_identity)
+        elif self._tensor_identity is not None:
+            # Writes go unnoticed from now on, so no later contents may have these numbers.
+            self._first_identity = self._tensor_identity.next_number
             self._tensor_identity = None
 
     def forget(self) -> None:
         """Drop the state that only matters while a buffer listens; names start anew."""
         forget_module_calls()
         self.failures.clear()
+        self._first_identity = 0
         self.pending.forget()
         self.groups = Groups()
         self.locator = Locator(self.ticked)

@@ -20,6 +20,8 @@ from commtrace.tracefile.info import Host, RunInfo, run_info
 from commtrace.tracefile.merge import join
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import read_run_file, write_trace
+from commtrace.tracefile.segment_join import joined_segments
+from commtrace.tracefile.segments import SegmentedWriter
 from commtrace.tracefile.spool import (
     FOUND_STEPS,
     OUTSTANDING,
@@ -31,23 +33,27 @@ from commtrace.tracefile.spool import (
     sites_of,
     spool_name,
 )
-from commtrace.tracefile.steps import RECORDING, STEPS_FROM
+from commtrace.tracefile.steps import EVERY, PARTIAL_STEPS, RECORDING, STEPS_FROM
 from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
 
 __all__ = [
+    "EVERY",
     "FOUND_STEPS",
     "OUTSTANDING",
+    "PARTIAL_STEPS",
     "RECORDING",
     "SPOOL_SUFFIX",
     "STEPS_FROM",
     "STEP_SOURCES",
     "Host",
     "RunInfo",
+    "SegmentedWriter",
     "SpoolWriter",
     "StringColumn",
     "Trace",
     "copy_parts",
     "join",
+    "joined_segments",
     "merge_spools",
     "parse_spool",
     "read_parts",
@@ -87,5 +93,5 @@ def read_trace(path: Path | str) -> Trace:
         from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
         if path.suffix == SPOOL_SUFFIX:
-            return validated(join([read_spool(path)], path=path), summary)
+            return validated(join(joined_segments([read_spool(path)]), path=path), summary)
         return validated(read_run_file(path), summary)

@@ -22,6 +22,7 @@ from commtrace.tracefile.merge import end_ns, join, rank_of, start_ns
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import OPENING, read_run_file, write_trace
 from commtrace.tracefile.run_folder import MANIFEST, make_run_folder, require_run_folder
+from commtrace.tracefile.segment_join import joined_segments
 from commtrace.tracefile.split import LEFT_OUT, spools_of
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
 from commtrace.tracefile.trace import Trace
@@ -85,8 +86,8 @@ def read_parts(sources: Sequence[Path]) -> Trace:
             for source in sources
             for path in _files_of(source, summary, str(source) if len(sources) > 1 else "")
         ]
-        spools, left_out = _latest(_of_latest_run(_distinct(_begun(files))))
-        left_out = sorted({_name(spool) for spool in left_out})
+        spools, left_out = _latest(_of_latest_run(_distinct(joined_segments(_begun(files)))))
+        left_out = sorted({name for spool in left_out for name in _names(spool)})
         trace = join(spools, path=sources[0] if len(sources) == 1 else None)
         run = {**trace.run, LEFT_OUT: left_out} if left_out else trace.run
         return validated(replace(trace, run=run), summary)
@@ -211,5 +212,6 @@ def _has_ranks(spool: Spool, last_start_ns: int) -> bool:
     return is_silent and start_ns(spool) < last_start_ns <= end_ns(spool)
 
 
-def _name(spool: Spool) -> str:
-    return spool.path.name if spool.path is not None else ""
+def _names(spool: Spool) -> list[str]:
+    """Return the names of a spool's files."""
+    return [path.name for path in spool.parts or filter(None, [spool.path])] or [""]

@@ -52,6 +52,22 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
+def _is_step_count(value: Any) -> bool:
+    return is_int(value) and value >= 1
+
+
+def _is_segment(value: Any) -> bool:
+    return is_int(value) and value >= 0
+
+
+def _are_totals(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_segment, value))
+
+
+def _are_steps(value: Any) -> bool:
+    return isinstance(value, list) and all(is_int(each) and each >= 0 for each in value)
+
+
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -65,6 +81,10 @@ _MEANINGS: dict[Check, str] = {
     _is_instant: "a time in nanoseconds",
     _are_ranks: f"a list of distinct ranks below {MAX_RANKS:,}",
     _are_texts: "a list of strings",
+    _is_step_count: "an integer of 1 or more",
+    _is_segment: "an integer of 0 or more",
+    _are_totals: "a number of calls and one of operators",
+    _are_steps: "a list of steps",
     _is_object: "an object",
 }
 
@@ -87,6 +107,11 @@ CLOSING_FACTS: dict[str, Check] = {
     "num_ops_dropped": _is_count,
     "sees_completion": _is_flag,
     "clock_error_ns": _is_count,
+    "partial_steps": _are_steps,
+    "segment": _is_segment,
+    "segment_ns": _is_instant,
+    "num_before": _are_totals,
+    "taken_for": _are_ranks,
 }
 """Facts that a spool may have."""
 
@@ -112,6 +137,7 @@ RUN_FACTS: dict[str, Check] = {
     "launcher": _is_text,
     "run_id": _is_text,
     "attempt": _is_count,
+    "every": _is_step_count,
 }
 """Facts that a run may have."""
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.schema import TABLES
-from commtrace.tracefile.steps import STEPS_FROM
+from commtrace.tracefile.steps import EVERY, STEPS_FROM
 from commtrace.tracefile.trace import Trace
 
 _OWN_FIELDS = (
     *("world_size", "missing_ranks", "torn_ranks", "clock", "command", "created"),
-    STEPS_FROM,
+    *(STEPS_FROM, EVERY),
 )
 KNOWN = ("payload_bytes", "complete_ns", "blocked_ns")
 """Columns of table `comm` whose known values are counted."""
@@ -37,6 +37,7 @@ class RunInfo:
     Attributes:
         torn_ranks: ranks that did not close their recording.
         steps_from: source of the steps (see `steps`).
+        every: 1 if all steps were recorded, 2 if every other one was, and so on.
         num_known: number of calls with a known value, by column of `KNOWN`.
         others: recorded facts that have no field here.
     """
@@ -61,6 +62,7 @@ class RunInfo:
     mesh_axes: tuple[str, ...]
     num_steps: int
     steps_from: str
+    every: int
     num_rows: Mapping[str, int]
     num_known: Mapping[str, int]
     num_dropped: int
@@ -99,6 +101,7 @@ def run_info(trace: Trace) -> RunInfo:
         mesh_axes=_distinct(groups["mesh_axis"]),
         num_steps=len(set(trace.tables["steps"]["step"])),
         steps_from=str(run.get(STEPS_FROM, "")),
+        every=int(run.get(EVERY, 1)),
         num_rows={name: trace.num_rows(name) for name in TABLES},
         num_known={name: sum(value >= 0 for value in trace.tables["comm"][name]) for name in KNOWN},
         num_dropped=sum(num for num in ranks["num_dropped"] if num > 0),

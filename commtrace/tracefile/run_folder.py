@@ -3,6 +3,7 @@
     RUN.comm/manifest.json        {"format": "commtrace-run", "version": 1, ...}
     RUN.comm/rank-00003.spool     the first recording of rank 3 in this folder
     RUN.comm/rank-00003.1.spool   the next one: the rank was restarted, or another run began
+    RUN.comm/rank-00003.s1.spool  segment 1 of the first recording, if its size is bounded
 
 Recording only adds files, so nodes may share the folder or each have one of its own; `read_parts`
 reads the parts of a run wherever they are.

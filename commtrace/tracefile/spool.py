@@ -25,6 +25,7 @@ The file exceeds the usual length, to keep the writer and the reader of the layo
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import struct
 import zlib
@@ -73,6 +74,9 @@ FOUND_STEPS = "found_steps"
 
 STEP_SOURCES = ("optimizer", "profiler", "scheduler")
 """Sources of found steps, in order of precedence."""
+
+TAKEN_FOR = "taken_for"
+"""Name of the fact that lists the ranks that the process took itself for before."""
 
 SITE = Column("site", int, "", "number of the call site in this file, from 0")
 _OF_EACH = {
@@ -176,6 +180,19 @@ class SpoolWriter:
         # Not before the batch is in the file: strings of a lost batch go with the next one.
         self._num_written = len(self._strings.strings)
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return self._end
+
+    def contents(self) -> list[bytes]:
+        """Return the contents of the file, as the only segment."""
+        return [contents_of(self._stream)]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
     def _append(self, data: bytes) -> None:
         """Append all of `data` or nothing: a partial write, as on a full disk, is truncated."""
         try:
@@ -209,6 +226,15 @@ class SpoolWriter:
         return {"rows": len(rows), "columns": columns}
 
 
+def contents_of(stream: BinaryIO) -> bytes:
+    """Return what was written to a stream, and continue at its end."""
+    stream.seek(0)
+    try:
+        return stream.read()
+    finally:
+        stream.seek(0, io.SEEK_END)
+
+
 def _encode_numbers(
     columns: Sequence[Column], flat: array[int], blobs: list[bytes]
 ) -> dict[str, Any]:
@@ -229,12 +255,14 @@ class Spool:
         tables: column values by table and column.
         is_truncated: the last batch was cut off.
         path: the file, None in memory.
+        parts: the files of its segments, if it has several.
     """
 
     facts: dict[str, Any]
     tables: dict[str, dict[str, ColumnValues]]
     is_truncated: bool
     path: Path | None = None
+    parts: tuple[Path, ...] = ()
 
 
 def read_spool(path: Path) -> Spool:
@@ -339,6 +367,7 @@ class _Builder:
         facts = _part(head, "facts", dict)
         if "rank" in self.facts and facts.get("rank", self.facts["rank"]) != self.facts["rank"]:
             self._taken_for.append(self.facts["rank"])
+        self._taken_for += _part(facts, TAKEN_FOR, list) if TAKEN_FOR in facts else []
         self.facts.update(facts)
         strings = _part(head, "strings", list)
         if not all(type(each) is str for each in strings):

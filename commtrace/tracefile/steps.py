@@ -12,6 +12,9 @@ use the same source, the first of these that any of them has:
 
 A step is found when the next one begins, by which time its calls have been written. Their step is
 therefore derived from their issue times.
+
+Between the steps of a run that recorded every Nth one (`every`) nothing was kept on purpose. What
+is there nevertheless, because a step was not kept as a whole, is dropped.
 """
 
 from __future__ import annotations
@@ -20,15 +23,20 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
-from commtrace.schema import STEPS
+from commtrace.schema import STEPS, TABLES
 from commtrace.tracefile.spool import FOUND_STEPS, STEP_SOURCES, Spool
-from commtrace.tracefile.trace import ColumnValues
+from commtrace.tracefile.trace import ColumnValues, StringColumn
 
 MARKED, RECORDING, NONE = "marked", "recording", "none"
 STEPS_FROM = "steps_from"
 """Name of the fact of a run that states the source."""
+EVERY = "every"
+"""Name of the fact of a run of which only every Nth step was recorded."""
+PARTIAL_STEPS = "partial_steps"
+"""Name of the fact of a spool that lists marked steps of which a part was not recorded."""
 _NO_STEP = -1
 _INSTANTS = {"comm": "issue_ns", "ops": "start_ns"}
 
@@ -45,7 +53,7 @@ def steps_from(spools: Sequence[Spool]) -> str:
 def with_steps_from(source: str, spool: Spool) -> Spool:
     """Return a spool with the steps of a source, also in its calls and operators."""
     if source not in STEP_SOURCES:
-        return spool
+        return _without_partial_steps(spool)
     found = _found(spool)
     rows = [row for row, each in enumerate(found["source"]) if each == source]
     steps = {column.name: array("q", [found[column.name][row] for row in rows]) for column in STEPS}
@@ -54,19 +62,49 @@ def with_steps_from(source: str, spool: Spool) -> Spool:
         name: {**spool.tables[name], "step": _steps_at(spool.tables[name][instant], steps)}
         for name, instant in _INSTANTS.items()
     }
+    if EVERY in spool.facts["run"] and rows:
+        first, last = steps["start_ns"][0], steps["end_ns"][-1]
+        for name, instant in _INSTANTS.items():
+            at = zip(events[name][instant], events[name]["step"], strict=True)
+            kept = [step != _NO_STEP or not first <= ns < last for ns, step in at]
+            events[name] = _chosen(name, events[name], kept)
     return replace(spool, tables={**spool.tables, "steps": steps, **events})
 
 
 def _steps_at(instants: Sequence[int], steps: Mapping[str, array[int]]) -> array[int]:
-    """Return the step that contains each instant; each step begins where the previous one ends."""
-    ends, numbers = steps["end_ns"], steps["step"]
-    if not ends:
-        return array("q", [_NO_STEP]) * len(instants)
-    first, last = steps["start_ns"][0], ends[-1]
-    return array(
-        "q",
-        [numbers[bisect_right(ends, at)] if first <= at < last else _NO_STEP for at in instants],
-    )
+    """Return the step that contains each instant; steps are in order, perhaps with gaps."""
+    starts, ends, numbers = steps["start_ns"], steps["end_ns"], steps["step"]
+    found = array("q")
+    for at in instants:
+        place = bisect_right(ends, at)
+        is_inside = place < len(ends) and starts[place] <= at
+        found.append(numbers[place] if is_inside else _NO_STEP)
+    return found
+
+
+def _without_partial_steps(spool: Spool) -> Spool:
+    """Return a spool without the calls and operators of steps that it has only a part of."""
+    partial: Any = spool.facts.get(PARTIAL_STEPS, ())
+    if not partial:
+        return spool
+    tables = {
+        name: _chosen(name, table, [step not in partial for step in table["step"]])
+        for name, table in spool.tables.items()
+        if name in _INSTANTS
+    }
+    return replace(spool, tables={**spool.tables, **tables})
+
+
+def _chosen(
+    name: str, table: Mapping[str, ColumnValues], rows: Sequence[bool]
+) -> dict[str, ColumnValues]:
+    """Return the rows of a table for which `rows` is true."""
+    return {
+        column.name: StringColumn(array("q", compress(values.codes, rows)), values.strings)
+        if isinstance(values := table[column.name], StringColumn)
+        else array("d" if column.type is float else "q", compress(values, rows))
+        for column in TABLES[name]
+    }
 
 
 def _found(spool: Spool) -> Mapping[str, ColumnValues]:

@@ -1,7 +1,8 @@
 """Destinations of a recording's spool: memory, a folder merged by others, a run file or folder.
 
 A store opens the stream to which the recording writes its spool and is notified when it is closed.
-A rank that closed its recording properly leaves `rank-00003.done` beside its spool.
+A rank that closed its recording properly leaves `rank-00003.done` beside its spool. A recording of
+bounded size has several files, `rank-00003.s1.spool` and so on (see `segments`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class Store(Protocol):
         """Open a stream to write to and read back from."""
         ...
 
+    def open_segment(self, number: int) -> BinaryIO:
+        """Open the stream of a segment (see `segments`), and drop all but the one before it."""
+        ...
+
     def close(self, rank: int, num_ranks: int) -> None:
         """Finish the recording of `rank`, one of `num_ranks`, whose stream is complete."""
         ...
@@ -61,6 +66,10 @@ class Memory:
         """Open a stream in memory."""
         return io.BytesIO()
 
+    def open_segment(self, number: int) -> BinaryIO:
+        """Open another stream in memory."""
+        return io.BytesIO()
+
     def close(self, rank: int, num_ranks: int) -> None:
         """Do nothing."""
 
@@ -72,6 +81,7 @@ class SpoolFolder:
         self.folder = folder
         self.wants_axes = True
         self._opened: Path | None = None
+        self._segment = 0
 
     def open(self, rank: int) -> BinaryIO:
         """Create the rank's file in the folder.
@@ -81,8 +91,11 @@ class SpoolFolder:
         """
         make_folder(self.folder)
         path = self.folder / spool_name(rank)
-        if path.exists() and (_is_own(path) or not _is_being_written(path)):
-            path.unlink(missing_ok=True)
+        for each in _files_of(path):
+            if _is_own(each) or not _is_being_written(each):
+                each.unlink(missing_ok=True)
+        if _files_of(path):
+            return self._begun(_name_of_process(path), "w+b")
         try:
             return self._begun(path, "x+b")
         except FileExistsError:
@@ -92,7 +105,20 @@ class SpoolFolder:
         # Unbuffered, so that a killed process loses nothing of a batch that was written.
         stream = open(path, mode, buffering=0, opener=opener)  # noqa: SIM115 - the recording closes
         _done_mark(path).unlink(missing_ok=True)
-        self._opened = path
+        self._opened, self._segment = path, 0
+        return cast("BinaryIO", stream)
+
+    def open_segment(self, number: int) -> BinaryIO:
+        """Create the file of a segment; remove all but the one before it, which is done."""
+        assert self._opened is not None
+        new, last = (_segment_path(self._opened, each) for each in (number, number - 1))
+        stream = open(new, "w+b", buffering=0, opener=opener)  # noqa: SIM115 - closed by the writer
+        self._segment = number
+        _done_mark(last).touch(mode=0o600)
+        for stale in _files_of(self._opened):
+            if stale not in (new, last):
+                stale.unlink(missing_ok=True)
+                _done_mark(stale).unlink(missing_ok=True)
         return cast("BinaryIO", stream)
 
     def close(self, rank: int, num_ranks: int) -> None:
@@ -102,8 +128,9 @@ class SpoolFolder:
             FileNotFoundError: the spool was removed while it was written.
         """
         if self._opened is not None:
-            self._opened.stat()
-            _done_mark(self._opened).touch(mode=0o600)
+            newest = _segment_path(self._opened, self._segment)
+            newest.stat()
+            _done_mark(newest).touch(mode=0o600)
 
 
 class OwnSpool(SpoolFolder):
@@ -133,17 +160,30 @@ class RunFolder(SpoolFolder):
         make_run_folder(self.path)
         first = path = self.path / spool_name(rank)
         for number in count(1):
+            earlier = _files_of(path)
             try:
-                return self._begun(path, "x+b")
+                if not earlier:
+                    return self._begun(path, "x+b")
             except FileExistsError:
-                self.num_earlier += not _is_being_written(path)
-                path = first.with_suffix(f".{number}{SPOOL_SUFFIX}")
+                earlier = [path]
+            self.num_earlier += not any(map(_is_being_written, earlier))
+            path = first.with_suffix(f".{number}{SPOOL_SUFFIX}")
         raise AssertionError("unreachable")
 
 
 def store_for(path: Path, merge_timeout_s: float) -> Store:
     """Return the destination for a path: the folder of a run if it ends in .comm, or a run file."""
     return RunFolder(path) if path.suffix == RUN_SUFFIX else RunFile(path, merge_timeout_s)
+
+
+def _segment_path(first: Path, number: int) -> Path:
+    return first.with_suffix(f".s{number}{SPOOL_SUFFIX}") if number else first
+
+
+def _files_of(first: Path) -> list[Path]:
+    """Return the files of a recording: its first one, if it is still there, and later segments."""
+    later = first.parent.glob(f"{first.stem}.s[0-9]*{SPOOL_SUFFIX}")
+    return [*([first] if first.exists() else []), *later]
 
 
 def _name_of_process(spool: Path) -> Path:
@@ -175,6 +215,10 @@ class RunFile:
         self._folder = SpoolFolder(self.path.with_name(self.path.name + suffix))
         _remove_left_overs(self._folder.folder)
         return self._folder.open(rank)
+
+    def open_segment(self, number: int) -> BinaryIO:
+        """Create the file of a segment in the folder of spools."""
+        return self._folder.open_segment(number)
 
     def close(self, rank: int, num_ranks: int) -> None:
         """On rank 0, wait for ranks that still record, then merge all spools and remove them."""

@@ -94,6 +94,8 @@ print("trained")
             "a detail is one of op, collective",
         ),
         ({"COMMTRACE": "RUN.comm", "COMMTRACE_MAX_CALLS": "-4"}, "COMMTRACE_MAX_CALLS=-4"),
+        ({"COMMTRACE": "RUN.comm", "COMMTRACE_EVERY": "0"}, "COMMTRACE_EVERY=0"),
+        ({"COMMTRACE": "RUN.comm", "COMMTRACE_RING": "1 byte"}, "COMMTRACE_RING=1 byte"),
         ({"COMMTRACE": "RUN.comm", "COMMTRACE_STACKS": "no"}, "COMMTRACE_STACKS=no"),
         ({"COMMTRACE": "train.py/RUN.comm"}, "found: an existing file"),
     ],

@@ -187,6 +187,8 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
 def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
     if rank in covered.dropping:
         return "it exceeded the memory bound"
+    if covered.is_sampled and not is_at_the_end:
+        return "not every step was recorded"
     if covered.imported_from == PROFILER:
         return "the profiler covered a part of the run"
     if rank in covered.partial:

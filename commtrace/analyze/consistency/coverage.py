@@ -13,6 +13,7 @@ import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, members, numbers
+from commtrace.tracefile import EVERY
 
 PROFILER, FLIGHT_RECORDER = "torch.profiler", "flight recorder"
 """Values of `imported_from` in traces imported from these tools."""
@@ -36,6 +37,7 @@ class Coverage:
         partial: Ranks whose dump does not list all calls of its ring buffer.
         doubtful: Ranks of which a call may be missing only in the trace: those in `ring_truncated`,
             and those in `partial` whose progress is unknown.
+        is_sampled: Not every step of the program was recorded.
         imported_from: The tool that an imported trace comes from; else empty.
     """
 
@@ -50,6 +52,7 @@ class Coverage:
     ring_truncated: frozenset[int]
     partial: frozenset[int]
     doubtful: frozenset[int]
+    is_sampled: bool
     imported_from: str
 
 
@@ -87,6 +90,7 @@ def coverage(frames: Frames) -> Coverage:
         ring_truncated=ring_truncated,
         partial=partial,
         doubtful=(ring_truncated - partial) | frozenset(frames.run.get("unsure_ranks") or ()),
+        is_sampled=EVERY in frames.run,
         imported_from=str(frames.run.get("imported_from", "")),
     )
 

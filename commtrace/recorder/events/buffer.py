@@ -8,24 +8,24 @@ the trace of a hanging program shows the calls in which it hangs. Call and opera
 
 from __future__ import annotations
 
-import io
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import sleep
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from commtrace.event import StepRow
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.call_sites import CallSites
 from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.sampling import SampledSteps
 from commtrace.recorder.events.sink import LOCAL, SELF_CHECK, OperatorSpan
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
 from commtrace.schema import TABLES
-from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, SpoolWriter, sites_of
+from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, sites_of
 from commtrace.tracefile.spool import NUMBERS, SITES
 
 # Each batch repeats these rows, so their number is bounded.
@@ -42,8 +42,25 @@ _OUTSIDE_MODULES = (None, -1)
 _MAX_PAIRS = 1 << 16
 
 
+class Writer(Protocol):
+    """Interface to the file of a recording; see `SpoolWriter`."""
+
+    def write(
+        self,
+        tables: Mapping[str, Any],
+        facts: Mapping[str, Any] | None = None,
+        numbers: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Append one batch."""
+        ...
+
+    def contents(self) -> list[bytes]:
+        """Return everything written so far, by segment."""
+        ...
+
+
 class Buffer:
-    """Calls, operators and steps of one recording, on their way to `stream`.
+    """Calls, operators and steps of one recording, on their way to `writer`.
 
     With a `rank`, only that rank's calls are kept (for threads that play several ranks). At most
     `max_calls` calls and ten times as many operators are kept; further ones are only counted.
@@ -52,8 +69,7 @@ class Buffer:
 
     def __init__(
         self,
-        stream: BinaryIO,
-        facts: Mapping[str, Any],
+        writer: Writer,
         *,
         epoch: int,
         numbering: Numbering,
@@ -67,7 +83,7 @@ class Buffer:
         self._num_steps = 0
         self._num_before_step = 0
         self._num_marks = 0
-        self._found = FoundSteps(now(), epoch)
+        self._found: FoundSteps | SampledSteps = FoundSteps(now(), epoch)
         self.num_dropped = 0
         self.num_ops_dropped = 0
         self.wants_spans = wants_spans
@@ -93,8 +109,7 @@ class Buffer:
         self._groups: dict[str, Any] = {}
         self._groups_in_use: dict[Any, None] = {}
         self._lock = threading.Lock()
-        self._stream = stream
-        self._writer = SpoolWriter(stream, facts)
+        self._writer = writer
 
     @property
     def num_calls(self) -> int:
@@ -179,21 +194,28 @@ class Buffer:
     def end_step(self, rank: int) -> None:
         """End the step in progress at the program's request and begin the next one."""
         self._num_marks += 1
-        self._end_step(rank)
-
-    def _end_step(self, rank: int) -> None:
         self.begin_steps()
         end = now()
+        self._end_step(rank, end)
+        self._set_step(self._num_steps, end)
+
+    def _end_step(self, rank: int, end: int) -> None:
+        self._keep_step(rank, end)
+        self._num_steps += 1
+
+    def _keep_step(self, rank: int, end: int) -> None:
         epoch = self._epoch
         self._steps.append(StepRow(rank, self.step, self._step_begin + epoch, end + epoch))
-        self._num_steps += 1
-        self._set_step(self._num_steps, end)
 
     def end_steps(self, rank: int) -> None:
         """End the step in progress; discard a last step in which nothing happened."""
-        if self.step != NO_STEP and (self._num_kept > self._num_before_step or not self._num_steps):
-            self._end_step(rank)
+        if self.step != NO_STEP and (self._has_calls() or not self._num_steps):
+            self._end_step(rank, now())
         self._set_step(NO_STEP, now())
+
+    def _has_calls(self) -> bool:
+        """Return whether there were calls in the step in progress."""
+        return self._num_kept > self._num_before_step
 
     @property
     def is_one_step(self) -> bool:
@@ -336,13 +358,10 @@ class Buffer:
         spans[2::_SPAN_WIDTH] = map(self._epoch.__add__, starts)
         return spans
 
-    def contents(self) -> bytes:
-        """Return everything written so far."""
+    def contents(self) -> list[bytes]:
+        """Return everything written so far, by segment."""
         with self._lock:
-            self._stream.seek(0)
-            written = self._stream.read()
-            self._stream.seek(0, io.SEEK_END)
-        return written
+            return self._writer.contents()
 
 
 def _take(entries: deque[Any], most: int) -> list[Any]:

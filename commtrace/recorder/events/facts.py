@@ -23,6 +23,7 @@ from commtrace.errors import UsageError
 from commtrace.launchers import LaunchedRank, attempt, launched_rank, run_id
 from commtrace.recorder.clock import boot, now
 from commtrace.recorder.events.groups import Groups
+from commtrace.tracefile import EVERY
 
 
 def process_rank() -> int | None:
@@ -62,7 +63,7 @@ def _origin(launched: LaunchedRank | None) -> dict[str, Any]:
 class Facts:
     """Facts of one recording; `rank` and `num_ranks` become accurate while it runs."""
 
-    def __init__(self, detail: str, epoch: int) -> None:
+    def __init__(self, detail: str, epoch: int, every: int | None = None) -> None:
         self._is_rank_certain = process_rank() is not None
         launched = _launched()
         self.rank = _first_rank(launched)
@@ -75,6 +76,7 @@ class Facts:
             "command": shlex.join(sys.argv),
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             **_origin(launched),
+            **({EVERY: every} if every not in (None, 1) else {}),
         }
         self._device = "cpu"
         self.first: Mapping[str, Any] = {

@@ -25,17 +25,17 @@ operator that it ran, if it ended with one: id, operator, start, duration.
 
 
 class Sink(Protocol):
-    """Interface that the recorder reports to: calls when issued, operators when completed.
+    """Interface that the recorder reports to: calls when issued, operators when completed."""
 
-    Attributes:
-        rank: the only rank of which events are wanted; None for all ranks.
-    """
-
-    rank: int | None
     wants_spans: bool
     wants_layouts: bool
     wants_stacks: bool
     wants_tensor_identity: bool
+
+    @property
+    def rank(self) -> int | None:
+        """The only rank of which events are wanted; None for all ranks."""
+        ...
 
     def add(self, call: Call) -> None:
         """Receive a call."""

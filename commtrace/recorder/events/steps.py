@@ -34,6 +34,11 @@ class StepFinder:
         self._last = -1
         self._seen: dict[int, weakref.ref[Any]] = {}
 
+    @property
+    def num_seen(self) -> int:
+        """Number of objects that have stepped in the step in progress."""
+        return len(self._seen)
+
     def tick(self, thing: Any, at: int, begin: int) -> tuple[int, int] | None:
         """Note that an object has stepped.
 

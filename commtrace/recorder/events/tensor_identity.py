@@ -42,15 +42,20 @@ class _Known:
 
 
 class TensorIdentity:
-    """Contents sent so far; callable from any thread."""
+    """Contents sent so far, with numbers from `first` on; callable from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._storages: dict[int, _Known] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._samples: dict[int, bytes] = {}
         self._num_storages = 0
-        self._num_identities = 0
+        self._num_identities = first
         self._lock = threading.Lock()
+
+    @property
+    def next_number(self) -> int:
+        """The lowest number that no contents have."""
+        return self._num_identities
 
     def of(
         self, tensors: Sequence[torch.Tensor], *, are_written: bool = False, are_read: bool = False

@@ -45,7 +45,7 @@ class OperatorMode(TorchDispatchMode):
     def __init__(self, receiver: OperatorReceiver, rank: int) -> None:
         super().__init__()
         self.receiver = receiver
-        self._rank = rank
+        self.rank = rank
 
     @property
     def sees_groups(self) -> bool:
@@ -95,7 +95,7 @@ class OperatorMode(TorchDispatchMode):
                 duration = now() - begin
                 operators.span_id, operators.innermost = parent, op
                 span = (
-                    self._rank, number, parent, func, LOCAL, begin, duration, phase,
+                    self.rank, number, parent, func, LOCAL, begin, duration, phase,
                     state.regions, call, state.native_id, (), None,
                 )  # fmt: skip
                 for keep in receiver.span_keepers:
@@ -112,7 +112,7 @@ class OperatorMode(TorchDispatchMode):
         finally:
             duration = now() - begin
             span = (
-                self._rank, number, parent, func, DTENSOR, begin, duration, phase, state.regions,
+                self.rank, number, parent, func, DTENSOR, begin, duration, phase, state.regions,
                 call, state.native_id, _layouts(args) if receiver.wants_layouts else (),
                 operators.last_local,
             )  # fmt: skip
@@ -138,7 +138,7 @@ class OperatorMode(TorchDispatchMode):
         phase, call = self._locate(state, state.modules.innermost, current_graph_task_id())
         number, op, begin, duration = operators.last_local  # pyright: ignore[reportGeneralTypeIssues]
         span = (
-            self._rank, number, operators.span_id, op, LOCAL, begin, duration, phase,
+            self.rank, number, operators.span_id, op, LOCAL, begin, duration, phase,
             state.regions, call, state.native_id, (), None,
         )  # fmt: skip
         for keep in self.receiver.span_keepers:

@@ -69,6 +69,15 @@ def test_many_steps_become_means_of_neighbours() -> None:
     assert figure.data[0].hovertext[0].startswith("<b>steps 0 to 4</b>")
 
 
+def test_every_100th_step_makes_as_many_bars_as_there_are_steps() -> None:
+    table = table_of(*((100 * step, 0, 10, 1, 0) for step in range(2 * MAX_BARS)))
+    parts = step_parts(table)
+    assert len(parts) == MAX_BARS
+    assert (parts["first"].tolist()[:2], parts["last"].tolist()[:2]) == ([0, 200], [100, 300])
+    assert steps(table).layout.xaxis.title.text == "step (a bar is the mean of 2)"
+    assert len(step_parts(table_of((0, 0, 10, 1, 0), (900, 0, 10, 1, 0)))) == 2
+
+
 def test_a_bar_far_above_the_others_is_truncated_and_labelled() -> None:
     table = table_of((0, 0, 900, 1, 0), *((step, 0, 10, 1, 0) for step in range(1, 5)))
     figure = steps(table)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from commtrace.event import CommEvent, StepRow
 from commtrace.tracefile import FOUND_STEPS, STEPS_FROM, SpoolWriter, Trace, join, parse_spool
+from commtrace.tracefile.steps import _steps_at
 from tests.commtrace.synthetic import START_NS, synthetic_facts
 
 
@@ -50,6 +53,35 @@ def test_calls_are_in_the_step_of_their_time() -> None:
     assert steps_of(trace, 0) == [-1, 0, 0, 1, 1, -1]
     assert steps_of(trace, 1) == [-1, 0, 0, -1, -1, -1]
     assert list(trace.tables["steps"]["rank"]) == [0, 0, 1]
+
+
+def test_an_instant_between_steps_is_in_none() -> None:
+    steps = {
+        "step": array("q", [0, 3, 6]),
+        "start_ns": array("q", [10, 40, 60]),
+        "end_ns": array("q", [20, 50, 70]),
+    }
+    instants = [9, 10, 19, 20, 39, 40, 49, 50, 59, 60, 69, 70]
+    assert list(_steps_at(instants, steps)) == [-1, 0, 0, -1, -1, 3, 3, -1, -1, 6, 6, -1]
+    assert list(_steps_at(instants, {name: array("q") for name in steps})) == [-1] * 12
+
+
+def gapped(**facts: Any) -> Any:
+    """Six calls, 10 ns apart; the steps 0 and 5, with a call between them."""
+    spoken = spool(0, found={"optimizer": 3}, facts=facts)
+    found = spoken.tables[FOUND_STEPS]
+    rows = {
+        name: [*values[:1], *values[2:]] if name == "source" else array("q", values[::2])
+        for name, values in found.items()
+    }
+    rows["step"] = array("q", [0, 5])
+    return replace(spoken, tables={**spoken.tables, FOUND_STEPS: rows})
+
+
+def test_what_a_run_of_every_nth_step_has_between_steps_is_dropped() -> None:
+    facts = synthetic_facts(0, 2)["run"]
+    assert steps_of(join([gapped()]), 0) == [-1, 0, 0, -1, -1, 5]
+    assert steps_of(join([gapped(run={**facts, "every": 5})]), 0) == [-1, 0, 0, 5]
 
 
 @pytest.mark.parametrize(

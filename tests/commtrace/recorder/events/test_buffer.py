@@ -136,7 +136,7 @@ def test_a_million_events_would_fit() -> None:
             dist.all_gather([torch.empty(16)] * 8, torch.ones(16))
             recording.step()
         recording._flush()
-        written = recording._buffer.contents()
+        (written,) = recording._buffer.contents()
     spool = parse_spool(written)
     num_calls = len(spool.tables["comm"]["id"])
     assert num_calls == 800

@@ -66,7 +66,7 @@ def test_an_interrupted_run_has_them_too(world: None, tmp_path: Path) -> None:
     with commtrace.record() as recording:
         module.train()
         recording._flush()
-        spool = parse_spool(recording._buffer.contents())
+        spool = parse_spool(recording._buffer.contents()[0])
         module.train()
     assert spool.facts["sources"][0][1] == 4
 

@@ -1,0 +1,89 @@
+"""Ranks that keep only the last part of their recording, until they end or are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from commtrace.analyze import load
+from commtrace.analyze.consistency import consistency
+from commtrace.tracefile import Trace, read_trace
+from tests.commtrace.launched import descendants
+from tests.launchers.programs import finish, recorded, run, start
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+OWN = [sys.executable, "-m", "commtrace_cli", "run", "-n", "2"]
+
+# Shapes that are hard to compress, so that a segment is soon full.
+TALK = """
+import random, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+chance = random.Random(7)
+for number in range(NUM):
+    dist.all_reduce(torch.ones(chance.randrange(1, 4000)))
+    if number % 1000 == 999:
+        print("rank", dist.get_rank(), "has made", number + 1, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def require_last(trace: Trace, num_calls: int) -> None:
+    """Check that both ranks have their last calls of at least so many, and count the others."""
+    comm, ranks = trace.tables["comm"], trace.tables["ranks"]
+    assert list(ranks["rank"]) == [0, 1]
+    for rank, num_dropped in zip(ranks["rank"], ranks["num_dropped"], strict=True):
+        ids = [each for each, of in zip(comm["id"], comm["rank"], strict=True) if of == rank]
+        assert num_dropped > 0
+        assert ids == list(range(num_dropped, num_dropped + len(ids)))
+        assert ids[-1] + 1 >= num_calls
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "output"),
+    [
+        ([*OWN, "--ring", "64kB", "-o", "run.json", "train.py"], {}, "run.json"),
+        ([*OWN, "--ring", "64kB", "-o", "RUN.comm", "train.py"], {}, "RUN.comm"),
+        ([*TORCHRUN, "--no-python", *recorded(), "--ring", "64kB", "train.py"], {}, "RUN.comm"),
+        (
+            [*TORCHRUN, "train.py"],
+            {"COMMTRACE": "RUN.comm", "COMMTRACE_RING": "64 kB"},
+            "RUN.comm",
+        ),
+    ],
+)
+def test_the_last_calls_are_kept(
+    tmp_path: Path, command: list[str], variables: dict[str, str], output: str
+) -> None:
+    (tmp_path / "train.py").write_text(TALK.replace("NUM", "6000"))
+    ended = run(command, tmp_path, variables)
+    assert ended.code == 0, ended.text
+    trace = read_trace(tmp_path / output)
+    require_last(trace, 6000)
+    assert (trace.run["missing_ranks"], trace.run["torn_ranks"]) == ([], [])
+    problems = consistency(load(tmp_path / output))
+    assert not problems["is_fault"].any()
+
+
+def test_a_killed_run_has_its_last_calls(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TALK.replace("NUM", "10**9"))
+    process = start([*TORCHRUN, "--no-python", *recorded(), "--ring", "64kB", "train.py"], tmp_path)
+    assert process.stdout is not None
+    num_made = 0
+    while num_made < 12_000:
+        line = process.stdout.readline()
+        assert line, "the program has ended"
+        num_made = max([num_made, *map(int, re.findall(r"has made (\d+)", line))])
+    for pid in (process.pid, *descendants(process.pid)):
+        os.kill(pid, signal.SIGKILL)
+    finish(process)
+    trace = read_trace(tmp_path / "RUN.comm")
+    # A rank writes several times a second.
+    require_last(trace, 1000)
+    assert trace.run["torn_ranks"] == [0, 1]
+    size = sum(path.stat().st_size for path in (tmp_path / "RUN.comm").glob("*.spool"))
+    assert size < 2 * 64_000 * 2
