@@ -116,7 +116,7 @@ def bytes_of_a_call() -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         path = recording.save(Path(folder) / "run.json")
         written = path.stat().st_size
-    spool = recording._buffer.contents()
+    (spool,) = recording._buffer.contents()
     packed = len(spool) / number
     loose = sum(len(zlib.decompress(payload)) for _, payload in batches(spool)) / number
     return [
