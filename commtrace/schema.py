@@ -235,9 +235,9 @@ RANKS = (
         least=-MOST_INSTANT_NS, most=MOST_INSTANT_NS,
     ),
     Column("num_events", int, "", "communication calls kept"),
-    Column("num_dropped", int, "", "communication calls dropped by the memory bound"),
+    Column("num_dropped", int, "", "communication calls dropped by the limits of the recording"),
     Column("complete", bool, "", "the rank closed its recording properly"),
-    Column("num_ops_dropped", int, "", "operators dropped by the memory bound"),
+    Column("num_ops_dropped", int, "", "operators dropped by the limits of the recording"),
     Column(
         "clock_error_ns", int, "ns", "bound on the alignment error; 0 if ranks share a clock", 2,
         most=MOST_INSTANT_NS,

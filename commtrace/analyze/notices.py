@@ -131,8 +131,8 @@ def _dropped(frames: Frames) -> str:
     if not dropped:
         return ""
     return (
-        f"{dropped} calls were dropped to stay within the memory bound: counts, bytes and times "
-        "are too low by that amount."
+        f"{dropped} calls were dropped to stay within the limits of the recording: counts, bytes "
+        "and times are too low by that amount."
     )
 
 

@@ -158,7 +158,9 @@ class RecordedTest:
         dropped = sum(max(n, 0) for t in traces.values() for n in t.tables["ranks"]["num_dropped"])
         if dropped:
             reasons.append(
-                RecordingGap(f"{dropped} calls were dropped to stay within the memory bound")
+                RecordingGap(
+                    f"{dropped} calls were dropped to stay within the limits of the recording"
+                )
             )
         own = traces[OWN].num_rows("comm")
         if self.num_past > own:

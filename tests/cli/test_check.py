@@ -60,7 +60,7 @@ def test_what_was_lost_is_reported_and_is_no_fault(commtrace: Commtrace, tmp_pat
         "compared: 12 collectives and 8 point-to-point calls",
         "not compared: 3 calls to or from a rank whose calls are unknown or may be lost",
     ]
-    assert "it exceeded the memory bound" in ended.out
+    assert "it exceeded the limits of the recording" in ended.out
 
 
 def test_what_the_trace_lacks_is_reported_beside_no_fault(

@@ -10,11 +10,21 @@ import pytest
 from commtrace.analyze import load
 from commtrace.analyze.consistency import consistency
 from commtrace.tracefile import Trace, read_trace
-from tests.launchers.programs import TRAIN, recorded, run
+from tests.launchers.programs import recorded, run
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 OWN = [sys.executable, "-m", "commtrace_cli", "run", "-n", "2"]
-LONG = TRAIN.replace("range(3)", "range(14)")
+LONG = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(14):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
 
 MARKED = """
 import torch, torch.distributed as dist, commtrace

@@ -2,8 +2,8 @@
 
 Only recorded ranks can be reported as missing from a call. A rank without a recording is a problem
 of its own. The trace has lost calls, which is no fault of the program, if they were dropped at the
-memory bound, if a profile ended before, or if a recording was cut off although the call missing
-from it went through.
+limits of the recording, if a profile ended before, or if a recording was cut off although the call
+missing from it went through.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
 
 def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
     if rank in covered.dropping:
-        return "it exceeded the memory bound"
+        return "it exceeded the limits of the recording"
     if covered.is_sampled and not is_at_the_end:
         return "not every step was recorded"
     if covered.imported_from == PROFILER:

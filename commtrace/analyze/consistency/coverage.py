@@ -30,7 +30,7 @@ class Coverage:
         axes: Mesh axis of each group.
         unrecorded: Ranks without a recording.
         truncated: Ranks that did not close their recording.
-        dropping: Ranks that exceeded the memory bound.
+        dropping: Ranks that exceeded the limits of the recording.
         unsure: (group, rank) pairs in which some collectives have no known number.
         unnumbered: By rank, how many collectives have no sequence number at all.
         ring_truncated: Ranks whose first calls a flight recorder's ring buffer has lost.

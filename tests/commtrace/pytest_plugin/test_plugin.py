@@ -214,7 +214,7 @@ def test_it(comms):
     with fake_world(2):
         reduce(3)
 """)
-    assert "why: 2 calls were dropped to stay within the memory bound" in text
+    assert "why: 2 calls were dropped to stay within the limits of the recording" in text
 
 
 def test_zero_is_proven_where_recording_was_on(project) -> None:
