@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 from commtrace.default_group import call_for_default_group, is_c10d_loaded, when_c10d_is_loaded
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.escaping import visible
-from commtrace.process_options import AUTO_VARIABLE, options_of
+from commtrace.process_options import AUTO_VARIABLE, RUN_SUFFIX, options_of
 
 if TYPE_CHECKING:
     from commtrace.session import Recording
 
-_SUFFIX = ".comm"
 _RANK_VARIABLE = "COMMTRACE_RANK"
 _recordings: dict[int, Recording] = {}
 """The recording of this process, by its id: a forked process has none."""
@@ -106,12 +105,12 @@ def _start() -> None:
     folder = Path(text).absolute()
     # Absolute, since a program may change its folder before it starts others.
     os.environ[AUTO_VARIABLE] = str(folder)
-    if folder.suffix != _SUFFIX:
+    if folder.suffix != RUN_SUFFIX:
         error = UsageError(
             "this process is not recorded",
             found=f"{AUTO_VARIABLE}={text}",
-            why=f"a run is recorded into a folder whose name ends in {_SUFFIX}",
-            attempt=f"{AUTO_VARIABLE}=RUN{_SUFFIX}",
+            why=f"a run is recorded into a folder whose name ends in {RUN_SUFFIX}",
+            attempt=f"{AUTO_VARIABLE}=RUN{RUN_SUFFIX}",
         )
         _say(str(error))
         return

@@ -17,6 +17,8 @@ from commtrace.units import bytes_of_text
 
 AUTO_VARIABLE = "COMMTRACE"
 """Variable with the folder RUN.comm into which processes record themselves."""
+RUN_SUFFIX = ".comm"
+"""Suffix of the folder of a run."""
 DETAIL_VARIABLE = "COMMTRACE_DETAIL"
 STACKS_VARIABLE = "COMMTRACE_STACKS"
 MAX_CALLS_VARIABLE = "COMMTRACE_MAX_CALLS"

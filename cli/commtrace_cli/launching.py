@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from commtrace.errors import UsageError
-from commtrace.process_options import AUTO_VARIABLE, ProcessOptions, ring_bytes
+from commtrace.process_options import AUTO_VARIABLE, RUN_SUFFIX, ProcessOptions, ring_bytes
 from commtrace.settings import DETAILS, LIBRARIES_VARIABLE, settings_of
-from commtrace.tracefile.run_folder import RUN_SUFFIX
 from commtrace_cli.options import Detail
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commtrace.tracefile.run_folder import RUN_SUFFIX, remove_run_folder
+from commtrace.process_options import RUN_SUFFIX
+from commtrace.tracefile.run_folder import remove_run_folder
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.units import text_of_ranks
 from commtrace_cli import options

@@ -1,4 +1,7 @@
-"""Arguments and options of all commands, declared once; a command lists those it takes."""
+"""Arguments and options of all commands, declared once; a command lists those it takes.
+
+The file exceeds the usual length, because one place has the names and helps of all options.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import typer
 
 from commtrace.errors import CommtraceError, LaunchError, UsageError, require_torch
 from commtrace.launchers import launched_rank
-from commtrace.tracefile.run_folder import RUN_SUFFIX, make_run_folder, remove_run_folder
+from commtrace.process_options import RUN_SUFFIX
+from commtrace.tracefile.run_folder import make_run_folder, remove_run_folder
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import SPOOL_SUFFIX
 from commtrace.tracefile.stores import remove_joined
@@ -84,6 +85,9 @@ def run(
     if launched:
         run_on_nodes(program, output, chosen, launched, timeout)
     _refuse_within_a_rank(script)
+    from commtrace.launcher import check_program
+
+    check_program(script, is_module=module)  # before --force removes anything
     is_folder = output.suffix == RUN_SUFFIX
     check_output(output, force=force, is_folder=is_folder)
     folder = output if is_folder else output.with_name(f"{output.name}.spools")
@@ -96,7 +100,7 @@ def run(
     if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # otherwise no rank got that far
         _finish(spools, output, program)
     else:
-        shutil.rmtree(spools, ignore_errors=True)
+        _remove(spools)
     if not result.ok:
         raise typer.Exit(result.exit_code if result.failed_rank is None else LaunchError.exit_code)
 
@@ -120,7 +124,7 @@ def _launch(
             timeout_s=timeout_s,
         )
     except CommtraceError:  # nothing worth keeping was recorded
-        shutil.rmtree(spools, ignore_errors=True)
+        _remove(spools)
         raise
 
 
@@ -191,17 +195,22 @@ def _note_on_silence(spools: Path, program: Program, *, is_whole: bool) -> str:
 
 def _empty_folder(spools: Path, *, force: bool) -> Path:
     """Return an empty place for spools beside the output, to be found even if all is killed."""
-    from commtrace.child_ranks import notes_of
-
     if spools.exists() and not force:
         raise UsageError(
             f"cannot record into {spools}",
             found="spools of an interrupted run",
             attempt=f"`commtrace summary {spools}` to inspect it, or --force to overwrite it",
         )
-    remove_run_folder(spools)
-    shutil.rmtree(notes_of(spools), ignore_errors=True)
+    _remove(spools)
     return spools
+
+
+def _remove(spools: Path) -> None:
+    """Remove a folder of spools, but no other files that may be in it."""
+    from commtrace.child_ranks import notes_of
+
+    shutil.rmtree(notes_of(spools), ignore_errors=True)
+    remove_run_folder(spools)
 
 
 def _report_failure(result: LaunchResult, program: Program, timeout_s: float | None) -> None:

@@ -10,7 +10,7 @@ several of them counts once, if they hold the same recording. Of several runs th
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -20,8 +20,8 @@ from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
 from commtrace.permissions import opener
 from commtrace.tracefile.merge import end_ns, join, rank_of, start_ns
 from commtrace.tracefile.reading import reading
-from commtrace.tracefile.run_file import OPENING, read_run_file, write_trace
-from commtrace.tracefile.run_folder import MANIFEST, make_run_folder, require_run_folder
+from commtrace.tracefile.run_file import read_run_file, write_trace
+from commtrace.tracefile.run_folder import is_part, make_run_folder, require_run_folder
 from commtrace.tracefile.segment_join import joined_segments
 from commtrace.tracefile.split import LEFT_OUT, spools_of
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
@@ -107,7 +107,7 @@ def _files_of(source: Path, summary: str, place: str) -> list[Path]:
             "run.json.spools",
         )
     require_run_folder(source, summary)
-    paths = sorted(_parts(source.iterdir())) or sorted(_parts(source.rglob("*")))
+    paths = sorted(filter(is_part, source.iterdir())) or sorted(filter(is_part, source.rglob("*")))
     if not paths:
         raise EmptyTraceError(
             summary,
@@ -117,20 +117,6 @@ def _files_of(source: Path, summary: str, place: str) -> list[Path]:
             attempt="record the program again, or pass another folder",
         )
     return paths
-
-
-def _parts(paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        is_run_file = path.suffix == ".json" and path.name != MANIFEST
-        if path.suffix == SPOOL_SUFFIX or (is_run_file and _begins_as_run_file(path)):
-            yield path
-
-
-def _begins_as_run_file(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with open(path, "rb") as stream:
-        return stream.read(len(OPENING)) == OPENING.encode()
 
 
 def _begun(paths: Sequence[Path]) -> list[Spool]:

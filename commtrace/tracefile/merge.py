@@ -22,7 +22,7 @@ from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.clocks import Alignment, align
 from commtrace.tracefile.generations import base_of, generations
 from commtrace.tracefile.sources import joined
-from commtrace.tracefile.split import CLOCK_ERROR, ONE_CLOCK
+from commtrace.tracefile.split import CLOCK_ERROR, ONE_CLOCK, RANK_TABLES
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.steps import STEPS_FROM, steps_from, with_steps_from
 from commtrace.tracefile.trace import (
@@ -34,8 +34,6 @@ from commtrace.tracefile.trace import (
     table_of,
 )
 from commtrace.units import text_of_duration
-
-_RANK_TABLES = ("comm", "ops", "kernels", "steps")
 
 
 def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
@@ -59,7 +57,7 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
             column.name: _concatenate(column, [part[name][column.name] for part in parts], strings)
             for column in TABLES[name]
         }
-        for name in _RANK_TABLES
+        for name in RANK_TABLES
     }
     rank_rows = [
         _rank_row(spool, part, alignment)
@@ -159,7 +157,7 @@ def _part(
             )
             for column in TABLES[name]
         }
-        for name in _RANK_TABLES
+        for name in RANK_TABLES
     }
 
 
@@ -213,7 +211,7 @@ def _rank_row(spool: Spool, part: Mapping[str, Columns], alignment: Alignment) -
 def _last_instant(part: Mapping[str, Columns], default: int) -> int:
     instants = [
         max(part[name][column.name], default=default)
-        for name in _RANK_TABLES
+        for name in RANK_TABLES
         for column in TABLES[name]
         if column.unit == INSTANT
     ]

@@ -21,11 +21,10 @@ from typing import Any
 from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.errors import NewerTraceError, NotATraceError, OutputError
 from commtrace.tracefile.reading import Allowance, is_int, parse_json, read_file, text_in
+from commtrace.tracefile.run_file import OPENING
 from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX
 
-RUN_SUFFIX = ".comm"
 MANIFEST = "manifest.json"
-_PARTS = (SPOOL_SUFFIX, DONE_SUFFIX)
 _FORMAT = "commtrace-run"
 _VERSION = 1
 
@@ -50,10 +49,20 @@ def make_run_folder(folder: Path) -> None:
         unfinished.write_text(f"{json.dumps(manifest)}\n", encoding="ascii")
 
 
+def is_part(path: Path) -> bool:
+    """Return whether a file is a part of a run: a spool or a run file, by its first characters."""
+    if path.suffix == SPOOL_SUFFIX:
+        return True
+    if path.suffix != ".json" or path.name == MANIFEST or not path.is_file():
+        return False
+    with open(path, "rb") as stream:
+        return stream.read(len(OPENING)) == OPENING.encode()
+
+
 def remove_run_folder(folder: Path) -> None:
     """Remove a folder of parts; what is not of commtrace stays."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name == MANIFEST or path.suffix in _PARTS:
+        if path.name == MANIFEST or path.suffix == DONE_SUFFIX or is_part(path):
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # there is none, or it holds other files
         folder.rmdir()

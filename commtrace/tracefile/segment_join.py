@@ -14,7 +14,7 @@ from typing import Any
 
 from commtrace.tracefile.segments import BEFORE, BEGIN, SEGMENT
 from commtrace.tracefile.spool import FOUND_STEPS, Spool
-from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable
+from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable, rows_at
 
 _Table = Mapping[str, ColumnValues]
 
@@ -109,12 +109,4 @@ def _latest(table: _Table, columns: Sequence[str]) -> list[int]:
 
 
 def _rows_of(table: _Table, rows: Sequence[int]) -> dict[str, ColumnValues]:
-    found: dict[str, ColumnValues] = {}
-    for name, values in table.items():
-        each: Any = values
-        if isinstance(each, StringColumn):
-            codes = array("q", [each.codes[row] for row in rows])
-            found[name] = StringColumn(codes, each.strings)
-        else:
-            found[name] = array(each.typecode, [each[row] for row in rows])
-    return found
+    return {name: rows_at(values, rows) for name, values in table.items()}

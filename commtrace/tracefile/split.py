@@ -24,6 +24,7 @@ from commtrace.tracefile.trace import (
     StringColumn,
     StringTable,
     Trace,
+    rows_at,
     table_of,
 )
 
@@ -34,7 +35,8 @@ ONE_CLOCK = "one clock"
 CLOCK_ERROR = "clock_error_ns"
 """Name of the fact of a spool that bounds the error of its times to those of the same clock."""
 _OF_JOINING = ("missing_ranks", "torn_ranks", "clock", STEPS_FROM, LEFT_OUT)
-_RANK_TABLES = ("comm", "ops", "kernels", "steps")
+RANK_TABLES = ("comm", "ops", "kernels", "steps")
+"""Tables whose rows belong to one rank each."""
 
 
 def spools_of(trace: Trace) -> list[Spool]:
@@ -43,7 +45,7 @@ def spools_of(trace: Trace) -> list[Spool]:
     groups = [GroupRow(*row) for row in trace.rows("groups")]
     run = {name: fact for name, fact in trace.run.items() if name not in _OF_JOINING}
     sources = [list(SourceRow(*row)) for row in trace.rows("sources")]
-    parts = {name: _by_rank(trace.tables[name]) for name in _RANK_TABLES}
+    parts = {name: _by_rank(trace.tables[name]) for name in RANK_TABLES}
     clock = _clock_of(trace, rows)
     spools = []
     for number, row in enumerate(rows):
@@ -103,13 +105,11 @@ def _part(
 def _values(
     column: Column, values: ColumnValues, places: Sequence[int], offset: int
 ) -> ColumnValues:
-    if isinstance(values, StringColumn):
-        return StringColumn(array("q", [values.codes[n] for n in places]), values.strings)
-    if column.unit == INSTANT and offset:
-        missing = column.missing
-        own = (values[n] for n in places)
-        return array("q", [each if each == missing else each - offset for each in own])
-    return array("d" if column.type is float else "q", [values[n] for n in places])
+    own = rows_at(values, places)
+    if column.unit != INSTANT or not offset:
+        return own
+    missing = column.missing
+    return array("q", [each if each == missing else each - offset for each in own])
 
 
 def _groups(

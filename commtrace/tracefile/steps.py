@@ -26,9 +26,9 @@ from dataclasses import replace
 from itertools import compress
 from typing import Any
 
-from commtrace.schema import STEPS, TABLES
+from commtrace.schema import STEPS
 from commtrace.tracefile.spool import FOUND_STEPS, STEP_SOURCES, Spool
-from commtrace.tracefile.trace import ColumnValues, StringColumn
+from commtrace.tracefile.trace import ColumnValues, rows_at
 
 MARKED, RECORDING, NONE = "marked", "recording", "none"
 STEPS_FROM = "steps_from"
@@ -67,7 +67,7 @@ def with_steps_from(source: str, spool: Spool) -> Spool:
         for name, instant in _INSTANTS.items():
             at = zip(events[name][instant], events[name]["step"], strict=True)
             kept = [step != _NO_STEP or not first <= ns < last for ns, step in at]
-            events[name] = _chosen(name, events[name], kept)
+            events[name] = _chosen(events[name], kept)
     return replace(spool, tables={**spool.tables, "steps": steps, **events})
 
 
@@ -88,23 +88,17 @@ def _without_partial_steps(spool: Spool) -> Spool:
     if not partial:
         return spool
     tables = {
-        name: _chosen(name, table, [step not in partial for step in table["step"]])
+        name: _chosen(table, [step not in partial for step in table["step"]])
         for name, table in spool.tables.items()
         if name in _INSTANTS
     }
     return replace(spool, tables={**spool.tables, **tables})
 
 
-def _chosen(
-    name: str, table: Mapping[str, ColumnValues], rows: Sequence[bool]
-) -> dict[str, ColumnValues]:
+def _chosen(table: Mapping[str, ColumnValues], rows: Sequence[bool]) -> dict[str, ColumnValues]:
     """Return the rows of a table for which `rows` is true."""
-    return {
-        column.name: StringColumn(array("q", compress(values.codes, rows)), values.strings)
-        if isinstance(values := table[column.name], StringColumn)
-        else array("d" if column.type is float else "q", compress(values, rows))
-        for column in TABLES[name]
-    }
+    places = list(compress(range(len(rows)), rows))
+    return {name: rows_at(values, places) for name, values in table.items()}
 
 
 def _found(spool: Spool) -> Mapping[str, ColumnValues]:

@@ -22,9 +22,10 @@ from typing import BinaryIO, Protocol, cast
 from commtrace.atomic_write import make_folder
 from commtrace.errors import TraceError
 from commtrace.permissions import opener
+from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.collected import read_parts
 from commtrace.tracefile.run_file import write_trace
-from commtrace.tracefile.run_folder import RUN_SUFFIX, make_run_folder
+from commtrace.tracefile.run_folder import make_run_folder
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX, read_spool, spool_name
 

@@ -107,3 +107,22 @@ def test_parts_are_copied_into_a_folder(commtrace: Commtrace, tmp_path: Path) ->
     assert {path.name for path in (tmp_path / "RUN.comm").iterdir()} == names
     refused = commtrace("merge", "RUN.comm", "-o", "RUN.comm", "--force")
     assert (refused.code, "a file that this command reads" in refused.err) == (2, True)
+
+
+def test_an_earlier_copy_is_replaced_and_foreign_files_stay(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    first = write_synthetic_spools(tmp_path / "first", world_size=2)
+    assert commtrace("merge", first, "-o", "node.json").code == 0
+    assert commtrace("merge", "node.json", "-o", "RUN.comm").code == 0
+    (tmp_path / "RUN.comm" / "notes.txt").write_text("mine")
+    assert commtrace("merge", first, "-o", "RUN.comm", "--force").code == 0
+    names = {path.name for path in (tmp_path / "RUN.comm").iterdir()}
+    assert names == {"manifest.json", "notes.txt", spool_name(0), spool_name(1)}
+
+
+def test_a_run_that_can_not_begin_removes_nothing(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "RUN.comm")
+    before = sorted(folder.iterdir())
+    refused = commtrace("run", "--nproc", "1", "-o", "RUN.comm", "--force", "missing.py")
+    assert (refused.code, sorted(folder.iterdir())) == (2, before)

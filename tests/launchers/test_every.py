@@ -78,7 +78,7 @@ def test_both_ranks_have_the_same_steps(
     assert ended.code == 0, ended.text
     trace = read_trace(tmp_path / output)
     require_sampled(trace, {0, 1, 6, 12})
-    # What DistributedDataParallel communicates at first.
+    # Without a step: the first communication of DistributedDataParallel.
     assert set(trace.tables["comm"]["step"]) == {-1, 0, 1, 6, 12}
     problems = consistency(load(tmp_path / output))
     assert problems["problem"].tolist() == ["lost calls"]
