@@ -28,7 +28,7 @@ import commtrace
 from benchmarks.kit import OURS, RANKS, TORCHS, fake_ranks, kits, mesh_of
 from benchmarks.measure import Figures, repeated, resident_bytes
 from benchmarks.models import MODEL, parallel_transformer, step_of
-from commtrace.tracefile.spool import batches
+from commtrace.tracefile.spool_reading import batches
 from commtrace.units import NANOSECONDS_PER_SECOND, text_of_bytes, text_of_duration
 from tests.dtensor_core.models.small_models import Transformer
 

@@ -1,55 +1,113 @@
-"""`commtrace merge`: merging of the parts of a run into one run file."""
+"""`commtrace merge`: merging of the parts of a run into one run file, a folder or a dataset."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from commtrace.errors import UsageError
 from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.run_folder import remove_run_folder
 from commtrace.tracefile.split import LEFT_OUT
-from commtrace.units import text_of_ranks
+from commtrace.units import text_of_bytes, text_of_ranks
 from commtrace_cli import options
-from commtrace_cli.terminal import check_output, finish, say, working
+from commtrace_cli.terminal import check_output, counting, finish, say, working
 
 EXAMPLE = """
 Examples:
 
+- `commtrace merge RUN.comm`
 - `commtrace merge run.json.spools -o run.json`
 - `commtrace merge node0/RUN.comm node1/RUN.comm -o run.json`
-- `commtrace merge node*/run.json* -o RUN.comm`
+- `commtrace merge node*/run.json* -o RUN.comm --dataset`
 """
 
 MOST_LISTED = 5
+_RUN_FILE = Path("run.json")
 
 
 def merge(
     parts: options.Parts,
-    output: options.MergeOutput = Path("run.json"),
+    output: options.MergeOutput = None,
+    dataset: options.AsDataset = False,
+    workers: options.Workers = None,
     force: options.Force = False,
 ) -> None:
-    """Merge the parts of a run, wherever they are, into a run file or a folder RUN.comm.
+    """Merge the parts of a run, wherever they are, into a run file, a folder RUN.comm or a dataset.
 
     A part is a folder RUN.comm, the spools of an interrupted run, a run file of some of the ranks,
     or a folder that contains those, in any order. Reports ranks that are missing or were cut off,
     and the files of earlier runs, which are left out. The parts are kept.
+
+    For one folder RUN.comm without -o, prepares a dataset in it, from which every command then
+    reads. An interrupted preparation is continued.
     """
+    if output is None and len(parts) == 1 and (dataset or _is_run_folder(parts[0])):
+        _prepare(_folder(parts[0]), workers)
+        return
+    output = output or _RUN_FILE
     is_folder = output.suffix == RUN_SUFFIX
+    if dataset and not is_folder:
+        raise UsageError(
+            f"cannot prepare a dataset in {output}",
+            found="a file",
+            why="a dataset is a part of a folder",
+            attempt="-o RUN.comm",
+        )
     check_output(output, force=force, read=parts, is_folder=is_folder)
     with working(f"reading {', '.join(map(str, parts))}"):
         from commtrace.tracefile import copy_parts, read_parts, write_trace
 
-        trace = read_parts(parts)
+        run = None if dataset else read_parts(parts)
         if is_folder:
             remove_run_folder(output)
             copy_parts(parts, output)
-        else:
-            write_trace(trace, output)
+        elif run is not None:
+            write_trace(run, output)
+    if run is None:
+        _prepare(output, workers)
+        return
+    _report(run.run)
+    finish([output], then=["commtrace", "report", output])
+
+
+def _is_run_folder(part: Path) -> bool:
+    return part.suffix == RUN_SUFFIX and part.is_dir()
+
+
+def _folder(part: Path) -> Path:
+    if part.exists() and not part.is_dir():
+        raise UsageError(
+            f"cannot prepare a dataset of {part}",
+            found="a file",
+            why="a dataset is a part of a folder",
+            attempt="-o RUN.comm",
+        )
+    return part
+
+
+def _prepare(folder: Path, workers: int | None) -> None:
+    """Prepare the dataset of a folder, and print how large it is and what the run lacks."""
+    with counting(f"preparing the dataset of {folder}") as progress:
+        from commtrace.tracefile.dataset import open_dataset, prepare_dataset
+
+        prepare_dataset(folder, workers=workers, progress=progress)
+        dataset = open_dataset(folder)
+    _report(dataset.run)
+    size = text_of_bytes(dataset.num_bytes)
+    num_calls, num_ranks = dataset.num_rows("comm"), len(dataset.ranks)
+    say(f"dataset: {size}, {num_calls:,} calls of {num_ranks:,} ranks", always=True)
+    finish([folder / "dataset"], then=["commtrace", "report", folder])
+
+
+def _report(run: Mapping[str, Any]) -> None:
+    """Print what a run lacks, and what was left out."""
     for name, found in (("no part of", "missing_ranks"), ("not closed by", "torn_ranks")):
-        ranks = trace.run[found]
+        ranks: Sequence[int] = run[found]
         if ranks:
             say(f"note: {name} {text_of_ranks(ranks)}", always=True)
-    left_out = trace.run.get(LEFT_OUT, [])
+    left_out = run.get(LEFT_OUT, [])
     if left_out:
         listed = [*left_out[:MOST_LISTED], *(["..."] if len(left_out) > MOST_LISTED else [])]
         say(f"note: left out, of earlier runs: {', '.join(listed)}", always=True)
-    finish([output], then=["commtrace", "report", output])

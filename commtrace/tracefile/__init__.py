@@ -13,6 +13,7 @@ opens the result without torch or pandas:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from commtrace.errors import NotATraceError
 from commtrace.tracefile.collected import copy_parts, merge_spools, read_parts
@@ -28,13 +29,15 @@ from commtrace.tracefile.spool import (
     SPOOL_SUFFIX,
     STEP_SOURCES,
     SpoolWriter,
-    parse_spool,
-    read_spool,
     sites_of,
     spool_name,
 )
+from commtrace.tracefile.spool_reading import parse_spool, read_spool
 from commtrace.tracefile.steps import EVERY, PARTIAL_STEPS, RECORDING, STEPS_FROM
 from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
+
+if TYPE_CHECKING:
+    from commtrace.tracefile.dataset import Dataset
 
 __all__ = [
     "EVERY",
@@ -52,6 +55,7 @@ __all__ = [
     "StringColumn",
     "Trace",
     "copy_parts",
+    "dataset_at",
     "join",
     "joined_segments",
     "merge_spools",
@@ -69,6 +73,15 @@ __all__ = [
 ]
 
 
+def dataset_at(path: Path) -> Dataset | None:
+    """Return the dataset of the run in a folder; None if there is none that can be used."""
+    if not path.is_dir():
+        return None
+    from commtrace.tracefile.dataset import dataset_of  # imported late: it loads numpy
+
+    return dataset_of(path)
+
+
 def read_trace(path: Path | str) -> Trace:
     """Read the trace at `path`: a run.json, the folder RUN.comm of a run, or spools of one.
 
@@ -79,7 +92,8 @@ def read_trace(path: Path | str) -> Trace:
     summary = f"cannot read the trace {path}"
     with reading(summary):
         if path.is_dir():
-            return read_parts([path])
+            dataset = dataset_at(path)
+            return read_parts([path]) if dataset is None else dataset.trace()
         if not path.exists() and not path.is_symlink():
             spools = path.with_name(f"{path.name}.spools")
             record = "record one with `commtrace run --nproc 4 -o run.json SCRIPT`"

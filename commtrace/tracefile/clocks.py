@@ -15,11 +15,17 @@ much as they overlap.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from commtrace.collective_table import EVERY_RANK, PEER, needing
-from commtrace.tracefile.spool import Spool
+from commtrace.schema import MOST_INSTANT_NS
+from commtrace.tracefile.outline import SpoolOrOutline
+from commtrace.tracefile.trace import Columns, StringTable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _NOT_KNOWN = -1
 # Collectives that complete on no rank before every rank has issued them.
@@ -27,11 +33,6 @@ _JOINING = frozenset(needing(EVERY_RANK))
 _TRANSFERS = frozenset(needing(PEER))
 # Assumed agreement of wall clocks: about what NTP achieves in one building.
 _WALL_ERROR_NS = 1_000_000
-
-SharedCollective = tuple[str, str, int]
-"""A collective: the group's name and ranks, and its number in the group."""
-Instants = tuple[int, int]
-"""Issue time of the last of some ranks in a collective, and completion time of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,50 +48,85 @@ class Alignment:
     error_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Instants:
+    """Collectives of one system's ranks, in order of group and number, on the system's clock.
+
+    Attributes:
+        group: code of the group's name and ranks.
+        number: number of the collective in the group.
+        is_sure: 1 if the number is right also if the group carries transfers.
+        issue: when the last of the ranks issued it.
+        complete: when the first of the ranks completed it.
+    """
+
+    group: np.ndarray
+    number: np.ndarray
+    is_sure: np.ndarray
+    issue: np.ndarray
+    complete: np.ndarray
+
+
 Names = Mapping[str, str]
 """Common names of groups, by the rank's own names that differ."""
+CallsOf = Callable[[int], Columns]
+"""Returns table `comm` of a recording by its place."""
 
 
-def align(spools: Sequence[Spool], names: Sequence[Names] = ()) -> list[Alignment]:
-    """Return offsets that bring the times of each spool onto the first one's clock.
+def align(
+    recordings: Sequence[SpoolOrOutline],
+    names: Sequence[Names] = (),
+    calls_of: CallsOf | None = None,
+) -> list[Alignment]:
+    """Return offsets that bring the times of each recording onto the first one's clock.
 
     Args:
-        spools: the spools of all ranks.
-        names: for each spool the common names of its groups; by default a name means the same group
-            on all ranks.
+        recordings: the recordings of all ranks.
+        names: for each of them the common names of its groups; by default a name means the same
+            group on all ranks.
+        calls_of: returns the calls of a recording; asked only if there are several systems.
     """
-    names = names or [{}] * len(spools)
-    own = [_offset_within_system(spool, spools) for spool in spools]
+    names = names or [{}] * len(recordings)
+    calls_of = calls_of or (lambda place: recordings[place].tables["comm"])
+    own = [_offset_within_system(each, recordings) for each in recordings]
     systems: dict[str, list[int]] = {}
-    for number, spool in enumerate(spools):
-        systems.setdefault(spool.facts["boot"], []).append(number)
+    for place, each in enumerate(recordings):
+        systems.setdefault(each.facts["boot"], []).append(place)
     first, *others = systems
     aligned = {first: Alignment(0, 0)}
     if others:
-        named = list(zip(spools, names, strict=True))
-        mixed = {group for spool, of_spool in named for group in _with_transfers(spool, of_spool)}
+        groups = _SharedGroups()
+        # Without any completion, there is nothing to compare.
+        has_ends = any(map(_states_completion, recordings))
         calls = {
-            boot: _instants([(*named[number], own[number]) for number in numbers], mixed)
-            for boot, numbers in systems.items()
+            boot: _joined(
+                _instants(calls_of(place), recordings[place], own[place], names[place], groups)
+                for place in (places if has_ends else ())
+            )
+            for boot, places in systems.items()
         }
+        calls = {boot: groups.counted(instants) for boot, instants in calls.items()}
         _align_systems(aligned, others, calls)
     found = []
-    for spool, offset in zip(spools, own, strict=True):
-        system = aligned.get(spool.facts["boot"], Alignment(0, _NOT_KNOWN))
+    for each, offset in zip(recordings, own, strict=True):
+        system = aligned.get(each.facts["boot"], Alignment(0, _NOT_KNOWN))
         found.append(Alignment(offset + system.offset_ns, system.error_ns))
     return found
 
 
-def _offset_within_system(spool: Spool, spools: Sequence[Spool]) -> int:
-    """Return the offset from a spool's clock to that of the first spool of its system."""
-    first = next(each for each in spools if each.facts["boot"] == spool.facts["boot"])
-    return first.facts["epoch_ns"] - spool.facts["epoch_ns"]
+def _offset_within_system(recording: SpoolOrOutline, recordings: Sequence[SpoolOrOutline]) -> int:
+    """Return the offset from a recording's clock to that of the first one of its system."""
+    first = next(each for each in recordings if each.facts["boot"] == recording.facts["boot"])
+    return first.facts["epoch_ns"] - recording.facts["epoch_ns"]
+
+
+def _states_completion(recording: SpoolOrOutline) -> bool:
+    # A host does not see completion on a device, but an imported file may state it.
+    return recording.facts["device"] == "cpu" or bool(recording.facts.get("sees_completion"))
 
 
 def _align_systems(
-    aligned: dict[str, Alignment],
-    others: Iterable[str],
-    calls: Mapping[str, dict[SharedCollective, Instants]],
+    aligned: dict[str, Alignment], others: Iterable[str], calls: Mapping[str, _Instants]
 ) -> None:
     """Align one system after the other, smallest error first; skip those that share no call."""
     waiting = list(others)
@@ -108,69 +144,143 @@ def _align_systems(
         waiting.remove(boot)
 
 
-def _between(
-    own: Mapping[SharedCollective, Instants], other: Mapping[SharedCollective, Instants]
-) -> Alignment | None:
+def _between(own: _Instants, other: _Instants) -> Alignment | None:
     """Return the alignment of their times to ours; None if they share no collective."""
-    shared = own.keys() & other.keys()
-    if not shared:
+    import numpy as np  # imported late: the spools of one system are merged without
+
+    group = np.concatenate([own.group, other.group])
+    number = np.concatenate([own.number, other.number])
+    # Stable, so that of two alike the first one is ours.
+    order = np.lexsort((number, group))
+    group, number = group[order], number[order]
+    is_shared = (group[1:] == group[:-1]) & (number[1:] == number[:-1])
+    if not is_shared.any():
         return None
-    least = max(own[key][0] - other[key][1] for key in shared)
-    most = min(own[key][1] - other[key][0] for key in shared)
+    ours, theirs = order[:-1][is_shared], order[1:][is_shared] - len(own.group)
+    least = int((own.issue[ours] - other.complete[theirs]).max())
+    most = int((own.complete[ours] - other.issue[theirs]).min())
     error = abs(most - least) // 2
     if least <= 0 <= most and error > _WALL_ERROR_NS:
         return Alignment(0, max(-least, most))
     return Alignment((least + most) // 2, error)
 
 
+def _joined(parts: Iterable[_Instants]) -> _Instants:
+    """Return the collectives of all parts, each once."""
+    import numpy as np
+
+    joined = _Instants(*[np.zeros(0, dtype=np.int64)] * 5)
+    for part in parts:
+        fields = (
+            np.concatenate([getattr(joined, name), getattr(part, name)])
+            for name in _Instants.__slots__
+        )
+        joined = _each_once(*fields)
+    return joined
+
+
+def _each_once(
+    group: np.ndarray,
+    number: np.ndarray,
+    is_sure: np.ndarray,
+    issue: np.ndarray,
+    complete: np.ndarray,
+) -> _Instants:
+    import numpy as np
+
+    order = np.lexsort((is_sure, number, group))
+    if not len(order):
+        return _Instants(group, number, is_sure, issue, complete)
+    keys = [group[order], number[order], is_sure[order]]
+    is_new = np.append(True, np.any([key[1:] != key[:-1] for key in keys], axis=0))
+    starts = np.flatnonzero(is_new)
+    group, number, is_sure = (key[starts] for key in keys)
+    return _Instants(
+        group,
+        number,
+        is_sure,
+        np.maximum.reduceat(issue[order], starts),
+        np.minimum.reduceat(complete[order], starts),
+    )
+
+
+class _SharedGroups:
+    """Groups of all ranks: their codes, and which of them carry transfers."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], int] = {}
+        self._mixed: set[str] = set()
+
+    def codes_of(self, names: Sequence[str], ranks: Sequence[str]) -> np.ndarray:
+        """Return the code of each group by its common name and its ranks."""
+        import numpy as np
+
+        codes = self._codes
+        found = [codes.setdefault(key, len(codes)) for key in zip(names, ranks, strict=True)]
+        return np.array(found, dtype=np.int64)
+
+    def add_mixed(self, names: Collection[str]) -> None:
+        """Note groups on which a rank makes transfers."""
+        self._mixed.update(names)
+
+    def counted(self, instants: _Instants) -> _Instants:
+        """Return the collectives whose numbers are right, each once."""
+        import numpy as np
+
+        mixed = [code for (name, _), code in self._codes.items() if name in self._mixed]
+        kept = (instants.is_sure == 1) | ~np.isin(instants.group, mixed)
+        return _each_once(
+            instants.group[kept],
+            instants.number[kept],
+            np.ones(int(kept.sum()), dtype=np.int64),
+            instants.issue[kept],
+            instants.complete[kept],
+        )
+
+
 def _instants(
-    spools: Iterable[tuple[Spool, Names, int]], mixed: Collection[str]
-) -> dict[SharedCollective, Instants]:
-    """Return the times of every collective that ranks of one system took part in, on its clock.
+    comm: Columns, recording: SpoolOrOutline, offset: int, names: Names, of_all: _SharedGroups
+) -> _Instants:
+    """Return the times of every collective that a rank took part in, on its system's clock.
 
-    `mixed` groups also carry transfers.
+    Args:
+        comm: the rank's calls.
+        recording: the rank's recording.
+        offset: to be added to its times.
+        names: common names of its groups.
+        of_all: groups of all ranks, which are extended.
     """
-    found: dict[SharedCollective, Instants] = {}
-    for spool, names, offset in spools:
-        # A host does not see completion on a device, but an imported file may state it.
-        if spool.facts["device"] != "cpu" and not spool.facts.get("sees_completion"):
-            continue
-        comm, groups = spool.tables["comm"], spool.tables["groups"]
-        ranks_of = dict(zip(groups["name"], groups["ranks"], strict=True))
-        columns = (comm[name] for name in ("kind", "group", "issue_ns", "complete_ns"))
-        numbers = _numbers(spool, names, mixed)
-        for number, kind, group, issue, complete in zip(numbers, *columns, strict=True):
-            if kind in _JOINING and number != _NOT_KNOWN and complete != _NOT_KNOWN:
-                key = (names.get(group, group), ranks_of.get(group, ""), number)
-                before = found.get(key, (issue + offset, complete + offset))
-                found[key] = (
-                    max(before[0], issue + offset),
-                    min(before[1], complete + offset),
-                )
-    return found
+    import numpy as np
 
-
-def _with_transfers(spool: Spool, names: Names) -> set[str]:
-    comm = spool.tables["comm"]
-    pairs = set(zip(comm["kind"], comm["group"], strict=True))
-    return {names.get(group, group) for kind, group in pairs if kind in _TRANSFERS}
-
-
-def _numbers(spool: Spool, names: Names, mixed: Collection[str]) -> list[int]:
-    """Return the number of each call among its group's collectives; -1 if unknown."""
-    import numpy as np  # imported late, since merging the spools of one system needs no numpy
-
+    from commtrace.tracefile.arrays import recoded, view_of
     from commtrace.tracefile.collective_numbers import collective_numbers
 
-    comm = spool.tables["comm"]
-    code_of: dict[str, int] = {}
-    codes = [code_of.setdefault(group, len(code_of)) for group in comm["group"]]
-    is_mixed = np.array([names.get(group, group) in mixed for group in code_of], dtype=bool)
-    is_transfer = [kind in _TRANSFERS for kind in comm["kind"]]
-    member = np.array(codes, dtype=np.int64)
-    return collective_numbers(
-        member,
-        np.array(comm["seq"], dtype=np.int64),
-        np.array(is_transfer, dtype=bool),
-        is_mixed[member],
-    ).tolist()
+    groups = recording.tables["groups"]
+    ranks_of = dict(zip(groups["name"], groups["ranks"], strict=True))
+    kinds, own = StringTable([""]), StringTable([""])
+    kind = view_of(recoded(comm["kind"], kinds))
+    member = view_of(recoded(comm["group"], own))
+    common = [names.get(group, group) for group in own.strings]
+    codes = of_all.codes_of(common, [ranks_of.get(group, "") for group in own.strings])
+    is_transfer, is_joining = (
+        np.array([each in chosen for each in kinds.strings])[kind]
+        for chosen in (_TRANSFERS, _JOINING)
+    )
+    of_all.add_mixed([common[code] for code in np.unique(member[is_transfer])])
+    seq = view_of(comm["seq"])
+    numbers, sure = (
+        collective_numbers(member, seq, is_transfer, np.full(len(seq), is_mixed))
+        for is_mixed in (False, True)
+    )
+    issue, complete = view_of(comm["issue_ns"]), view_of(comm["complete_ns"])
+    # Times that are not valid are refused later; here their sums must not overflow.
+    is_valid = (complete != _NOT_KNOWN) & (np.abs(issue) <= MOST_INSTANT_NS)
+    is_valid &= np.abs(complete) <= MOST_INSTANT_NS
+    kept = is_joining & (numbers != _NOT_KNOWN) & is_valid & _states_completion(recording)
+    return _each_once(
+        codes[member[kept]],
+        numbers[kept],
+        (sure[kept] != _NOT_KNOWN).astype(np.int64),
+        issue[kept] + offset,
+        complete[kept] + offset,
+    )

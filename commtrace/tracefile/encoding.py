@@ -1,8 +1,8 @@
 """Encoding of a column as a small description and a run of bytes, and its decoding.
 
 Both files of commtrace, the spool and run.json, encode their columns this way; they differ only in
-the placement of the bytes. Only the standard library is used, since this runs inside the recorded
-program. The description of n integers is one of
+the placement of the bytes. Encoding uses the standard library only, since it runs inside the
+recorded program; decoding uses numpy. The description of n integers is one of
 
     {"const": 7}                               n times the same value, no bytes
     {"width": 2}                               n little-endian signed integers of 2 bytes
@@ -22,12 +22,16 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import sub
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commtrace.schema import Column
 from commtrace.tracefile.reading import Allowance, DamageError, is_int
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Description = dict[str, Any]
+Data = bytes | memoryview
 
 NOT_ALIKE = -1
 """Marks a byte plane whose bytes differ."""
@@ -103,17 +107,36 @@ def is_not_known(column: Column, description: Description) -> bool:
     return description == {"const": _CODES_OF_MISSING.get(column.type)}
 
 
+def value_of_missing(column: Column) -> int | float:
+    """Return the number that stands for an unknown value of a column in a file."""
+    return float("nan") if column.type is float else _CODES_OF_MISSING[column.type]
+
+
 def not_known(column: Column, rows: int) -> array[Any]:
     """Return the values of an omitted column, as `decode` would."""
-    if column.type is float:
-        return array("d", [float("nan")]) * rows
-    return array("q", [_CODES_OF_MISSING[column.type]]) * rows
+    return array("d" if column.type is float else "q", [value_of_missing(column)]) * rows
 
 
 def decode(
-    description: Description, data: bytes, rows: int, of_type: type | None = None
+    description: Description, data: Data, rows: int, of_type: type | None = None
 ) -> array[Any]:
     """Decode a column into an array of 64-bit integers or of floats.
+
+    Raises:
+        DamageError: the bytes do not fill the rows, or are not of a column `of_type`.
+    """
+    import numpy as np  # only readers decode
+
+    is_float = isinstance(description, dict) and description.get("width") == "float"
+    values = array("d" if is_float else "q", [0]) * rows
+    decode_into(np.frombuffer(values, dtype=values.typecode), description, data, of_type)
+    return values
+
+
+def decode_into(
+    values: np.ndarray, description: Description, data: Data, of_type: type | None = None
+) -> None:
+    """Decode a column into an array, which has an element of 8 bytes for each row.
 
     Raises:
         DamageError: the bytes do not fill the rows, or are not of a column `of_type`.
@@ -124,10 +147,11 @@ def decode(
         raise DamageError("integers" if of_type is float else "floats", "its width")
     try:
         if "const" in description:
-            return array("q", [_integer(description, "const", of_type)]) * rows
-        if "planes" in description:
-            return _join_planes(_planes(description["planes"]), data, rows)
-        return _unpack(description, data, rows)
+            values[:] = _integer(description, "const", of_type)
+        elif "planes" in description:
+            _join_planes(values, _planes(description["planes"]), data)
+        else:
+            _unpack(values, description, data)
     except OverflowError as error:
         raise DamageError("integers of more than 64 bits") from error
 
@@ -140,11 +164,11 @@ def require_rows(rows: Any, num_columns: int, allowance: Allowance, place: str) 
     return rows
 
 
-def require_codes(codes: array[int], num_strings: int, place: str) -> None:
+def require_codes(codes: array[int] | np.ndarray, num_strings: int, place: str) -> None:
     """Raise DamageError unless each code is the index of a string."""
     import numpy as np  # only readers need it
 
-    values = np.frombuffer(codes, dtype="int64")
+    values = np.asarray(codes)
     if len(values) and not (values.min() >= 0 and values.max() < num_strings):
         raise DamageError(f"a string number outside of 0..{num_strings - 1}", place)
 
@@ -154,22 +178,38 @@ def size_of(description: Description, rows: int) -> int:
     if not isinstance(description, dict) or "const" in description:
         return 0
     if "planes" in description:
-        return rows * sum(byte == NOT_ALIKE for byte in _planes(description["planes"]))
+        return rows * _planes(description["planes"]).count(NOT_ALIKE)
     return rows * array(_typecode(description)).itemsize
 
 
-def _unpack(description: Description, data: bytes, rows: int) -> array[Any]:
-    typecode = _typecode(description)
-    packed = array(typecode)
-    if len(data) != rows * packed.itemsize:
-        raise DamageError(f"{len(data)} bytes for {rows} rows of {packed.itemsize}")
-    packed.frombytes(data)
-    if _SWAP:
-        packed.byteswap()
-    if description.get("delta") and rows:
-        packed[0] = 0
-        return array("q", accumulate(packed, initial=_integer(description, "first")))[1:]
-    return packed if typecode in "dq" else array("q", packed)
+def _unpack(values: np.ndarray, description: Description, data: Data) -> None:
+    import numpy as np
+
+    packed_type = np.dtype(_typecode(description)).newbyteorder("<")
+    if len(data) != len(values) * packed_type.itemsize:
+        raise DamageError(f"{len(data)} bytes for {len(values)} rows of {packed_type.itemsize}")
+    packed = np.frombuffer(data, dtype=packed_type)
+    if description.get("delta") and len(values):
+        _add_up(values, packed, _integer(description, "first"))
+    else:
+        values[:] = packed
+
+
+def _add_up(values: np.ndarray, differences: np.ndarray, first: int) -> None:
+    """Fill `values` with the sums of the differences after the first one, which begin at `first`.
+
+    Raises:
+        OverflowError: one of them does not fit into 64 bits.
+    """
+    if differences.itemsize == 8:  # written by no encoder; the sums may overflow
+        values[:] = list(accumulate(differences[1:].tolist(), initial=first))
+        return
+    values[0] = 0
+    differences[1:].cumsum(out=values[1:])
+    for extreme in (int(values.min()), int(values.max())):
+        if not -(1 << 63) <= extreme + first < 1 << 63:
+            raise OverflowError
+    values += first
 
 
 def _typecode(description: Description) -> str:
@@ -191,7 +231,7 @@ def _integer(description: Description, name: str, of_type: type | None = None) -
 
 def _planes(alike: Any) -> Sequence[int]:
     is_one = isinstance(alike, list) and len(alike) == 8
-    if not is_one or not all(type(byte) is int and -1 <= byte <= 255 for byte in alike):
+    if not is_one or {*map(type, alike)} != {int} or min(alike) < -1 or max(alike) > 255:
         raise DamageError(f"planes: {_shortened(alike)}, which are not 8 bytes")
     return alike
 
@@ -201,18 +241,17 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _join_planes(alike: Sequence[int], data: bytes, rows: int) -> array[Any]:
-    num_differing = sum(byte == NOT_ALIKE for byte in alike)
+def _join_planes(values: np.ndarray, alike: Sequence[int], data: Data) -> None:
+    import numpy as np
+
+    rows = len(values)
+    num_differing = alike.count(NOT_ALIKE)
     if len(data) != num_differing * rows:
         raise DamageError(f"{len(data)} bytes for {rows} rows of {num_differing}")
-    packed = bytearray(8 * rows)
-    position = 0
-    for place, byte in zip(_PLANES, alike, strict=True):
-        if byte == NOT_ALIKE:
-            packed[place::8] = data[position : position + rows]
-            position += rows
-        else:
-            packed[place::8] = bytes([byte]) * rows
-    values = array("q")
-    values.frombytes(packed)
-    return values
+    common = bytes([0 if byte == NOT_ALIKE else byte for byte in alike])
+    values[:] = int.from_bytes(common, "little", signed=True)
+    bytes_of = values.view(np.uint8).reshape(rows, 8)
+    planes = np.frombuffer(data, dtype=np.uint8).reshape(num_differing, rows)
+    differing = [place for place, byte in zip(_PLANES, alike, strict=True) if byte == NOT_ALIKE]
+    for place, plane in zip(differing, planes, strict=True):
+        bytes_of[:, place] = plane

@@ -112,6 +112,7 @@ CLOSING_FACTS: dict[str, Check] = {
     "segment_ns": _is_instant,
     "num_before": _are_totals,
     "taken_for": _are_ranks,
+    "beat_s": _is_step_count,
 }
 """Facts that a spool may have."""
 

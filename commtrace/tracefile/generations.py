@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from commtrace.tracefile.trace import ColumnValues
+from commtrace.tracefile.trace import Columns, StringTable
 
 _AGAIN = re.compile(r"(.*)#\d{1,9}", re.ASCII | re.DOTALL)
-
-Tables = Mapping[str, Mapping[str, ColumnValues]]
 
 
 @dataclass(slots=True)
 class _GroupUse:
-    """Period of a rank's calls on one group of a name; `place` indexes the rank's tables."""
+    """Period of a rank's calls on one group of a name; `place` is that of the rank."""
 
     place: int
     name: str
@@ -45,48 +43,59 @@ def base_of(name: str) -> str:
     return again[1] if again else name
 
 
-def generations(ranks: Sequence[Tables]) -> list[dict[str, int]]:
-    """Return, for each rank's tables, the generation of each group name.
+def generations(
+    names: Sequence[Sequence[str]], calls_of: Callable[[int], Columns]
+) -> list[dict[str, int]]:
+    """Return, for each rank, the generation of each group name.
 
     Generations count from 1; a name that is missing means the first.
+
+    Args:
+        names: names of the groups of each rank.
+        calls_of: returns table `comm` of a rank by its place; called only if a name is repeated.
     """
-    found: list[dict[str, int]] = [{} for _ in ranks]
-    for uses in _made_again(ranks):
+    found: list[dict[str, int]] = [{} for _ in names]
+    for uses in _made_again(names, calls_of):
         for number, together in enumerate(_clusters(uses), start=1):
             for use in together:
                 found[use.place][use.name] = number
     return found
 
 
-def _made_again(ranks: Sequence[Tables]) -> list[list[_GroupUse]]:
+def _made_again(
+    names: Sequence[Sequence[str]], calls_of: Callable[[int], Columns]
+) -> list[list[_GroupUse]]:
     """Return the calls by group and rank, for names that some rank gave to several groups."""
     again = {
-        base
-        for tables in ranks
-        for base, num in Counter(map(base_of, tables["groups"]["name"])).items()
-        if num > 1
+        base for of_rank in names for base, num in Counter(map(base_of, of_rank)).items() if num > 1
     }
     by_base: dict[str, list[_GroupUse]] = {}
-    for place, tables in enumerate(ranks if again else ()):
-        for use in _uses(tables, place):
+    for place in range(len(names) if again else 0):
+        for use in _uses(calls_of(place), place):
             if (base := base_of(use.name)) in again:
                 by_base.setdefault(base, []).append(use)
     return list(by_base.values())
 
 
-def _uses(tables: Tables, place: int) -> list[_GroupUse]:
-    found: dict[str, _GroupUse] = {}
-    comm = tables["comm"]
-    columns = (comm[name] for name in ("group", "issue_ns", "complete_ns"))
-    for group, issue, complete in zip(*columns, strict=True):
-        seen = found.get(group)
-        last = max(issue, complete)
-        if seen is None:
-            found[group] = _GroupUse(place, group, issue, last)
-        else:
-            seen.first_ns = min(seen.first_ns, issue)
-            seen.last_ns = max(seen.last_ns, last)
-    return list(found.values())
+def _uses(comm: Columns, place: int) -> list[_GroupUse]:
+    """Return the use of each group, in the order of the first calls."""
+    import numpy as np  # imported late, since only readers ask
+
+    from commtrace.tracefile.arrays import recoded, view_of
+
+    groups = recoded(comm["group"], StringTable())
+    issue, complete = view_of(comm["issue_ns"]), view_of(comm["complete_ns"])
+    order = np.argsort(view_of(groups), kind="stable")
+    if not len(order):
+        return []
+    codes = view_of(groups)[order]
+    starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1]))
+    first = np.minimum.reduceat(issue[order], starts)
+    last = np.maximum.reduceat(np.maximum(issue, complete)[order], starts)
+    return [
+        _GroupUse(place, groups.strings[int(codes[starts[n]])], int(first[n]), int(last[n]))
+        for n in np.argsort(order[starts])
+    ]
 
 
 def _clusters(uses: list[_GroupUse]) -> list[list[_GroupUse]]:

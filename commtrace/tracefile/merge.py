@@ -1,30 +1,22 @@
 """Merging of the spools of all ranks into one trace.
 
-Ranks are in ascending order, whatever the order of the files. Their clocks are aligned (see
-`clocks`): a spool states its monotonic clock (`boot`, the identity of the running system) and that
-clock's offset from wall time. `run["missing_ranks"]` lists ranks without a spool. Group names that
-denote several groups are disambiguated: groups of different ranks, or recreated ones (see
-`generations`). `run["steps_from"]` is the source of the steps (see `steps`).
+The plan (see `join_plan`) decides what needs all ranks. By it, the recording of each rank is then
+converted on its own: to times on the common clock, and names of groups that are those of the run.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import TraceError
-from commtrace.event import GroupRow, RankRow
+from commtrace.event import RankRow
 from commtrace.schema import INSTANT, TABLES, Column
-from commtrace.tracefile.clocks import Alignment, align
-from commtrace.tracefile.generations import base_of, generations
-from commtrace.tracefile.sources import joined
-from commtrace.tracefile.split import CLOCK_ERROR, ONE_CLOCK, RANK_TABLES
-from commtrace.tracefile.spool import Spool
-from commtrace.tracefile.steps import STEPS_FROM, steps_from, with_steps_from
+from commtrace.tracefile.join_plan import RankPlan, plan_of
+from commtrace.tracefile.outline import SpoolOrOutline, end_ns, rank_of
+from commtrace.tracefile.spool import RANK_TABLES, Spool
+from commtrace.tracefile.steps import with_steps_from
 from commtrace.tracefile.trace import (
     Columns,
     ColumnValues,
@@ -33,24 +25,20 @@ from commtrace.tracefile.trace import (
     Trace,
     table_of,
 )
-from commtrace.units import text_of_duration
 
 
 def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     """Join the spools of many ranks into one trace."""
     ordered = sorted(spools, key=rank_of)
-    _refuse_doubles(ordered)
-    source = steps_from(ordered)
-    ordered = [with_steps_from(source, spool) for spool in ordered]
+    plan = plan_of(ordered, lambda place, source: with_steps_from(source, ordered[place]))
     strings = StringTable([""])
-    group_rows, group_names = _join_groups(ordered)
-    alignments = [
-        _with_own_error(alignment, spool)
-        for alignment, spool in zip(align(ordered, group_names), ordered, strict=True)
+    ordered = [
+        with_steps_from(of_rank.steps_from, spool)
+        for of_rank, spool in zip(plan.ranks, ordered, strict=True)
     ]
     parts = [
-        _part(spool, alignment.offset_ns, names, strings)
-        for spool, alignment, names in zip(ordered, alignments, group_names, strict=True)
+        converted(spool, of_rank, strings)
+        for spool, of_rank in zip(ordered, plan.ranks, strict=True)
     ]
     tables: dict[str, Columns] = {
         name: {
@@ -60,122 +48,47 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
         for name in RANK_TABLES
     }
     rank_rows = [
-        _rank_row(spool, part, alignment)
-        for spool, part, alignment in zip(ordered, parts, alignments, strict=True)
+        rank_row(spool, of_rank, num_calls=spool.num_calls, last_ns=end_ns(spool))
+        for spool, of_rank in zip(ordered, plan.ranks, strict=True)
     ]
-    source_rows = joined(spool.facts for spool in ordered)
-    for name, rows in (("groups", group_rows), ("ranks", rank_rows), ("sources", source_rows)):
+    for name, rows in (("groups", plan.groups), ("ranks", rank_rows), ("sources", plan.sources)):
         tables[name] = table_of(name, rows, strings)
-    run = _run_facts(ordered, alignments)
-    if "imported_from" not in run:
-        run[STEPS_FROM] = source
-    return Trace(run, {name: tables[name] for name in TABLES}, path)
+    return Trace(plan.run, {name: tables[name] for name in TABLES}, path)
 
 
-def _with_own_error(alignment: Alignment, spool: Spool) -> Alignment:
-    """Add the error that the times had already in the run file that a spool is a part of."""
-    own = spool.facts.get(CLOCK_ERROR, 0)
-    is_known = min(own, alignment.error_ns) >= 0
-    return replace(alignment, error_ns=own + alignment.error_ns if is_known else -1)
-
-
-def start_ns(spool: Spool) -> int:
-    """Return the beginning of a spool's recording."""
-    return spool.facts["start_ns"]
-
-
-def end_ns(spool: Spool) -> int:
-    """Return the end of a spool's recording, or the time of its last event."""
-    return spool.facts.get("end_ns") or _last_instant(spool.tables, spool.facts["start_ns"])
-
-
-def rank_of(spool: Spool) -> int:
-    """Return the rank that a spool has recorded."""
-    return spool.facts["rank"]
-
-
-def _refuse_doubles(spools: Sequence[Spool]) -> None:
-    seen: dict[int, Spool] = {}
-    for spool in spools:
-        other = seen.setdefault(rank_of(spool), spool)
-        if other is not spool:
-            raise TraceError(
-                "cannot merge the spools",
-                found=f"two of rank {rank_of(spool)}: {other.path} and {spool.path}",
-                why="they are from different recordings",
-                attempt="move one of them to another folder",
-            )
-
-
-def _join_groups(spools: Sequence[Spool]) -> tuple[list[Any], list[dict[str, str]]]:
-    """Return the rows of table `groups`, and for each spool the names that replace its own.
-
-    Of groups created one after the other under one name, the second is `0#2`. If groups of
-    different ranks still share a name, the ranks are appended: `1 [0,1]`.
-    """
-    rows_of = [[GroupRow(*row) for row in _rows(spool, "groups")] for spool in spools]
-    numbers = generations([spool.tables for spool in spools])
-    keys = [
-        [(base_of(row.name), number.get(row.name, 1)) for row in rows]
-        for rows, number in zip(rows_of, numbers, strict=True)
-    ]
-    meanings: dict[tuple[str, int], set[str]] = {}
-    for row, key in zip(chain(*rows_of), chain(*keys), strict=True):
-        meanings.setdefault(key, set()).add(row.ranks)
-    joined: dict[str, Any] = {}
-    names: list[dict[str, str]] = []
-    for rows, of_spool in zip(rows_of, keys, strict=True):
-        new_names = {}
-        for row, (base, number) in zip(rows, of_spool, strict=True):
-            name = f"{base}#{number}" if number > 1 else base
-            if len(meanings[base, number]) > 1:
-                name = f"{name} [{row.ranks}]"
-            if name != row.name:
-                new_names[row.name] = name
-            if name not in joined or row.mesh_axis:  # not every rank knows the axis
-                joined[name] = row._replace(name=name)
-        names.append(new_names)
-    return list(joined.values()), names
-
-
-def _rows(spool: Spool, table: str) -> Iterable[tuple[Any, ...]]:
-    return zip(*spool.tables[table].values(), strict=True)
-
-
-def _part(
-    spool: Spool, offset: int, group_names: Mapping[str, str], strings: StringTable
+def converted(
+    spool: Spool, plan: RankPlan, strings: StringTable | None = None
 ) -> dict[str, dict[str, ColumnValues]]:
-    """Return a spool's tables on the common clock and string table."""
+    """Return the tables of a rank's events, as they are in the run.
+
+    Args:
+        spool: the recording, with the steps of the plan's source (see `with_steps_from`).
+        plan: the conversion.
+        strings: the string table of the result, which is extended; by default the columns keep
+            their own.
+    """
     return {
         name: {
-            column.name: _shifted(column, spool.tables[name][column.name], offset)
-            if column.type is not str
-            else _renamed(
-                spool.tables[name][column.name],
-                group_names if column.name == "group" else {},
-                strings,
-            )
+            column.name: _converted(column, spool.tables[name][column.name], plan, strings)
             for column in TABLES[name]
+            if column.name in spool.tables[name]
         }
         for name in RANK_TABLES
+        if name in spool.tables
     }
 
 
-def _shifted(column: Column, values: ColumnValues, offset: int) -> ColumnValues:
-    if not offset or column.unit != INSTANT:
-        return values
-    missing = column.missing
-    return array("q", [value if value == missing else value + offset for value in values])
+def _converted(
+    column: Column, values: ColumnValues, plan: RankPlan, strings: StringTable | None
+) -> ColumnValues:
+    from commtrace.tracefile.arrays import recoded, shifted  # imported late: it loads numpy
 
-
-def _renamed(values: ColumnValues, names: Mapping[str, str], strings: StringTable) -> ColumnValues:
-    if not isinstance(values, StringColumn):
-        return StringColumn(strings.codes(values), strings.strings)
-    new = {}
-    for code in dict.fromkeys(values.codes):
-        string = values.strings[code]
-        new[code] = strings.code(names.get(string, string))
-    return StringColumn(array("q", [new[code] for code in values.codes]), strings.strings)
+    if column.type is str:
+        names = plan.group_names if column.name == "group" else {}
+        if strings is None and not names and isinstance(values, StringColumn):
+            return values
+        return recoded(values, StringTable([""]) if strings is None else strings, names)
+    return shifted(values, plan.offset_ns) if column.unit == INSTANT else values
 
 
 def _concatenate(
@@ -187,57 +100,22 @@ def _concatenate(
     return StringColumn(joined, strings.strings) if column.type is str else joined
 
 
-def _rank_row(spool: Spool, part: Mapping[str, Columns], alignment: Alignment) -> Any:
-    facts, offset = spool.facts, alignment.offset_ns
-    last = end_ns(spool)
+def rank_row(recording: SpoolOrOutline, plan: RankPlan, *, num_calls: int, last_ns: int) -> Any:
+    """Return the row of table `ranks`, from the number of calls and the end on the rank's clock."""
+    facts, offset = recording.facts, plan.offset_ns
     return RankRow(
         rank=facts["rank"],
         host=facts["host"],
         pid=facts["pid"],
         device=facts["device"],
         start_ns=facts["start_ns"] + offset,
-        end_ns=last + offset,
+        end_ns=last_ns + offset,
         clock_offset_ns=offset,
-        num_events=len(part["comm"]["rank"]),
+        num_events=num_calls,
         num_dropped=facts.get("num_dropped", 0),
-        complete=facts.get("complete", False) and not spool.is_truncated,
+        complete=facts.get("complete", False) and not recording.is_truncated,
         num_ops_dropped=facts.get("num_ops_dropped", 0),
-        clock_error_ns=alignment.error_ns,
+        clock_error_ns=plan.clock_error_ns,
         boot=facts["boot"],
         epoch_ns=facts["epoch_ns"],
     )
-
-
-def _last_instant(part: Mapping[str, Columns], default: int) -> int:
-    instants = [
-        max(part[name][column.name], default=default)
-        for name in RANK_TABLES
-        for column in TABLES[name]
-        if column.unit == INSTANT
-    ]
-    return max([default, *instants])
-
-
-def _run_facts(spools: Sequence[Spool], alignments: Sequence[Alignment]) -> dict[str, Any]:
-    """Return the facts of the first rank's spool, plus those that follow from all spools."""
-    world_size = max(
-        max(spool.facts["run"].get("world_size", 1) for spool in spools), 1 + rank_of(spools[-1])
-    )
-    present = {rank_of(spool) for spool in spools}
-    return spools[0].facts["run"] | {
-        "world_size": world_size,
-        "missing_ranks": sorted(set(range(world_size)) - present),
-        "torn_ranks": [
-            rank_of(spool) for spool in spools if not spool.facts.get("complete", False)
-        ],
-        "clock": _clock(spools, alignments),
-    }
-
-
-def _clock(spools: Sequence[Spool], alignments: Sequence[Alignment]) -> str:
-    errors = [alignment.error_ns for alignment in alignments]
-    if len({spool.facts["boot"] for spool in spools}) == 1 and not any(errors):
-        return ONE_CLOCK
-    if min(errors) < 0:
-        return "wall clocks of several hosts"
-    return f"clocks of several hosts, aligned to {text_of_duration(max(errors))}"

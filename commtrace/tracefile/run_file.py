@@ -85,17 +85,10 @@ def _encode_column(
     column: Column, values: ColumnValues, strings: StringTable
 ) -> tuple[Description, bytes]:
     if column.type is str:
-        return encode_ints(_recode(values, strings))
+        from commtrace.tracefile.arrays import recoded  # imported late: it loads numpy
+
+        return encode_ints(recoded(values, strings).codes)
     return encode_floats(values) if column.type is float else encode_ints(values)
-
-
-def _recode(values: ColumnValues, strings: StringTable) -> array[int]:
-    """Return the indices in `strings` of the strings that a column uses."""
-    if not isinstance(values, StringColumn):
-        return strings.codes(values)
-    # One look-up for each distinct string rather than for each row.
-    new = {code: strings.code(values.strings[code]) for code in dict.fromkeys(values.codes)}
-    return array("q", [new[code] for code in values.codes])
 
 
 def read_run_file(path: Path) -> Trace:

@@ -4,6 +4,7 @@
     RUN.comm/rank-00003.spool     the first recording of rank 3 in this folder
     RUN.comm/rank-00003.1.spool   the next one: the rank was restarted, or another run began
     RUN.comm/rank-00003.s1.spool  segment 1 of the first recording, if its size is bounded
+    RUN.comm/rank-00003.dump      stacks of the rank, if they were asked for (see `dump_files`)
 
 Recording only adds files, so nodes may share the folder or each have one of its own; `read_parts`
 reads the parts of a run wherever they are.
@@ -20,11 +21,15 @@ from typing import Any
 
 from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.errors import NewerTraceError, NotATraceError, OutputError
+from commtrace.tracefile.dump_files import DUMP_SUFFIX, REQUEST, STACKS_SUFFIX
 from commtrace.tracefile.reading import Allowance, is_int, parse_json, read_file, text_in
 from commtrace.tracefile.run_file import OPENING
 from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX
 
 MANIFEST = "manifest.json"
+DATASET = "dataset"
+"""Name of the folder of the dataset (see `dataset`) in the folder of a run."""
+_BESIDE = (DONE_SUFFIX, DUMP_SUFFIX, STACKS_SUFFIX)
 _FORMAT = "commtrace-run"
 _VERSION = 1
 
@@ -60,12 +65,23 @@ def is_part(path: Path) -> bool:
 
 
 def remove_run_folder(folder: Path) -> None:
-    """Remove a folder of parts; what is not of commtrace stays."""
+    """Remove a folder of parts, and its dataset; what is not of commtrace stays."""
+    _remove_dataset(folder / DATASET)
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name == MANIFEST or path.suffix == DONE_SUFFIX or is_part(path):
+        if path.name in (MANIFEST, REQUEST) or path.suffix in _BESIDE or is_part(path):
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # there is none, or it holds other files
         folder.rmdir()
+
+
+def _remove_dataset(folder: Path) -> None:
+    # First, since files without it are no dataset.
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for path in folder.glob("**/*.parquet"):
+        path.unlink(missing_ok=True)
+    for each in (*folder.glob("*"), folder):
+        with contextlib.suppress(OSError):  # it is no folder, or holds other files
+            each.rmdir()
 
 
 def require_run_folder(folder: Path, summary: str) -> None:

@@ -8,62 +8,70 @@ counts as cut off. Steps that began before the first segment that is there are n
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from commtrace.tracefile.outline import SpoolOrOutline
 from commtrace.tracefile.segments import BEFORE, BEGIN, SEGMENT
 from commtrace.tracefile.spool import FOUND_STEPS, Spool
-from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable, rows_at
+from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _Table = Mapping[str, ColumnValues]
 
 
-def joined_segments(spools: Iterable[Spool]) -> list[Spool]:
-    """Return the spools, with the segments of each recording joined into one."""
-    others: list[Spool] = []
-    recordings: dict[tuple[Any, ...], dict[int, Spool]] = {}
-    for spool in spools:
-        facts = spool.facts
+R = TypeVar("R", bound=SpoolOrOutline)
+
+
+def joined_segments(
+    recordings: Iterable[R], join: Callable[[Sequence[R]], R] | None = None
+) -> list[R]:
+    """Return the recordings, with the segments of each of them joined into one.
+
+    Args:
+        recordings: the spools, or their outlines.
+        join: joins the segments of one recording, in order; by default as spools.
+    """
+    others: list[R] = []
+    segments_of: dict[tuple[Any, ...], dict[int, R]] = {}
+    for each in recordings:
+        facts = each.facts
         if SEGMENT not in facts:
-            others.append(spool)
+            others.append(each)
             continue
         key = (facts["host"], facts["pid"], facts["boot"], facts["start_ns"])
-        segments = recordings.setdefault(key, {})
+        segments = segments_of.setdefault(key, {})
         copy = segments.get(facts[SEGMENT])
-        if copy is None or _num_calls(copy) < _num_calls(spool):
-            segments[facts[SEGMENT]] = spool
-    return [
-        *others,
-        *(_join([found[n] for n in sorted(found)]) for found in recordings.values()),
-    ]
+        if copy is None or copy.num_calls < each.num_calls:
+            segments[facts[SEGMENT]] = each
+    join = join or cast("Callable[[Sequence[R]], R]", join_segments)
+    return [*others, *(join([found[n] for n in sorted(found)]) for found in segments_of.values())]
 
 
-def _num_calls(spool: Spool) -> int:
-    return len(spool.tables["comm"]["id"])
-
-
-def _join(segments: Sequence[Spool]) -> Spool:
+def join_segments(segments: Sequence[Spool]) -> Spool:
     """Join the segments of one recording, in order."""
+    import numpy as np
+
+    from commtrace.tracefile.arrays import view_of
+
     first, last = segments[0], segments[-1]
     tables = {name: _concatenated([each.tables[name] for each in segments]) for name in last.tables}
-    origins = {
-        name: [number for number, each in enumerate(segments) for _ in each.tables[name]["rank"]]
-        for name in ("comm", "ops")
-    }
     num_lost = []
-    for (name, origin), num_before in zip(origins.items(), last.facts[BEFORE], strict=True):
-        rows = _latest(tables[name], ("rank", "id"))
-        num_earlier = sum(origin[row] < len(segments) - 1 for row in rows)
+    for name, num_before in zip(("comm", "ops"), last.facts[BEFORE], strict=True):
+        num_rows = [len(each.tables[name]["rank"]) for each in segments]
+        rows = _latest(view_of(tables[name]["rank"]), view_of(tables[name]["id"]))
+        num_earlier = int((rows < sum(num_rows[:-1])).sum())
         num_lost.append(max(num_before - num_earlier, 0))
         tables[name] = _rows_of(tables[name], rows)
-    tables["groups"] = _rows_of(tables["groups"], _latest(tables["groups"], ("name",)))
+    tables["groups"] = _rows_of(tables["groups"], _latest_of_name(tables["groups"]["name"]))
     facts = dict(last.facts)
     if first.facts[SEGMENT]:
         begin = facts["start_ns"] = first.facts[BEGIN]
         for name in ("steps", FOUND_STEPS):
-            starts = tables[name]["start_ns"]
-            rows = [row for row, start in enumerate(starts) if start >= begin]
+            rows = np.flatnonzero(view_of(tables[name]["start_ns"]) >= begin)
             tables[name] = _rows_of(tables[name], rows)
     facts["num_dropped"] = facts.get("num_dropped", 0) + num_lost[0]
     facts["num_ops_dropped"] = facts.get("num_ops_dropped", 0) + num_lost[1]
@@ -89,11 +97,12 @@ def _concatenated(tables: Sequence[_Table]) -> dict[str, ColumnValues]:
 
 
 def _concatenated_column(parts: Sequence[Any], strings: StringTable) -> ColumnValues:
+    from commtrace.tracefile.arrays import recoded  # imported late: it loads numpy
+
     if isinstance(parts[0], StringColumn):
         codes = array("q")
         for part in parts:
-            new = {code: strings.code(part.strings[code]) for code in dict.fromkeys(part.codes)}
-            codes.extend(map(new.__getitem__, part.codes))
+            codes.extend(recoded(part, strings).codes)
         return StringColumn(codes, strings.strings)
     values = array(parts[0].typecode)
     for part in parts:
@@ -101,12 +110,23 @@ def _concatenated_column(parts: Sequence[Any], strings: StringTable) -> ColumnVa
     return values
 
 
-def _latest(table: _Table, columns: Sequence[str]) -> list[int]:
-    """Return the last row of each key, in the order of the keys."""
-    keys = list(zip(*(table[name] for name in columns), strict=True))
-    row_of = {key: row for row, key in enumerate(keys)}
-    return sorted(row_of.values(), key=keys.__getitem__)
+def _latest(ranks: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return the last row of each pair of rank and id, in the order of the pairs."""
+    import numpy as np
+
+    order = np.lexsort((ids, ranks))  # stable: alike rows stay in order
+    ranks, ids = ranks[order], ids[order]
+    is_last = np.append((ranks[1:] != ranks[:-1]) | (ids[1:] != ids[:-1]), True)
+    return order[is_last[: len(order)]]
 
 
-def _rows_of(table: _Table, rows: Sequence[int]) -> dict[str, ColumnValues]:
-    return {name: rows_at(values, rows) for name, values in table.items()}
+def _latest_of_name(names: Sequence[str]) -> list[int]:
+    """Return the last row of each name, in the order of the names."""
+    row_of = {name: row for row, name in enumerate(names)}
+    return [row_of[name] for name in sorted(row_of)]
+
+
+def _rows_of(table: _Table, rows: Sequence[int] | np.ndarray) -> dict[str, ColumnValues]:
+    from commtrace.tracefile.arrays import taken
+
+    return {name: taken(values, rows) for name, values in table.items()}

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commtrace.event import GroupRow, RankRow, SourceRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.sources import FACT
-from commtrace.tracefile.spool import FOUND_STEPS, STEP_SOURCES, Spool
+from commtrace.tracefile.spool import FOUND_STEPS, RANK_TABLES, STEP_SOURCES, Spool
 from commtrace.tracefile.steps import RECORDING, STEPS_FROM
 from commtrace.tracefile.trace import (
     Columns,
@@ -24,9 +24,11 @@ from commtrace.tracefile.trace import (
     StringColumn,
     StringTable,
     Trace,
-    rows_at,
     table_of,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LEFT_OUT = "left_out_spools"
 """Name of the fact of a run that lists the files of earlier runs beside it."""
@@ -35,8 +37,6 @@ ONE_CLOCK = "one clock"
 CLOCK_ERROR = "clock_error_ns"
 """Name of the fact of a spool that bounds the error of its times to those of the same clock."""
 _OF_JOINING = ("missing_ranks", "torn_ranks", "clock", STEPS_FROM, LEFT_OUT)
-RANK_TABLES = ("comm", "ops", "kernels", "steps")
-"""Tables whose rows belong to one rank each."""
 
 
 def spools_of(trace: Trace) -> list[Spool]:
@@ -95,7 +95,7 @@ def _facts(row: Any, run: Mapping[str, Any], clock: str, run_clock: str) -> dict
 
 
 def _part(
-    columns: tuple[Column, ...], table: Columns, places: Sequence[int], row: Any
+    columns: tuple[Column, ...], table: Columns, places: Sequence[int] | np.ndarray, row: Any
 ) -> dict[str, ColumnValues]:
     """Return the rows of one rank, on its own clock."""
     offset = row.clock_offset_ns if _states_clock(row) else 0
@@ -103,27 +103,28 @@ def _part(
 
 
 def _values(
-    column: Column, values: ColumnValues, places: Sequence[int], offset: int
+    column: Column, values: ColumnValues, places: Sequence[int] | np.ndarray, offset: int
 ) -> ColumnValues:
-    own = rows_at(values, places)
-    if column.unit != INSTANT or not offset:
-        return own
-    missing = column.missing
-    return array("q", [each if each == missing else each - offset for each in own])
+    from commtrace.tracefile.arrays import shifted, taken  # imported late: it loads numpy
+
+    own = taken(values, places)
+    return shifted(own, -offset) if column.unit == INSTANT else own
 
 
 def _groups(
     groups: Sequence[Any], rank: int, tables: dict[str, dict[str, ColumnValues]]
 ) -> dict[str, ColumnValues]:
     """Return the groups of a rank under its own names, and rename those of its calls."""
+    from commtrace.tracefile.arrays import recoded
+
     comm = tables["comm"]
-    used = set(comm["group"])
+    known = StringTable()
+    recoded(comm["group"], known)
+    used = set(known.strings)
     own = [row for row in groups if row.name in used or str(rank) in row.ranks.split(",")]
     name_of = {row.name: row.name.removesuffix(f" [{row.ranks}]") for row in own}
     strings = StringTable([""])
-    comm["group"] = StringColumn(
-        strings.codes([name_of[name] if name else "" for name in comm["group"]]), strings.strings
-    )
+    comm["group"] = recoded(comm["group"], strings, name_of)
     return dict(table_of("groups", [row._replace(name=name_of[row.name]) for row in own], strings))
 
 
@@ -141,9 +142,13 @@ def _with_found_steps(
     return {**tables, FOUND_STEPS: {"source": sources, **steps}, "steps": empty}
 
 
-def _by_rank(table: Columns) -> dict[int, list[int]]:
+def _by_rank(table: Columns) -> dict[int, np.ndarray]:
     """Return the places of each rank's rows."""
-    places: dict[int, list[int]] = {}
-    for place, rank in enumerate(table["rank"]):
-        places.setdefault(rank, []).append(place)
-    return places
+    import numpy as np
+
+    from commtrace.tracefile.arrays import view_of
+
+    ranks = view_of(table["rank"])
+    order = np.argsort(ranks, kind="stable")
+    found, starts = np.unique(ranks[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True)) if len(found) else {}

@@ -20,15 +20,17 @@ is there nevertheless, because a step was not kept as a whole, is dropped.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commtrace.schema import STEPS
+from commtrace.tracefile.outline import SpoolOrOutline
 from commtrace.tracefile.spool import FOUND_STEPS, STEP_SOURCES, Spool
-from commtrace.tracefile.trace import ColumnValues, rows_at
+from commtrace.tracefile.trace import ColumnValues
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MARKED, RECORDING, NONE = "marked", "recording", "none"
 STEPS_FROM = "steps_from"
@@ -41,17 +43,20 @@ _NO_STEP = -1
 _INSTANTS = {"comm": "issue_ns", "ops": "start_ns"}
 
 
-def steps_from(spools: Sequence[Spool]) -> str:
+def steps_from(recordings: Sequence[SpoolOrOutline]) -> str:
     """Return the source of the steps of all ranks."""
-    if any(map(_is_marked, spools)):
+    if any(map(_is_marked, recordings)):
         return MARKED
-    found = {source for spool in spools for source in _found(spool)["source"]}
+    found = {source for each in recordings for source in _found(each)["source"]}
     of_first = next((source for source in STEP_SOURCES if source in found), "")
-    return of_first or (RECORDING if any(map(_num_steps, spools)) else NONE)
+    return of_first or (RECORDING if any(map(_num_steps, recordings)) else NONE)
 
 
 def with_steps_from(source: str, spool: Spool) -> Spool:
-    """Return a spool with the steps of a source, also in its calls and operators."""
+    """Return a spool with the steps of a source, also in its calls and operators.
+
+    Columns that a table lacks are not missed, but for the numbers and times that steps need.
+    """
     if source not in STEP_SOURCES:
         return _without_partial_steps(spool)
     found = _found(spool)
@@ -65,52 +70,67 @@ def with_steps_from(source: str, spool: Spool) -> Spool:
     if EVERY in spool.facts["run"] and rows:
         first, last = steps["start_ns"][0], steps["end_ns"][-1]
         for name, instant in _INSTANTS.items():
-            at = zip(events[name][instant], events[name]["step"], strict=True)
-            kept = [step != _NO_STEP or not first <= ns < last for ns, step in at]
+            at, of_step = _views(events[name], instant, "step")
+            kept = (of_step != _NO_STEP) | (at < first) | (at >= last)
             events[name] = _chosen(events[name], kept)
     return replace(spool, tables={**spool.tables, "steps": steps, **events})
 
 
-def _steps_at(instants: Sequence[int], steps: Mapping[str, array[int]]) -> array[int]:
+def _steps_at(instants: Sequence[int], steps: Mapping[str, Sequence[int]]) -> array[int]:
     """Return the step that contains each instant; steps are in order, perhaps with gaps."""
-    starts, ends, numbers = steps["start_ns"], steps["end_ns"], steps["step"]
-    found = array("q")
-    for at in instants:
-        place = bisect_right(ends, at)
-        is_inside = place < len(ends) and starts[place] <= at
-        found.append(numbers[place] if is_inside else _NO_STEP)
-    return found
+    import numpy as np
+
+    from commtrace.tracefile.arrays import array_of, view_of
+
+    at = view_of(instants)
+    starts, ends, numbers = _views(steps, "start_ns", "end_ns", "step")
+    if not len(ends):
+        return array_of(np.full(len(at), _NO_STEP))
+    places = np.searchsorted(ends, at, side="right")
+    is_before_end = places < len(ends)
+    places = np.minimum(places, len(ends) - 1)
+    return array_of(np.where(is_before_end & (starts[places] <= at), numbers[places], _NO_STEP))
 
 
 def _without_partial_steps(spool: Spool) -> Spool:
     """Return a spool without the calls and operators of steps that it has only a part of."""
+    import numpy as np
+
     partial: Any = spool.facts.get(PARTIAL_STEPS, ())
     if not partial:
         return spool
     tables = {
-        name: _chosen(table, [step not in partial for step in table["step"]])
+        name: _chosen(table, ~np.isin(_views(table, "step")[0], list(partial)))
         for name, table in spool.tables.items()
         if name in _INSTANTS
     }
     return replace(spool, tables={**spool.tables, **tables})
 
 
-def _chosen(table: Mapping[str, ColumnValues], rows: Sequence[bool]) -> dict[str, ColumnValues]:
+def _views(table: Mapping[str, ColumnValues], *names: str) -> list[np.ndarray]:
+    from commtrace.tracefile.arrays import view_of  # imported late: it loads numpy
+
+    return [view_of(table[name]) for name in names]
+
+
+def _chosen(table: Mapping[str, ColumnValues], rows: np.ndarray) -> dict[str, ColumnValues]:
     """Return the rows of a table for which `rows` is true."""
-    places = list(compress(range(len(rows)), rows))
-    return {name: rows_at(values, places) for name, values in table.items()}
+    from commtrace.tracefile.arrays import taken
+
+    places = rows.nonzero()[0]
+    return {name: taken(values, places) for name, values in table.items()}
 
 
-def _found(spool: Spool) -> Mapping[str, ColumnValues]:
-    return spool.tables.get(FOUND_STEPS) or {"source": ()}
+def _found(recording: SpoolOrOutline) -> Mapping[str, ColumnValues]:
+    return recording.tables.get(FOUND_STEPS) or {"source": ()}
 
 
-def _num_steps(spool: Spool) -> int:
-    return len(spool.tables["steps"]["step"])
+def _num_steps(recording: SpoolOrOutline) -> int:
+    return len(recording.tables["steps"]["step"])
 
 
-def _is_marked(spool: Spool) -> bool:
+def _is_marked(recording: SpoolOrOutline) -> bool:
     """Return whether the program has marked a step; the recording as a step does not count."""
-    num_steps = _num_steps(spool)
-    is_one_step: Any = spool.facts.get("is_one_step", False)
+    num_steps = _num_steps(recording)
+    is_one_step: Any = recording.facts.get("is_one_step", False)
     return num_steps > 1 or (num_steps == 1 and not is_one_step)

@@ -24,10 +24,13 @@ from commtrace.errors import TraceError
 from commtrace.permissions import opener
 from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.collected import read_parts
+from commtrace.tracefile.dump_files import dump_path, stacks_path
+from commtrace.tracefile.liveness import beat, process_age_s
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.run_folder import make_run_folder
 from commtrace.tracefile.split import LEFT_OUT
-from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX, read_spool, spool_name
+from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX, spool_name
+from commtrace.tracefile.spool_reading import read_spool
 
 _SPOOLS_SUFFIX = ".spools"
 _POLL_INTERVAL_S = 0.05
@@ -45,12 +48,21 @@ class Store(Protocol):
 
     wants_axes: bool
 
+    @property
+    def spool(self) -> Path | None:
+        """The first file of the spool, None in memory."""
+        ...
+
     def open(self, rank: int) -> BinaryIO:
         """Open a stream to write to and read back from."""
         ...
 
     def open_segment(self, number: int) -> BinaryIO:
         """Open the stream of a segment (see `segments`), and drop all but the one before it."""
+        ...
+
+    def beat(self) -> None:
+        """Give a sign of life (see `liveness`)."""
         ...
 
     def close(self, rank: int, num_ranks: int) -> None:
@@ -62,6 +74,7 @@ class Memory:
     """Keeps the spool in memory."""
 
     wants_axes = False
+    spool = None
 
     def open(self, rank: int) -> BinaryIO:
         """Open a stream in memory."""
@@ -70,6 +83,9 @@ class Memory:
     def open_segment(self, number: int) -> BinaryIO:
         """Open another stream in memory."""
         return io.BytesIO()
+
+    def beat(self) -> None:
+        """Do nothing."""
 
     def close(self, rank: int, num_ranks: int) -> None:
         """Do nothing."""
@@ -82,6 +98,7 @@ class SpoolFolder:
         self.folder = folder
         self.wants_axes = True
         self._opened: Path | None = None
+        self._stream: BinaryIO | None = None
         self._segment = 0
 
     def open(self, rank: int) -> BinaryIO:
@@ -107,7 +124,8 @@ class SpoolFolder:
         stream = open(path, mode, buffering=0, opener=opener)  # noqa: SIM115 - the recording closes
         _done_mark(path).unlink(missing_ok=True)
         self._opened, self._segment = path, 0
-        return cast("BinaryIO", stream)
+        self._stream = cast("BinaryIO", stream)
+        return self._stream
 
     def open_segment(self, number: int) -> BinaryIO:
         """Create the file of a segment; remove all but the one before it, which is done."""
@@ -120,7 +138,18 @@ class SpoolFolder:
             if stale not in (new, last):
                 stale.unlink(missing_ok=True)
                 _done_mark(stale).unlink(missing_ok=True)
-        return cast("BinaryIO", stream)
+        self._stream = cast("BinaryIO", stream)
+        return self._stream
+
+    @property
+    def spool(self) -> Path | None:
+        """The first file of the spool, once it is open."""
+        return self._opened
+
+    def beat(self) -> None:
+        """Set the time of the last change of the newest file to now."""
+        if self._stream is not None:
+            beat(self._stream)
 
     def close(self, rank: int, num_ranks: int) -> None:
         """Leave the mark of a properly closed recording.
@@ -221,6 +250,15 @@ class RunFile:
         """Create the file of a segment in the folder of spools."""
         return self._folder.open_segment(number)
 
+    @property
+    def spool(self) -> Path | None:
+        """The first file of the spool, once it is open."""
+        return self._folder.spool
+
+    def beat(self) -> None:
+        """Give a sign of life in the folder of spools."""
+        self._folder.beat()
+
     def close(self, rank: int, num_ranks: int) -> None:
         """On rank 0, wait for ranks that still record, then merge all spools and remove them."""
         self._folder.close(rank, num_ranks)
@@ -248,7 +286,7 @@ def _unfinished(folder: Path) -> list[Path]:
 def _is_own(spool: Path) -> bool:
     """Return whether this process has written a spool; its recording is then over."""
     try:
-        facts = read_spool(spool).facts
+        facts = read_spool(spool, columns={}).facts
     except (TraceError, OSError):
         return False
     return (facts["host"], facts["pid"]) == (socket.gethostname(), os.getpid())
@@ -257,7 +295,7 @@ def _is_own(spool: Path) -> bool:
 def _is_being_written(spool: Path) -> bool:
     """Return whether the process that writes a spool is alive; true if that is unknown."""
     try:
-        facts = read_spool(spool).facts
+        facts = read_spool(spool, columns={}).facts
     except (TraceError, OSError):
         return _age_s(spool) < _TIME_TO_BEGIN_S  # otherwise it was killed before it had written
     if facts["host"] != socket.gethostname():
@@ -269,18 +307,7 @@ def _is_being_written(spool: Path) -> bool:
     except PermissionError:
         pass
     # A process that started after the last write has a reused process id.
-    return _process_age_s(facts["pid"]) > _age_s(spool) - _CLOCK_TICK_S
-
-
-def _process_age_s(pid: int) -> float:
-    """Return the age of a process in seconds; infinite if unknown."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        # The name of the process, in parentheses, may contain blanks. The start is field 22.
-        ticks = int(stat.rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return float("inf")
+    return process_age_s(facts["pid"]) > _age_s(spool) - _CLOCK_TICK_S
 
 
 def _age_s(path: Path) -> float:
@@ -311,4 +338,5 @@ def _remove_left_overs(folder: Path) -> None:
     for spool in folder.glob(f"*{SPOOL_SUFFIX}"):
         if not _is_being_written(spool):
             spool.unlink(missing_ok=True)
-            _done_mark(spool).unlink(missing_ok=True)
+            for beside in (_done_mark(spool), dump_path(spool), stacks_path(spool)):
+                beside.unlink(missing_ok=True)

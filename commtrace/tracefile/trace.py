@@ -125,14 +125,6 @@ def table_of(
     }
 
 
-def rows_at(values: ColumnValues, places: Sequence[int]) -> ColumnValues:
-    """Return the values of a column at these places."""
-    if isinstance(values, StringColumn):
-        return StringColumn(array("q", map(values.codes.__getitem__, places)), values.strings)
-    chosen = map(values.__getitem__, places)
-    return array(values.typecode, chosen) if isinstance(values, array) else list(chosen)
-
-
 def trace_of_rows(
     run: Mapping[str, Any], rows: Mapping[str, Sequence[tuple[Any, ...]]], path: Path | None = None
 ) -> Trace:

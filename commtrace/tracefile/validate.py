@@ -19,9 +19,10 @@ import numpy as np
 
 from commtrace.errors import InvalidTraceError
 from commtrace.schema import FORMS, MAX_RANKS, ORDERED, REFERENCES, TABLES, UNIQUE, Column
+from commtrace.tracefile.arrays import recoded, used_codes, view_of
 from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.reading import check_depth, distinct, reading
-from commtrace.tracefile.trace import Columns, StringColumn, Trace
+from commtrace.tracefile.trace import Columns, StringColumn, StringTable, Trace
 
 _MAX_LISTED = 5
 
@@ -113,7 +114,7 @@ def _misshapen(place: str, column: Column, values: Sequence[str]) -> Iterator[Vi
 def _used(values: Sequence[str]) -> list[str]:
     """Return the distinct strings of a column."""
     if isinstance(values, StringColumn):
-        return [values.strings[int(code)] for code in np.unique(np.asarray(values.codes))]
+        return [values.strings[code] for code in used_codes(values)]
     return sorted(set(values))
 
 
@@ -161,6 +162,8 @@ def _doubles(name: str, table: Columns) -> Iterator[Violation]:
     for key in keys:
         # Unknown values (-1) are no duplicates of each other.
         order = order[key[order] >= 0]
+    if not len(order):
+        return
     same = np.ones(len(order) - 1, dtype=bool)
     for key in keys:
         same &= key[order[1:]] == key[order[:-1]]
@@ -184,12 +187,7 @@ def _is_increasing(keys: Sequence[np.ndarray]) -> bool:
 def _codes(values: Sequence[Any]) -> np.ndarray:
     """Return integers as they are, and for strings codes that are equal for equal strings."""
     if isinstance(values, StringColumn):
-        number: dict[str, int] = {}
-        first = {
-            code: number.setdefault(values.strings[code], code)
-            for code in dict.fromkeys(values.codes)
-        }
-        return np.array([first[code] for code in values.codes], dtype="int64")
+        return view_of(recoded(values, StringTable()))
     return np.asarray(values)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from commtrace.tracefile import read_trace, spool_name
+from commtrace.tracefile.dataset import open_dataset
 from tests.cli.conftest import Commtrace
 from tests.commtrace.synthetic import write_synthetic_spools
 
@@ -126,3 +129,45 @@ def test_a_run_that_can_not_begin_removes_nothing(commtrace: Commtrace, tmp_path
     before = sorted(folder.iterdir())
     refused = commtrace("run", "--nproc", "1", "-o", "RUN.comm", "--force", "missing.py")
     assert (refused.code, sorted(folder.iterdir())) == (2, before)
+
+
+def test_a_folder_of_a_run_gets_a_dataset_from_which_it_is_read(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    folder = write_synthetic_spools(tmp_path / "RUN.comm", world_size=3)
+    (folder / spool_name(1)).unlink()
+    printed = [commtrace(*words).out for words in (("summary", folder), ("dump", folder, "comm"))]
+    ended = commtrace("merge", "RUN.comm")
+    assert (ended.code, ended.out) == (0, "")
+    assert "note: no part of rank 1\n" in ended.err
+    assert ", 60 calls of 2 ranks\n" in ended.err
+    assert "wrote RUN.comm/dataset\nnext  commtrace report RUN.comm\n" in ended.err
+    assert not (tmp_path / "run.json").exists()
+    for path in folder.glob("*.spool"):
+        path.unlink()
+    again = [commtrace(*words).out for words in (("summary", folder), ("dump", folder, "comm"))]
+    assert again == printed
+
+
+def test_parts_that_are_copied_get_a_dataset_if_asked_for(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    folder = write_synthetic_spools(tmp_path / "node0", world_size=2)
+    assert commtrace("merge", folder, "-o", "RUN.comm", "--dataset").code == 0
+    assert open_dataset(tmp_path / "RUN.comm").num_rows("comm") == 60
+    assert not (folder / "dataset").exists()
+    assert commtrace("merge", folder, "-o", "RUN.comm", "--force").code == 0
+    assert not (tmp_path / "RUN.comm" / "dataset").exists()
+    assert commtrace("merge", folder, "--dataset", "--workers", "1").code == 0
+    assert open_dataset(folder).num_rows("comm") == 60
+
+
+@pytest.mark.parametrize("words", [("-o", "run.json"), ("-o", "x"), ()])
+def test_a_dataset_needs_a_folder(
+    words: tuple[str, ...], commtrace: Commtrace, tmp_path: Path
+) -> None:
+    folder = write_synthetic_spools(tmp_path / "node0", world_size=2)
+    ended = commtrace("merge", folder / spool_name(0), *words, "--dataset")
+    assert ended.code == 2
+    assert "  why: a dataset is a part of a folder\n  try: -o RUN.comm\n" in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["node0"]

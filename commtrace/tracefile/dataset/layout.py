@@ -1,0 +1,181 @@
+"""Names of a dataset's files, and its manifest.
+
+    {"format": "commtrace-dataset", "version": 1, "trace_version": 5,
+     "parts": [["rank-00000.spool", 48230, 1700000000000000000], ...],     name, bytes, mtime in ns
+     "run": {facts}, "rows": {"comm": [[0, 62500], ...], "steps": [...], "groups": 3, ...}}
+
+The manifest is written last, so that a folder without one is a preparation that was interrupted.
+The parts are those of the folder of the run, by names relative to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commtrace.atomic_write import atomic_write
+from commtrace.errors import NewerTraceError
+from commtrace.schema import FORMAT_VERSION, MAX_RANKS, TABLES
+from commtrace.tracefile.reading import (
+    Allowance,
+    DamageError,
+    is_int,
+    parse_json,
+    read_file,
+    reading,
+    text_in,
+)
+from commtrace.tracefile.run_folder import DATASET
+from commtrace.tracefile.spool import RANK_TABLES
+
+MANIFEST = "manifest.json"
+FORMAT = "commtrace-dataset"
+VERSION = 1
+
+EVENT_TABLES = ("comm", "ops", "kernels")
+"""Tables with a file for each rank; each of the others has one file."""
+
+SHARED_TABLES = tuple([name for name in TABLES if name not in RANK_TABLES])
+"""Tables whose rows belong to no rank, or are one for each rank."""
+
+Part = tuple[str, int, int]
+"""Name of a part relative to the folder of the run, its size, and its time of change in ns."""
+
+
+def dataset_folder(folder: Path) -> Path:
+    """Return the folder of the dataset of a run."""
+    return folder / DATASET
+
+
+def table_path(folder: Path, table: str, rank: int | None = None) -> Path:
+    """Return the file of a table, or of one rank's rows, in the folder of a dataset."""
+    if rank is None:
+        return folder / f"{table}.parquet"
+    return folder / table / f"rank-{rank:05d}.parquet"
+
+
+def parts_of(folder: Path, files: Sequence[Path]) -> tuple[Part, ...]:
+    """Return the identity of parts in the folder of a run; of what is gone, nothing."""
+    found = []
+    for path in sorted(files):
+        try:
+            facts = path.stat()
+        except OSError:  # it was removed
+            continue
+        found.append((path.relative_to(folder).as_posix(), facts.st_size, facts.st_mtime_ns))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Contents of a dataset.
+
+    Attributes:
+        parts: the parts of the run that it was made of.
+        run: facts of the run.
+        rows: number of rows of each rank, by table of `RANK_TABLES`.
+        totals: number of rows of the other tables.
+        trace_version: version of the trace format.
+    """
+
+    parts: tuple[Part, ...]
+    run: Mapping[str, Any]
+    rows: Mapping[str, Mapping[int, int]]
+    totals: Mapping[str, int]
+    trace_version: int = FORMAT_VERSION
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write the manifest into the folder of a dataset.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    rows = {name: sorted(of_rank.items()) for name, of_rank in manifest.rows.items()}
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "trace_version": manifest.trace_version,
+        "parts": manifest.parts,
+        "run": dict(manifest.run),
+        "rows": {**rows, **manifest.totals},
+    }
+    with atomic_write(folder / MANIFEST) as unfinished:
+        # ASCII, since JSON can escape all other characters, lone surrogates included.
+        unfinished.write_text(f"{json.dumps(document)}\n", encoding="ascii")
+
+
+def read_manifest(folder: Path, summary: str) -> Manifest:
+    """Read the manifest in the folder of a dataset.
+
+    Raises:
+        NewerTraceError: a later commtrace has written the dataset.
+        TraceError: the manifest cannot be read, or is damaged.
+    """
+    path = folder / MANIFEST
+    data = read_file(path, summary)
+    with reading(summary):
+        try:
+            document = parse_json(text_in(data), Allowance(summary, len(data)))
+        except ValueError as error:
+            raise DamageError(str(error)[:200], str(path)) from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise DamageError(f"JSON of another format than {FORMAT}", str(path))
+        _require_versions(document, path, summary)
+        return Manifest(
+            parts=_parts(document, path),
+            run=_of_type(document, "run", dict, path),
+            rows={name: _rows_by_rank(document, name, path) for name in RANK_TABLES},
+            totals={name: _count(document, name, path) for name in SHARED_TABLES},
+            trace_version=document["trace_version"],
+        )
+
+
+def _require_versions(document: Mapping[str, Any], path: Path, summary: str) -> None:
+    for name, supported in (("version", VERSION), ("trace_version", FORMAT_VERSION)):
+        version = document.get(name)
+        if not is_int(version) or version < 1:
+            raise DamageError(f"{name} {version!r}"[:60], str(path))
+        if version > supported:
+            raise NewerTraceError(
+                summary,
+                place=str(path),
+                found=f"{name} {version}",
+                why=f"this commtrace supports versions up to {supported}",
+                attempt="install the commtrace that prepared it, or a newer one",
+            )
+
+
+def _of_type(document: Mapping[str, Any], name: str, of_type: type, path: Path) -> Any:
+    value = document.get(name)
+    if not isinstance(value, of_type):
+        raise DamageError(f"{name}: {value!r}"[:60], str(path))
+    return value
+
+
+def _parts(document: Mapping[str, Any], path: Path) -> tuple[Part, ...]:
+    parts = _of_type(document, "parts", list, path)
+    for part in parts:
+        is_part = isinstance(part, list) and len(part) == 3 and isinstance(part[0], str)
+        if not is_part or not (is_int(part[1]) and is_int(part[2])):
+            raise DamageError(f"a part {part!r}"[:60], str(path))
+    return tuple([tuple(part) for part in parts])
+
+
+def _rows_by_rank(document: Mapping[str, Any], table: str, path: Path) -> dict[int, int]:
+    pairs = _of_type(_of_type(document, "rows", dict, path), table, list, path)
+    for pair in pairs:
+        is_pair = isinstance(pair, list) and len(pair) == 2 and all(map(is_int, pair))
+        if not is_pair or not (0 <= pair[0] < MAX_RANKS and pair[1] >= 0):
+            raise DamageError(f"rows of {table}: {pair!r}"[:60], str(path))
+    return {rank: rows for rank, rows in pairs}
+
+
+def _count(document: Mapping[str, Any], table: str, path: Path) -> int:
+    rows = _of_type(document, "rows", dict, path).get(table)
+    if not is_int(rows) or rows < 0:
+        raise DamageError(f"rows of {table}: {rows!r}"[:60], str(path))
+    return rows

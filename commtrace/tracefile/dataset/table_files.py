@@ -1,0 +1,343 @@
+"""Parquet files of a table's rows: writing, and bounded reading of some columns.
+
+An unknown value is null, and of another type of value there is
+
+    int   int64, in differences for numbers and times of events; a dictionary for all others
+    bool  boolean
+    str   string, as a dictionary
+
+Row groups have `ROWS_IN_GROUP` rows, which are a stretch of time, with the least and the largest
+number and time of each. Pages have checksums. A file also states its `Origin`.
+
+Nothing that is read is trusted: counts and types are compared before memory is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commtrace.atomic_write import atomic_write
+from commtrace.errors import UsageError
+from commtrace.escaping import encodable
+from commtrace.schema import INSTANT, MAY_BE_NEGATIVE, TABLES, Column
+from commtrace.tracefile.arrays import recoded, view_of, zeros
+from commtrace.tracefile.encoding import value_of_missing
+from commtrace.tracefile.reading import Allowance, DamageError, is_int
+from commtrace.tracefile.trace import Columns, ColumnValues, StringColumn, StringTable
+
+ROWS_IN_GROUP = 1 << 17
+_METADATA = "commtrace"
+_COMPRESSION = "snappy"
+# Differ from row to row, so that a dictionary would be as long as the column.
+_IN_DIFFERENCES = ("id", "seq", "op_id", "sent_id", "call_id", "parent")
+_WITH_BOUNDS = ("id", "step")
+
+
+def pyarrow(summary: str) -> Any:
+    """Return pyarrow's module `parquet`.
+
+    Raises:
+        UsageError: pyarrow is not installed; begins with `summary`.
+    """
+    try:
+        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UsageError(
+            summary,
+            found="no pyarrow",
+            why="a dataset is Parquet, which commtrace reads and writes with pyarrow",
+            attempt="`pip install 'commtrace[parquet]'`",
+        ) from error
+    return parquet
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Origin of the rows of a file.
+
+    Attributes:
+        key: identity of the parts and of the conversion that it was made by.
+        last_ns: end of the recording on the rank's own clock, for table `ranks`.
+    """
+
+    key: str
+    last_ns: int = -1
+
+
+def write_table(table: str, columns: Columns, path: Path, origin: Origin) -> int:
+    """Write a table's rows atomically, and return their number.
+
+    Raises:
+        OutputError: the file cannot be written.
+        UsageError: pyarrow is not installed.
+    """
+    pq = pyarrow(f"cannot write {path}")
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    columns_of = TABLES[table]
+    columns = {column.name: _coded(column, columns[column.name]) for column in columns_of}
+    num_rows = len(columns[columns_of[0].name])
+    schema = pa.schema([_field(pa, column, columns[column.name]) for column in columns_of])
+    with (
+        atomic_write(path) as unfinished,
+        # Our own stream, so that it is closed also after an error.
+        unfinished.open("wb") as stream,
+        pq.ParquetWriter(stream, schema, **_options(columns_of)) as writer,
+    ):
+        # A row group at a time, whose values fit into the caches of a processor.
+        for begin in range(0, num_rows, ROWS_IN_GROUP):
+            arrays = [
+                _array(pa, column, columns[column.name], slice(begin, begin + ROWS_IN_GROUP))
+                for column in columns_of
+            ]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        writer.add_key_value_metadata({_METADATA: json.dumps([origin.key, origin.last_ns])})
+    return num_rows
+
+
+def _options(columns: Sequence[Column]) -> dict[str, Any]:
+    differing = [column.name for column in columns if _differs(column)]
+    bounded = [each for each in columns if each.unit == INSTANT or each.name in _WITH_BOUNDS]
+    return {
+        "compression": _COMPRESSION,
+        "use_dictionary": [
+            column.name
+            for column in columns
+            if column.name not in differing and column.type is not bool
+        ],
+        "column_encoding": dict.fromkeys(differing, "DELTA_BINARY_PACKED"),
+        "write_statistics": [column.name for column in bounded],
+        "write_page_checksum": True,
+        "store_schema": False,
+    }
+
+
+def _differs(column: Column) -> bool:
+    return column.type is int and (
+        column.name in _IN_DIFFERENCES or column.unit == INSTANT or column.name.endswith("_ns")
+    )
+
+
+def _can_be_null(column: Column) -> bool:
+    return column.type is str or (
+        column.type is int and column.least >= -1 and column.name not in MAY_BE_NEGATIVE
+    )
+
+
+def _coded(column: Column, values: ColumnValues) -> ColumnValues:
+    """Return a column whose empty strings, if it has strings, have the index 0."""
+    is_coded = isinstance(values, StringColumn) and values.strings and not values.strings[0]
+    return recoded(values, StringTable([""])) if column.type is str and not is_coded else values
+
+
+def _field(pa: Any, column: Column, values: ColumnValues) -> Any:
+    """Return the description of a column; null is possible only where a value is unknown.
+
+    Writing takes half of the time if no value needs a mark of its own.
+    """
+    if column.type is str:
+        codes = view_of(values)
+        has_unknown = len(codes) > 0 and bool(codes.min() == 0)
+        return pa.field(column.name, pa.dictionary(pa.int32(), pa.string()), nullable=has_unknown)
+    of_type = {int: pa.int64(), bool: pa.bool_(), float: pa.float64()}[column.type]
+    numbers = view_of(values)
+    has_unknown = _can_be_null(column) and len(numbers) > 0 and bool(numbers.min() < 0)
+    return pa.field(column.name, of_type, nullable=has_unknown)
+
+
+def _array(pa: Any, column: Column, values: ColumnValues, rows: slice) -> Any:
+    if isinstance(values, StringColumn):
+        return _array_of_strings(pa, view_of(values)[rows], values.strings)
+    numbers = view_of(values)[rows]
+    if column.type is bool:
+        return pa.array(numbers != 0)
+    if _can_be_null(column) and numbers.min() < 0:
+        is_unknown = numbers < 0
+        if is_unknown.all():
+            return pa.nulls(len(numbers), pa.int64())
+        return pa.array(numbers, mask=is_unknown)
+    return pa.array(numbers)
+
+
+def _array_of_strings(pa: Any, codes: np.ndarray, strings: Any) -> Any:
+    if not codes.any():
+        return pa.DictionaryArray.from_arrays(
+            pa.nulls(len(codes), pa.int32()), pa.array([], pa.string())
+        )
+    used = np.flatnonzero(np.bincount(codes))
+    new = np.zeros(used[-1] + 1, dtype=np.int32)
+    new[used] = np.arange(len(used))
+    texts = [encodable(strings[code]) for code in used.tolist()]
+    places = np.empty(len(codes), dtype=np.int32)
+    np.take(new, codes, out=places, mode="clip")
+    mask = None if used[0] else codes == 0
+    return pa.DictionaryArray.from_arrays(pa.array(places, mask=mask), pa.array(texts, pa.string()))
+
+
+class TableFile:
+    """One opened file of a table; its metadata is read, but no row.
+
+    Attributes:
+        path: the file.
+        num_bytes: its size.
+        num_rows: number of rows.
+        origin: origin of the rows.
+
+    Raises:
+        DamageError: it is damaged or missing.
+    """
+
+    def __init__(self, table: str, path: Path) -> None:
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+        self.path = path
+        self._table = table
+        self._errors = (pa.ArrowException, OSError, ValueError, KeyError)
+        texts = [column.name for column in TABLES[table] if column.type is str]
+        try:
+            self.num_bytes = path.stat().st_size
+            self._file = pyarrow(f"cannot read {path}").ParquetFile(
+                path, read_dictionary=texts, page_checksum_verification=True
+            )
+        except self._errors as error:
+            text = getattr(error, "strerror", None) or str(error)
+            raise self._damage(text) from error
+        metadata = self._file.metadata
+        self.num_rows: int = metadata.num_rows
+        self.origin = self._origin(metadata.metadata or {})
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        self._rows_of_groups = [group.num_rows for group in groups]
+        if sum(self._rows_of_groups) != self.num_rows or min(self._rows_of_groups, default=0) < 0:
+            raise self._damage(f"{self.num_rows:,} rows, which the row groups do not have")
+
+    def _damage(self, found: str) -> DamageError:
+        return DamageError(" ".join(found.split())[:200], str(self.path))
+
+    def _origin(self, metadata: Mapping[bytes, bytes]) -> Origin:
+        try:
+            key, last_ns = json.loads(metadata.get(_METADATA.encode(), b"[]"))
+        except ValueError:
+            key, last_ns = "", -1
+        return Origin(key, last_ns) if isinstance(key, str) and is_int(last_ns) else Origin("")
+
+    def read(
+        self, strings: StringTable, allowance: Allowance, only: Collection[str] | None = None
+    ) -> dict[str, ColumnValues]:
+        """Read the rows.
+
+        Args:
+            strings: the string table of the columns, which is extended.
+            allowance: is charged before memory is allocated.
+            only: names of the columns; others are unknown.
+
+        Raises:
+            DamageError: the file is damaged.
+            OversizedTraceError: it claims more memory than it may take.
+        """
+        columns = [each for each in TABLES[self._table] if only is None or each.name in only]
+        self._charge(allowance, columns)
+        found: dict[str, Any] = {}
+        views: dict[str, np.ndarray] = {}
+        for column in columns:
+            found[column.name], views[column.name] = zeros(
+                self.num_rows, of_floats=column.type is float
+            )
+        begin = 0
+        for number, rows in enumerate(self._rows_of_groups):
+            group = self._row_group(number, [column.name for column in columns])
+            for column in columns:
+                part = views[column.name][begin : begin + rows]
+                self._fill(part, column, group.column(column.name), strings)
+            begin += rows
+        return self._completed(columns, found, strings)
+
+    def _charge(self, allowance: Allowance, columns: Sequence[Column]) -> None:
+        names = {column.name for column in columns}
+        metadata = self._file.metadata
+        stored = 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            chunks = [group.column(place) for place in range(group.num_columns)]
+            sizes = [c.total_uncompressed_size for c in chunks if c.path_in_schema in names]
+            # Row groups are read one after the other.
+            stored = max(stored, sum(max(size, 0) for size in sizes))
+        contents = f"{self.num_rows:,} rows"
+        allowance.take(stored + 8 * self.num_rows * (len(columns) + 1), contents, str(self.path))
+
+    def _row_group(self, number: int, names: list[str]) -> Any:
+        try:
+            group = self._file.read_row_group(number, columns=names, use_threads=False)
+        except self._errors as error:
+            raise self._damage(str(error)) from error
+        missing = set(names) - set(group.column_names)
+        if missing or group.num_rows != self._rows_of_groups[number]:
+            raise self._damage(f"no column {min(missing)}" if missing else "rows that are missing")
+        return group
+
+    def _fill(self, part: np.ndarray, column: Column, values: Any, strings: StringTable) -> None:
+        begin = 0
+        for chunk in values.chunks:
+            into = part[begin : begin + len(chunk)]
+            begin += len(chunk)
+            try:
+                if column.type is str:
+                    _fill_strings(into, chunk, strings)
+                else:
+                    _fill_numbers(into, chunk, column)
+            except self._errors as error:
+                raise self._damage(f"column {column.name}: {error}") from error
+
+    def _completed(
+        self, columns: Sequence[Column], found: Mapping[str, Any], strings: StringTable
+    ) -> dict[str, ColumnValues]:
+        """Return all columns of the table; those that were not read share their unknown values."""
+        unknown: dict[type, Any] = {}
+        table: dict[str, ColumnValues] = {}
+        for column in TABLES[self._table]:
+            values = found.get(column.name)
+            if values is None:
+                if column.type not in unknown:
+                    unknown[column.type], view = zeros(
+                        self.num_rows, of_floats=column.type is float
+                    )
+                    view[:] = strings.code("") if column.type is str else value_of_missing(column)
+                values = unknown[column.type]
+            table[column.name] = (
+                StringColumn(values, strings.strings) if column.type is str else values
+            )
+        return table
+
+
+def _fill_numbers(into: np.ndarray, chunk: Any, column: Column) -> None:
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    expected = {int: pa.int64(), bool: pa.bool_(), float: pa.float64()}[column.type]
+    if chunk.type != expected:
+        raise ValueError(f"{chunk.type} instead of {expected}")
+    if chunk.null_count:
+        if not _can_be_null(column):
+            raise ValueError("null")
+        chunk = chunk.fill_null(-1)
+    into[:] = chunk.to_numpy(zero_copy_only=False)
+
+
+def _fill_strings(into: np.ndarray, chunk: Any, strings: StringTable) -> None:
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    if not pa.types.is_dictionary(chunk.type) or not pa.types.is_string(chunk.type.value_type):
+        raise ValueError(f"{chunk.type} instead of string")
+    chunk.validate(full=True)
+    texts = chunk.dictionary.to_pylist()
+    unknown = strings.code("")
+    codes = [unknown if text is None else strings.code(text) for text in texts]
+    indices = chunk.indices
+    new = np.array([*codes, unknown], dtype=np.int64)
+    if indices.null_count:
+        indices = indices.fill_null(len(codes))
+    np.take(new, indices.to_numpy(zero_copy_only=False), out=into, mode="clip")
