@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,10 @@ STACKS_VARIABLE = "COMMTRACE_STACKS"
 MAX_CALLS_VARIABLE = "COMMTRACE_MAX_CALLS"
 EVERY_VARIABLE = "COMMTRACE_EVERY"
 RING_VARIABLE = "COMMTRACE_RING"
+DUMP_SIGNAL_VARIABLE = "COMMTRACE_DUMP_SIGNAL"
+DUMP_SIGNAL = "USR2"
+"""Signal at which a recorded rank dumps its stacks, unless the variable names another."""
+NO_SIGNAL = "none"
 LEAST_RING_BYTES = 64_000
 A_RING = "it is a size from 64 kB, such as 64MB or 1GiB"
 _FLAGS = {"": False, "0": False, "1": True}
@@ -96,6 +101,34 @@ def ring_bytes(size: int | str | None) -> int | None:
             attempt="ring=64MB, or none to keep everything",
         )
     return found
+
+
+def dump_signal(environment: Mapping[str, str]) -> int | None:
+    """Return the number of the signal at which ranks dump their stacks; None for none.
+
+    Raises:
+        UsageError: the variable names no signal.
+    """
+    text = environment.get(DUMP_SIGNAL_VARIABLE, "") or DUMP_SIGNAL
+    name, _, more = text.upper().removeprefix("SIG").partition("+")
+    if name == NO_SIGNAL.upper():
+        return None
+    number = getattr(signal, f"SIG{name}", None)
+    if name.isascii() and name.isdigit() and len(name) < 4:
+        number = int(name)
+    is_offset = more.isascii() and more.isdigit() and len(more) < 3
+    if isinstance(number, int) and (not more or is_offset):
+        number += int(more or 0)
+        if number in signal.valid_signals() and number not in _NOT_FOR_DUMPS:
+            return int(number)
+    why = f"it is the name of a signal that a program can handle, or {NO_SIGNAL}"
+    raise _refused(DUMP_SIGNAL_VARIABLE, text, why)
+
+
+_NOT_FOR_DUMPS = (
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
+    signal.SIGABRT, signal.SIGCHLD,
+)  # fmt: skip
 
 
 def _text(number: int | None) -> str:

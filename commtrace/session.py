@@ -33,7 +33,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from commtrace.decorator import Decorator
 from commtrace.errors import OutputError, RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
-from commtrace.process_options import ProcessOptions, ring_bytes
+from commtrace.process_options import (
+    DUMP_SIGNAL_VARIABLE,
+    ProcessOptions,
+    dump_signal,
+    ring_bytes,
+)
 from commtrace.recorder import (
     CURRENT,
     RECORDER,
@@ -50,6 +55,7 @@ from commtrace.recorder.events.facts import Facts, process_rank
 from commtrace.recorder.events.sink import NO_RANK
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception.pending import await_callbacks
+from commtrace.recorder.stack_dumps import StackDumps
 from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import (
@@ -61,6 +67,8 @@ from commtrace.tracefile import (
     parse_spool,
     write_trace,
 )
+from commtrace.tracefile.dump_files import CALL_FIELDS
+from commtrace.tracefile.liveness import BEAT_S
 from commtrace.tracefile.stores import Memory, Store, store_for
 from commtrace.units import counted
 from commtrace.views.cells import with_cells
@@ -72,6 +80,7 @@ if TYPE_CHECKING:
 
 # Shorter than `processes._PEER_GRACE_S`, the time in which peers of a failed rank can write.
 _FLUSH_INTERVAL_S = 0.25
+_FLUSHES_PER_BEAT = round(BEAT_S / _FLUSH_INTERVAL_S)
 _GRACE_S = 0.1
 _MAX_CALLS_IN_MEMORY = 2_000_000
 
@@ -160,6 +169,9 @@ class Recording(Views, Decorator):
         self._options = options
         self._depth = 0
         self._is_over = False
+        self._num_flushes = 0
+        self._dumps: StackDumps | None = None
+        self._signal: int | None = None
         self._stream: BinaryIO | None = None
         # Set by `_open` and `_begin`.
         self._buffer: Buffer
@@ -225,9 +237,11 @@ class Recording(Views, Decorator):
             self._listening.record_operators(self._facts.rank)
         if isinstance(self._buffer, SampledBuffer):
             self._buffer.report_by(self._listening)
-        self._flusher = _Flusher(self._flush)
-        if not isinstance(self._store, Memory):
+        self._flusher = _Flusher(self._flush_and_beat)
+        if self._store.spool is not None:
             add_terminate_handler(self._flush)
+            is_chosen = bool(os.environ.get(DUMP_SIGNAL_VARIABLE))
+            self._dumps = StackDumps(self._store.spool, self._signal, is_chosen=is_chosen)
         _open.add(self)
         if self is not _launched:
             self._begin_steps()
@@ -235,12 +249,14 @@ class Recording(Views, Decorator):
     def _end(self) -> Failures:
         """Write the rest and return the failures, which must not make the program fail."""
         _open.discard(self)
-        if not isinstance(self._store, Memory):
+        if self._dumps is not None:
             remove_terminate_handler(self._flush)
         self._listening.stop()
         failures = Failures()
         failures.extend(RECORDER.failures)
         failures.extend(self._flusher.stop())
+        if self._dumps is not None:
+            self._dumps.close()
         self._end_steps()
         self._buffer.end_found_steps()
         # A backend may report a call that is complete a moment later, from a thread of its own.
@@ -261,6 +277,8 @@ class Recording(Views, Decorator):
         self._store.close(self._facts.rank, self._facts.num_ranks)
 
     def _open(self) -> None:
+        is_file = not isinstance(self._store, Memory)
+        self._signal = dump_signal(os.environ) if is_file else None
         self._epoch = epoch = epoch_ns()
         self._pid = os.getpid()
         self._facts = Facts(self._options.detail, epoch, self._options.every)
@@ -308,6 +326,18 @@ class Recording(Views, Decorator):
             wants_spans=has_ops,
             wants_stacks=self._options.stacks,
         )
+
+    def _flush_and_beat(self) -> None:
+        self._num_flushes += 1
+        if self._num_flushes % _FLUSHES_PER_BEAT == 0:
+            self._store.beat()
+            if self._dumps is not None:
+                self._dumps.poll(self._facts.rank, self._calls_in_flight)
+        self._flush()
+
+    def _calls_in_flight(self) -> list[dict[str, Any]]:
+        rows = self._buffer.in_flight()
+        return [{name: getattr(row, name) for name in CALL_FIELDS} for row in rows]
 
     def _flush(self) -> None:
         RECORDER.pending.drop_dead_works()

@@ -7,14 +7,11 @@ Processes of different systems compare as well as their wall clocks do.
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
 from time import perf_counter_ns, time_ns
 
 now = perf_counter_ns
 
 _NUM_READINGS = 5
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def epoch_ns() -> int:
@@ -25,11 +22,3 @@ def epoch_ns() -> int:
         readings.append((after - before, wall - (before + after) // 2))
     # The shortest reading leaves the least doubt about when the wall clock was read.
     return min(readings)[1]
-
-
-def boot() -> str:
-    """Return the identity of the running system, whose processes share the clock."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return socket.gethostname()

@@ -12,10 +12,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from time import sleep
 from typing import Any, Protocol
 
-from commtrace.event import StepRow
+from commtrace.event import CommEvent, StepRow
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.call_sites import CallSites
@@ -357,6 +358,16 @@ class Buffer:
         starts = spans[2::_SPAN_WIDTH]
         spans[2::_SPAN_WIDTH] = map(self._epoch.__add__, starts)
         return spans
+
+    def in_flight(self) -> list[Any]:
+        """Return the calls in flight, as rows of table `comm`."""
+        with self._lock:
+            entries = [*self._outstanding, *self._calls]
+        flying = (entry for entry in entries if not entry[0].is_over())
+        return [
+            CommEvent(*call.row(self._epoch, step, self._numbering))
+            for call, step in islice(flying, _MAX_OUTSTANDING_ROWS)
+        ]
 
     def contents(self) -> list[bytes]:
         """Return everything written so far, by segment."""

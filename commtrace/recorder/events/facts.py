@@ -21,9 +21,10 @@ import torch.distributed as dist
 
 from commtrace.errors import UsageError
 from commtrace.launchers import LaunchedRank, attempt, launched_rank, run_id
-from commtrace.recorder.clock import boot, now
+from commtrace.recorder.clock import now
 from commtrace.recorder.events.groups import Groups
 from commtrace.tracefile import EVERY
+from commtrace.tracefile.liveness import BEAT, BEAT_S, boot
 
 
 def process_rank() -> int | None:
@@ -87,6 +88,7 @@ class Facts:
             "epoch_ns": epoch,
             "device": self._device,
             "start_ns": now() + epoch,
+            BEAT: BEAT_S,
             "run": dict(self._run),
         }
 

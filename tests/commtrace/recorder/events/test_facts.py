@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 
 import commtrace
-from commtrace.recorder.clock import boot, epoch_ns, now
+from commtrace.recorder.clock import epoch_ns, now
 from commtrace.recorder.events.facts import Facts
+from commtrace.tracefile.liveness import boot
 from dtensor_core.testing import fake_world
 
 

@@ -1,0 +1,398 @@
+"""`commtrace watch`: a run while it runs, and an alarm when it hangs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from commtrace.errors import UsageError
+from commtrace.units import text_of_ranks
+from commtrace_cli import options
+from commtrace_cli.terminal import Text, data_console, is_terminal, say, write
+from commtrace_cli.time_window import ranks_of
+
+if TYPE_CHECKING:
+    from commtrace.live.observe import Observer
+    from commtrace.live.snapshot import LiveProblem, Snapshot
+
+EXAMPLE = """
+Examples:
+
+- `commtrace watch RUN.comm`
+- `commtrace watch RUN.comm --serve`
+- `commtrace watch RUN.comm --once`
+- `commtrace watch RUN.comm --on-hang 60s --dump all --exec "scancel $SLURM_JOB_ID"`
+- `commtrace watch RUN.comm --dump 3`
+- `commtrace watch RUN.comm --json | jq .steps.per_s`
+
+Exit codes: `0` the run has ended, or was shown `--once`; `1` it is over, and ranks died; `2`
+a usage error; `3` there is no recording to watch; `4` a hang (`--on-hang`), `5` a straggler
+(`--on-straggler`), `6` a mismatch (`--on-mismatch`); `7` no rank answered `--dump`; `130` stopped
+by Ctrl-C.
+"""
+
+DIED = 1
+HANG, STRAGGLER, MISMATCH, UNANSWERED = 4, 5, 6, 7
+STOPPED = 130
+CODES = {"hang": HANG, "straggler": STRAGGLER, "mismatch": MISMATCH, "died": DIED}
+"""Exit code of each problem at which watching ends."""
+
+
+def watch(
+    run: options.GrowingRun,
+    interval: options.Interval = 1.0,
+    once: options.Once = False,
+    on_hang: options.OnHang = None,
+    on_straggler: options.OnStraggler = None,
+    on_mismatch: options.OnMismatch = False,
+    command: options.Exec = None,
+    dump: options.DumpRanks = None,
+    serve: options.Serve = False,
+    port: options.Port = 0,
+    as_json: options.AsJsonLines = False,
+) -> None:
+    """Show what each rank of a running program is in, who waits for whom, and since when.
+
+    Reads the growing spools of a run that is being recorded into a folder RUN.comm, or of a file
+    run.json. Nothing runs on the nodes but the recording, and the program does not notice. Beside
+    the state of each rank, it shows the rate of steps, blocked time, bytes by kind, stragglers, and
+    ranks that died or whose node stopped writing.
+
+    With `--on-hang 60s`, it ends with exit code 4 once a rank has been in a call for that long, and
+    says who is missing where and in what the others wait; `--exec` runs a command then, which finds
+    the problem in COMMTRACE_PROBLEM, COMMTRACE_RANKS and COMMTRACE_TEXT.
+
+    `--dump 3` asks rank 3 for the Python stacks of all its threads and its calls in flight, prints
+    them and exits; with an alarm, it does so when the alarm goes off. A rank answers even while its
+    program hangs in C++. `kill -USR2 PID` on its node does the same without `watch`.
+    """
+    alarms = _alarms(on_hang, on_straggler, on_mismatch)
+    if command is not None and not alarms.problems:
+        raise UsageError(
+            "cannot run a command without an alarm",
+            found=f"--exec {command}",
+            why="the command is run when a problem is found",
+            attempt="--on-hang 60s, --on-straggler 20% or --on-mismatch with it",
+        )
+    folder = folder_of(run)
+    asked = None if dump in (None, "all") else ranks_of(dump)
+    _require_run(folder, may_begin=not once and (dump is None or bool(alarms.problems)))
+    if dump is not None and not alarms.problems:
+        _dump(folder, asked)
+        return
+    observer = _observer(folder, alarms)
+    show = _shown_live if is_terminal(sys.stdout) else _shown_as_lines
+    show = _shown_as_json if as_json else _shown_once if once else show
+    try:
+        with _served(folder, port) if serve else nullcontext(_ignore) as page, show() as view:
+            problem = _follow(observer, alarms, interval, (page, view), once=once)
+    except KeyboardInterrupt:
+        raise typer.Exit(STOPPED) from None
+    if problem is None:
+        return
+    _report(problem)
+    if dump is not None and not _print_dumps(observer, folder, asked):
+        say("note: no rank answered --dump", always=True)
+    if command is not None:
+        _execute(command, problem)
+    raise typer.Exit(CODES[problem.problem])
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """Problems at which watching ends, and their thresholds; None selects the default."""
+
+    problems: tuple[str, ...]
+    hang_s: float | None
+    straggler_share: float | None
+
+
+def _alarms(on_hang: str | None, on_straggler: str | None, on_mismatch: bool) -> Alarms:
+    hang_s = seconds_of(on_hang, "--on-hang") if on_hang is not None else None
+    share = share_of(on_straggler, "--on-straggler") if on_straggler is not None else None
+    guarded = {"hang": hang_s is not None, "straggler": share is not None, "mismatch": on_mismatch}
+    return Alarms(tuple([name for name, is_on in guarded.items() if is_on]), hang_s, share)
+
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Parse a duration such as `60s`, `2m` or `90`.
+
+    Raises:
+        UsageError: it is none, or not positive.
+    """
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = _UNITS.get(text.strip()[len(number) :])
+    seconds = _number(number) * unit if unit is not None else float("nan")
+    if not 0 < seconds < 1e9:
+        raise UsageError(
+            f"cannot use {option} {text}",
+            why="a duration is needed",
+            attempt=f"{option} 60s, or 5m",
+        )
+    return seconds
+
+
+def share_of(text: str, option: str) -> float:
+    """Parse a part such as `20%` or `0.2`.
+
+    Raises:
+        UsageError: it is none, or not between 0 and 1.
+    """
+    bare = text.strip().removesuffix("%")
+    share = _number(bare) / (100 if bare != text.strip() else 1)
+    if not 0 < share <= 1:
+        raise UsageError(
+            f"cannot use {option} {text}",
+            why="a part of the time is needed, above 0% and up to 100%",
+            attempt=f"{option} 20%",
+        )
+    return share
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text) if text.isascii() else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+def folder_of(run: Path) -> Path:
+    """Return the folder with the spools of a run that is recorded into a folder or a file."""
+    spools = run.with_name(f"{run.name}.spools")
+    if run.is_dir() or run.suffix != ".json":
+        return run
+    return spools if spools.is_dir() or not run.exists() else run
+
+
+def _observer(folder: Path, alarms: Alarms) -> Observer:
+    from commtrace.live import HANG_S, STRAGGLER_SHARE, Observer, Watch
+
+    return Observer(
+        Watch(folder),
+        hang_s=alarms.hang_s or HANG_S,
+        straggler_share=alarms.straggler_share or STRAGGLER_SHARE,
+    )
+
+
+Show = Callable[["Snapshot"], None]
+
+
+def _follow(
+    observer: Observer, alarms: Alarms, interval: float, views: Sequence[Show], *, once: bool
+) -> LiveProblem | None:
+    """Refresh until the run is over or an alarm goes off; return the problem of the alarm."""
+    while True:
+        begin = time.monotonic()
+        snapshot = observer.refresh()
+        while once and snapshot.bytes_left:  # all that is there, however long that takes
+            snapshot = observer.refresh()
+        for show in views:
+            show(snapshot)
+        if not snapshot.bytes_left:
+            for problem in snapshot.problems:
+                if problem.problem in alarms.problems:
+                    return problem
+            if once or snapshot.is_over or (snapshot.is_gone and snapshot.ranks):
+                return None if once else _of_death(snapshot)
+        time.sleep(max(interval - (time.monotonic() - begin), 0.02))
+
+
+_ANSWER_S = 15.0
+_POLL_S = 0.25
+
+
+def _dump(folder: Path, ranks: list[int] | None) -> None:
+    """Print the stacks of ranks, without watching."""
+    from commtrace.live import Observer, Watch
+
+    if not _print_dumps(Observer(Watch(folder)), folder, ranks):
+        say(
+            "no rank answered: none of them is running, their Python lock is held (then `kill "
+            "-USR2 PID` writes bare stacks into *.stacks), or an older commtrace recorded them",
+            always=True,
+        )
+        raise typer.Exit(UNANSWERED)
+
+
+def _print_dumps(observer: Observer, folder: Path, ranks: list[int] | None) -> bool:
+    """Ask ranks for dumps, print those that come in time, and return whether any came."""
+    from commtrace.tracefile.dump_files import request_dumps
+    from commtrace_cli.watch_view import stacks
+
+    number = request_dumps(folder, ranks)
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        snapshot = observer.refresh()
+        waited_for = {
+            each.rank
+            for each in snapshot.ranks
+            if each.life == "running" and (ranks is None or each.rank in ranks)
+        }
+        answers = [each for each in snapshot.dumps if each.request == number]
+        missing = waited_for - {each.rank for each in answers}
+        if time.monotonic() > deadline or not (missing or snapshot.bytes_left):
+            break
+        time.sleep(_POLL_S)
+    console = data_console()
+    for each in stacks(answers):
+        console.print(each)
+    if answers and missing:
+        say(f"note: no answer from {text_of_ranks(missing)}", always=True)
+    return bool(answers)
+
+
+def _of_death(snapshot: Snapshot) -> LiveProblem | None:
+    """Return the problem of ranks that died, if any did in a run that is over."""
+    return next((each for each in snapshot.problems if each.problem == "died"), None)
+
+
+def _ignore(snapshot: Snapshot) -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def _served(folder: Path, port: int) -> Iterator[Show]:
+    """Serve the page, and print its address."""
+    from commtrace.report.live_page import live_state, render_live_page
+    from commtrace_cli.serving import serving
+
+    with serving(render_live_page(folder), port) as served:
+        say(f"watching {folder} at {served.url}", always=True)
+        yield lambda snapshot: served.update(live_state(snapshot))
+
+
+@contextmanager
+def _shown_once() -> Iterator[Show]:
+    from commtrace_cli.watch_view import frame
+
+    console = data_console()
+    yield lambda snapshot: console.print(frame(snapshot, width=console.width))
+
+
+@contextmanager
+def _shown_as_json() -> Iterator[Show]:
+    def show(snapshot: Snapshot) -> None:
+        write(json.dumps(_plain(asdict(snapshot)), allow_nan=False) + "\n")
+        sys.stdout.flush()
+
+    yield show
+
+
+@contextmanager
+def _shown_as_lines() -> Iterator[Show]:
+    """Print one line at each refresh, and each problem when it appears."""
+    from commtrace.live.wording import line, problem_line
+
+    console = data_console()
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+
+    def show(snapshot: Snapshot) -> None:
+        console.print(Text(line(snapshot)), soft_wrap=True)
+        for problem in snapshot.problems:
+            if (problem.problem, problem.ranks) not in seen:
+                console.print(Text(problem_line(problem)), soft_wrap=True)
+        seen.clear()
+        seen.update((each.problem, each.ranks) for each in snapshot.problems)
+        sys.stdout.flush()
+
+    yield show
+
+
+@contextmanager
+def _shown_live() -> Iterator[Show]:
+    """Redraw the whole terminal at each refresh, and leave the last state in it."""
+    from rich.live import Live
+
+    from commtrace_cli.watch_view import frame
+
+    console = data_console()
+    last: list[Snapshot] = []
+    try:
+        with Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
+
+            def show(snapshot: Snapshot) -> None:
+                last[:] = [snapshot]
+                live.update(
+                    frame(snapshot, width=console.width, height=console.height), refresh=True
+                )
+
+            yield show
+    finally:
+        for snapshot in last:
+            console.print(frame(snapshot, width=console.width))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: unknown numbers become null."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _report(problem: LiveProblem) -> None:
+    from commtrace.live.wording import problem_line
+
+    say(problem_line(problem), always=True)
+
+
+def _execute(command: str, problem: LiveProblem) -> None:
+    """Run the user's command in a shell; it finds the problem in its environment."""
+    variables = {
+        "COMMTRACE_PROBLEM": problem.problem,
+        "COMMTRACE_RANKS": ",".join(map(str, problem.ranks)),
+        "COMMTRACE_TEXT": problem.text,
+    }
+    sys.stdout.flush()
+    ended = subprocess.run(command, shell=True, env={**os.environ, **variables}, check=False)
+    if ended.returncode:
+        say(f"note: the command {command!r} ended with code {ended.returncode}", always=True)
+
+
+def _require_run(folder: Path, *, may_begin: bool) -> None:
+    """Refuse a path that is no folder of spools, or not yet one unless it may begin later."""
+    from commtrace.errors import EmptyTraceError, NotATraceError
+    from commtrace.tracefile.run_folder import require_run_folder
+    from commtrace.tracefile.spool import SPOOL_SUFFIX
+
+    summary = f"cannot watch {folder}"
+    if folder.exists() and not folder.is_dir():
+        raise NotATraceError(
+            summary,
+            found="a file",
+            why="a run is watched while it is recorded, in its folder of spools",
+            attempt=f"`commtrace summary {folder}` for a run that has ended",
+        )
+    if folder.is_dir():
+        require_run_folder(folder, summary)
+        if may_begin or any(folder.glob(f"*{SPOOL_SUFFIX}")):
+            return
+        raise EmptyTraceError(
+            summary,
+            found=f"a folder without a *{SPOOL_SUFFIX} file",
+            why="no rank has begun to record there",
+            attempt="without --once, to wait for the first rank",
+        )
+    if not may_begin or not folder.absolute().parent.is_dir():
+        raise NotATraceError(
+            summary,
+            found="no such folder",
+            why="a run is recorded into a folder, such as RUN.comm",
+            attempt="the folder given to `commtrace record -o`, `commtrace run -o` or COMMTRACE",
+        )
+    say(f"waiting for {folder}", always=True)

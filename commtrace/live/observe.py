@@ -1,0 +1,390 @@
+"""The snapshot of a run, derived from the state that `Watch` keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from commtrace.analyze.consistency.problem import call_text
+from commtrace.live.dumps import Dumps
+from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, life_of
+from commtrace.live.names import TRANSFERS
+from commtrace.live.notes import notes_of, problems_of_lives, run_fact
+from commtrace.live.problems import HANG, STRAGGLER, WAITING, hangs, mismatches
+from commtrace.live.rates import HORIZON_S
+from commtrace.live.snapshot import (
+    GroupState,
+    KindRate,
+    LiveProblem,
+    RankState,
+    Snapshot,
+    Straggler,
+)
+from commtrace.live.tail import InFlight, number_fact
+from commtrace.live.watch import MOST_READING_S, Watch, WatchedRank
+from commtrace.schema import MAX_RANKS
+from commtrace.units import counted
+
+WINDOW_S = 10
+"""Time that rates, blocked shares and stragglers refer to."""
+NOTABLE_S = 5.0
+"""Time in a call from which on the snapshot says who is missing from it."""
+HANG_S = 30.0
+"""Time in a call from which on that is called a hang."""
+STRAGGLER_SHARE = 0.1
+STRAGGLER_RATIO = 3.0
+STRAGGLER_CALLS = 4
+"""Share, ratio and number of calls from which on a rank is reported as a straggler."""
+_SECOND = 1_000_000_000
+_MOST_GROUPS = 64
+_MOST_UNRECORDED = 4096
+
+
+class Observer:
+    """Derives snapshots; keeps what it has found out about problems until the run moves on.
+
+    Args:
+        watch: the state of the run.
+        hang_s: time in a call from which on a rank hangs; a shorter wait is called so.
+        straggler_share: part of the time that others wait for a rank from which on it is one.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        hang_s: float = HANG_S,
+        straggler_share: float = STRAGGLER_SHARE,
+    ) -> None:
+        self.watch = watch
+        self.hang_s = hang_s
+        self.straggler_share = straggler_share
+        self._checked: tuple[Any, ...] = ()
+        self._found: list[LiveProblem] = []
+        self._num_disagreements = 0
+        self._mismatches: list[LiveProblem] = []
+        self._dumps = Dumps(watch.folder, watch.clock.wall_ns())
+
+    def refresh(self, most_s: float = MOST_READING_S) -> Snapshot:
+        """Read what is new, for about `most_s` seconds, and return the state of the run."""
+        clock = self.watch.clock
+        begin_s = clock.monotonic_s()
+        self.watch.read(most_s)
+        return self._snapshot(begin_s)
+
+    def _snapshot(self, begin_s: float) -> Snapshot:
+        watch = self.watch
+        at_s, wall_ns = watch.clock.monotonic_s(), watch.clock.wall_ns()
+        lives = {
+            rank: life_of(each.recording, at_s, watch.system) for rank, each in watch.ranks.items()
+        }
+        nows = {rank: self._now(each, lives[rank], at_s) for rank, each in watch.ranks.items()}
+        seconds = range(wall_ns // _SECOND - WINDOW_S, wall_ns // _SECOND)
+        blocked = self._blocked_shares(seconds, nows, lives)
+        ranks = tuple(
+            self._rank(each, lives[number], nows[number], at_s, blocked.get(number, float("nan")))
+            for number, each in sorted(watch.ranks.items())
+        )
+        world_size = self._world_size()
+        stragglers = self._stragglers(wall_ns)
+        running = list(blocked.values())
+        is_over = bool(ranks) and all(life in (ENDED, DIED, GONE) for life in lives.values())
+        return Snapshot(
+            folder=str(watch.folder),
+            command=self._command(),
+            at_ns=wall_ns,
+            window_s=WINDOW_S,
+            world_size=world_size,
+            ranks=ranks,
+            unrecorded=tuple(
+                [rank for rank in range(min(world_size, MAX_RANKS)) if rank not in watch.ranks]
+            )[:_MOST_UNRECORDED],
+            groups=tuple(self._groups(nows)),
+            steps=watch.steps.times(),
+            kinds=tuple(self._kinds(seconds)),
+            stragglers=stragglers,
+            problems=tuple(self._problems(ranks, lives, stragglers, nows)),
+            notes=tuple(notes_of(watch)),
+            dumps=self._dumps.new(),
+            bytes_left=sum(each.num_bytes_left for each in watch.tail.recordings.values()),
+            is_over=is_over,
+            is_gone=watch.tail.is_gone,
+            refresh_s=watch.clock.monotonic_s() - begin_s,
+            blocked_share=sum(running) / len(running) if running else float("nan"),
+        )
+
+    def _now(self, rank: WatchedRank, life: str, at_s: float) -> int:
+        """Return the present, by the clock of a rank; of one that is gone, its last sign of life.
+
+        A rank that has ended is seen as it was when it ended.
+        """
+        if life == ENDED:
+            end = number_fact(rank.recording.facts, "end_ns")
+            return end if end > 0 else rank.last_ns
+        now_ns = self.watch.clock.wall_ns()
+        if life in (DIED, GONE):
+            now_ns -= round(max(at_s - rank.recording.changed_at_s, 0.0) * _SECOND)
+        return now_ns + round(self.watch.hosts.ahead_s(rank.host) * _SECOND)
+
+    def _blocked_shares(
+        self, seconds: range, nows: Mapping[int, int], lives: Mapping[int, str]
+    ) -> dict[int, float]:
+        """Return the part of the window in which each rank was blocked."""
+        watch = self.watch
+        sums = watch.rates.blocked_ns(seconds, len(watch.ranks))
+        begin, end = seconds.start * _SECOND, seconds.stop * _SECOND
+        found = {}
+        for number, rank in watch.ranks.items():
+            if lives[number] in (ENDED, *ASLEEP):
+                continue
+            offset = nows[number] - watch.clock.wall_ns()
+            started = max(begin, rank.recording.start_ns - max(offset, 0))
+            if end - started < _SECOND:
+                continue
+            calls = (each for each in rank.in_flight if rank.is_blocked_in(each, watch.names))
+            in_call = min((call.issue_ns for call in calls), default=None)
+            blocked = float(sums[rank.index])
+            if in_call is not None:
+                blocked += max(end - max(in_call, begin), 0)
+            found[number] = min(blocked / (end - started), 1.0)
+        return found
+
+    def _rank(
+        self, rank: WatchedRank, life: str, now_ns: int, at_s: float, blocked: float
+    ) -> RankState:
+        watch, recording = self.watch, rank.recording
+        common: dict[str, Any] = {
+            "rank": rank.rank,
+            "host": rank.host,
+            "pid": number_fact(recording.facts, "pid"),
+            "life": life,
+            "sign_age_s": max(at_s - recording.changed_at_s, 0.0),
+            "step": watch.steps.last_of(rank.rank),
+            "blocked_share": blocked,
+            "num_restarts": rank.num_restarts,
+        }
+        open_calls = [each for each in rank.in_flight if each.complete_ns < 0]
+        if life == ENDED or not open_calls:
+            since = (now_ns - rank.last_ns) / _SECOND if rank.last_ns >= 0 else float("nan")
+            site = self._last_site(rank)
+            return RankState(
+                **common,
+                for_s=max(since, 0.0),
+                source=_source(site) if site else "",
+                module=site.module if site else "",
+            )
+        in_calls = [each for each in open_calls if rank.is_blocked_in(each, watch.names)]
+        call = (in_calls or open_calls)[0]
+        site = watch.names.sites[call.site]
+        for_s = max((now_ns - call.issue_ns) / _SECOND, 0.0)
+        # An asynchronous call hangs if its rank does nothing else.
+        quiet_s = for_s if in_calls else (now_ns - rank.last_ns) / _SECOND
+        return RankState(
+            **common,
+            call=self._call_text(rank, call),
+            is_blocked=bool(in_calls),
+            group=watch.names.groups[site.group].name,
+            number=self._number(rank, call),
+            for_s=for_s,
+            num_in_flight=len(open_calls),
+            source=_source(site),
+            module=site.module,
+            is_hanging=min(for_s, quiet_s) >= min(self.hang_s, NOTABLE_S)
+            and life not in (ENDED, DIED, GONE),
+        )
+
+    def _last_site(self, rank: WatchedRank) -> Any:
+        return self.watch.names.sites[int(rank.recent[-1, -1])] if rank.recent.size else None
+
+    def _number(self, rank: WatchedRank, call: InFlight) -> int:
+        for each, number in zip(rank.in_flight, rank.numbers, strict=False):
+            if each is call:
+                return number
+        return -1
+
+    def _call_text(self, rank: WatchedRank, call: InFlight) -> str:
+        names = self.watch.names
+        site = names.sites[call.site]
+        if site.kind in TRANSFERS:
+            towards = "from" if site.kind == "recv" else "to"
+            return f"{site.kind} {towards} rank {site.peer if site.peer >= 0 else '?'}"
+        group = names.groups[site.group].name
+        return _named_call(
+            site.kind, self._number(rank, call), group, names.axes.get(site.group, "")
+        )
+
+    def _groups(self, nows: Mapping[int, int]) -> list[GroupState]:
+        """Return the oldest collective in flight of each group, the longest wait first."""
+        watch = self.watch
+        oldest: dict[int, tuple[int, InFlight]] = {}
+        for rank in watch.ranks.values():
+            for call, number in zip(rank.in_flight, rank.numbers, strict=False):
+                group = watch.names.sites[call.site].group
+                if call.complete_ns < 0 <= number:
+                    before = oldest.get(group)
+                    if before is None or number < before[0]:
+                        oldest[group] = number, call
+        found = [self._group(group, *each, nows) for group, each in oldest.items()]
+        found.sort(key=lambda each: (not each.missing, -each.for_s))
+        return found[:_MOST_GROUPS]
+
+    def _group(
+        self, group: int, number: int, call: InFlight, nows: Mapping[int, int]
+    ) -> GroupState:
+        watch = self.watch
+        name, members = watch.names.groups[group]
+        slots, ages = watch.progress.slots, []
+        arrived, missing, unknown = [], [], []
+        for rank in members or sorted(each for each, of in slots if of == group):
+            slot = slots.get((rank, group))
+            if rank not in watch.ranks or (slot is not None and slot.is_unsure):
+                unknown.append(rank)
+            elif slot is not None and slot.last >= number:
+                arrived.append(rank)
+                ages += self._ages(watch.ranks[rank], group, number, nows[rank])
+            else:
+                missing.append(rank)
+        axis = watch.names.axes.get(group, "")
+        return GroupState(
+            name=f"{axis} ({name})" if axis else name,
+            call=f"{watch.names.sites[call.site].kind} {number}",
+            arrived=tuple(arrived),
+            missing=tuple(missing),
+            unknown=tuple(unknown),
+            for_s=max(ages, default=float("nan")),
+            last_s=min(ages, default=float("nan")),
+        )
+
+    def _ages(self, rank: WatchedRank, group: int, number: int, now_ns: int) -> list[float]:
+        sites = self.watch.names.sites
+        return [
+            max((now_ns - call.issue_ns) / _SECOND, 0.0)
+            for call, each in zip(rank.in_flight, rank.numbers, strict=False)
+            if each == number and sites[call.site].group == group
+        ]
+
+    def _kinds(self, seconds: range) -> list[KindRate]:
+        names = self.watch.names
+        sums = self.watch.rates.by_kind(seconds, len(names.kinds)) / len(seconds)
+        rates = [
+            KindRate(kind=kind, bytes_per_s=float(row[0]), calls_per_s=float(row[1]))
+            for kind, row in zip(names.kinds, sums, strict=True)
+            if row[1]
+        ]
+        return sorted(rates, key=lambda each: (-each.bytes_per_s, each.kind))
+
+    def _stragglers(self, wall_ns: int) -> tuple[Straggler, ...]:
+        stragglers = self.watch.stragglers
+        stragglers.forget_before(wall_ns - HORIZON_S * _SECOND)
+        late = sorted(
+            ((delay, num, rank) for rank, (delay, num) in
+             stragglers.since(wall_ns - WINDOW_S * _SECOND).items()),
+            reverse=True,
+        )  # fmt: skip
+        next_delay = [delay for delay, *_ in late[1:]] + [0]
+        return tuple(
+            Straggler(
+                rank=rank,
+                share=min(delay / (WINDOW_S * _SECOND), 1.0),
+                num_late=num,
+                ratio=delay / after if after else float("inf"),
+            )
+            for (delay, num, rank), after in zip(late[:8], next_delay, strict=False)
+        )
+
+    def _problems(
+        self,
+        ranks: Iterable[RankState],
+        lives: Mapping[int, str],
+        stragglers: tuple[Straggler, ...],
+        nows: Mapping[int, int],
+    ) -> list[LiveProblem]:
+        watch = self.watch
+        hanging = [each for each in ranks if each.is_hanging]
+        return [
+            *self._of_mismatches(lives),
+            *self._of_hangs(hanging, lives),
+            *problems_of_lives(watch, lives),
+            *(
+                LiveProblem(
+                    problem=STRAGGLER,
+                    ranks=(each.rank,),
+                    text=f"All others waited for rank {each.rank} in {each.share:.0%} of the last "
+                    f"{WINDOW_S} s, at {counted(each.num_late, 'collective')}.",
+                )
+                for each in stragglers[:1]
+                if self._has_run_for(WINDOW_S)
+                and each.share >= self.straggler_share
+                and each.ratio >= STRAGGLER_RATIO
+                and each.num_late >= STRAGGLER_CALLS
+            ),
+        ]
+
+    def _has_run_for(self, seconds: float) -> bool:
+        """Return whether all ranks have begun that long ago: before, starting up delays them."""
+        begins = [each.recording.start_ns for each in self.watch.ranks.values()]
+        return self.watch.clock.wall_ns() - max(begins, default=0) >= seconds * _SECOND
+
+    def _of_mismatches(self, lives: Mapping[int, str]) -> list[LiveProblem]:
+        found = self.watch.disagreements.found
+        num = sum(map(len, found.values()))
+        if num != self._num_disagreements:
+            self._num_disagreements = num
+            self._mismatches = mismatches(self.watch, lives)
+        return self._mismatches
+
+    def _of_hangs(self, hanging: list[RankState], lives: Mapping[int, str]) -> list[LiveProblem]:
+        """Return why ranks hang; the check is repeated only when the run has moved."""
+        if not hanging:
+            self._checked = ()
+            return []
+        longest = max(each.for_s for each in hanging)
+        state = (
+            [(each.rank, each.group, each.number) for each in hanging],
+            {rank: lives[rank] for rank in lives},
+            [(key, slot.last) for key, slot in self.watch.progress.slots.items()],
+        )
+        if state != self._checked:
+            self._checked = state
+            # What began after half of that is the usual difference between ranks.
+            since = self.watch.clock.wall_ns() - round(longest / 2 * _SECOND)
+            self._found = hangs(self.watch, lives, since)
+        problem = HANG if longest >= self.hang_s else WAITING
+        found = self._found or [_unexplained(hanging)]
+        return [replace(each, problem=problem, for_s=longest) for each in found]
+
+    def _command(self) -> str:
+        return run_fact(self.watch, "command") or ""
+
+    def _world_size(self) -> int:
+        ranks = self.watch.ranks
+        size = max(run_fact(self.watch, "world_size") or 0, max(ranks, default=-1) + 1)
+        return size if size <= MAX_RANKS else max(ranks, default=-1) + 1
+
+
+def _unexplained(hanging: list[RankState]) -> LiveProblem:
+    longest = max(hanging, key=lambda each: each.for_s)
+    others = len(hanging) - 1
+    more = f", and {counted(others, 'other rank')} in calls too" if others else ""
+    text = (
+        f"Rank {longest.rank} is in {longest.call}{more}. All members that are recorded have "
+        "arrived there: the transfer itself hangs, or a member that is not recorded is missing."
+    )
+    return LiveProblem(
+        problem=HANG,
+        ranks=tuple(each.rank for each in hanging),
+        text=text,
+        source=longest.source,
+        for_s=longest.for_s,
+    )
+
+
+def _named_call(kind: str, number: int, group: str, axis: str) -> str:
+    if number < 0:
+        return f"{kind} of {axis or f'group {group}'}"
+    return call_text(kind, number, group, axis)
+
+
+def _source(site: Any) -> str:
+    return f"{site.source_file}:{site.source_line}" if site.source_file else ""

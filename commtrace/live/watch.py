@@ -1,0 +1,255 @@
+"""State of a growing run: `Watch(folder).refresh()` returns a `Snapshot`.
+
+Each refresh reads what is new in the spools, adds it to a bounded state, and derives the snapshot
+from that: the calls in flight and the progress of each rank, sums over the last seconds, and the
+durations of the last steps. Times of a rank are by its own clock; `hosts` has what that is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from commtrace.live.arrivals import Array, CallArrays, Disagreements, GroupProgress, Stragglers
+from commtrace.live.clock import Clock
+from commtrace.live.folder import FollowedRecording, RunTail
+from commtrace.live.hosts import Hosts
+from commtrace.live.life import System
+from commtrace.live.names import RunNames
+from commtrace.live.rates import Rates
+from commtrace.live.step_times import Steps
+from commtrace.live.tail import CALL_COLUMNS, InFlight, News, text_fact
+
+MOST_READING_S = 0.6
+"""Time after which a refresh stops reading and shows what it has."""
+MOST_RECENT = 64
+"""Number of calls of a rank that are kept after they ended."""
+
+_PLACE = {name: place for place, name in enumerate(CALL_COLUMNS)}
+_NO_CALLS = np.empty((len(CALL_COLUMNS), 0), dtype=np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class WatchedRank:
+    """State of one rank.
+
+    Attributes:
+        index: its number among the ranks seen, in the order of their appearance.
+        recording: its latest recording.
+        in_flight: calls in flight when it last wrote, the oldest first.
+        numbers: their numbers in their groups.
+        recent: its last calls that ended, as rows of `CALL_COLUMNS`.
+        last_ns: the last instant that it wrote about, by its own clock; -1 if there is none.
+        num_restarts: recordings of the rank before this one.
+    """
+
+    rank: int
+    index: int
+    recording: FollowedRecording
+    in_flight: list[InFlight] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    recent: Array = field(default_factory=lambda: _NO_CALLS)
+    last_ns: int = -1
+    num_restarts: int = 0
+
+    @property
+    def host(self) -> str:
+        """Host name."""
+        return text_fact(self.recording.facts, "host")
+
+    def is_blocked_in(self, call: InFlight, names: RunNames) -> bool:
+        """Return whether a thread of the rank is inside of a call or waits for it.
+
+        On a device, only the stream waits for a synchronous call that has returned.
+        """
+        if call.call_ns < 0:
+            return True
+        is_on_host = text_fact(self.recording.facts, "device") == "cpu"
+        return is_on_host and call.complete_ns < 0 and not names.sites[call.site].is_async
+
+
+class Watch:
+    """Follows the recording of a run in a folder; it writes nothing there.
+
+    Args:
+        folder: the folder RUN.comm, or one of spools.
+        clock: the watcher's clocks.
+        system: the system on which the watcher runs.
+    """
+
+    def __init__(
+        self, folder: Path, *, clock: Clock | None = None, system: System | None = None
+    ) -> None:
+        self.folder = folder
+        self.clock = clock or Clock()
+        self.system = system or System()
+        self.names = RunNames()
+        self.tail = RunTail(folder, self.names, self.clock)
+        self.hosts = Hosts()
+        self.ranks: dict[int, WatchedRank] = {}
+        self.num_earlier = 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.progress = GroupProgress()
+        self.disagreements = Disagreements()
+        self.stragglers = Stragglers()
+        self.rates = Rates()
+        self.steps = Steps()
+
+    def read(self, most_s: float = MOST_READING_S) -> None:
+        """Read what is new, for about `most_s` seconds."""
+        ended: list[tuple[WatchedRank, Array]] = []
+        changed: dict[int, WatchedRank] = {}
+        wall_ns, at_s = self.clock.wall_ns(), self.clock.monotonic_s()
+        for recording, news in self.tail.read(most_s):
+            rank = self._rank_of(recording)
+            if rank is None:
+                continue
+            new = news.calls[0] if len(news.calls) == 1 else _joined(news.calls)
+            if new.shape[1]:
+                ended.append((rank, new))
+            if news.in_flight is not None:
+                rank.in_flight = sorted(news.in_flight, key=_issue_of)
+                changed[rank.rank] = rank
+            self.steps.add(rank.rank, news.steps)
+            self._note_instants(rank, new, news, wall_ns, at_s)
+        # A rank may have been restarted after some of its calls were read.
+        ended = [(rank, new) for rank, new in ended if self.ranks.get(rank.rank) is rank]
+        self._add(ended, [each for each in changed.values() if self.ranks.get(each.rank) is each])
+
+    def _rank_of(self, recording: FollowedRecording) -> WatchedRank | None:
+        """Return the rank that a recording is the latest one of; None if it is an earlier one."""
+        number = recording.rank
+        if number is None:
+            return None
+        rank = self.ranks.get(number)
+        if rank is not None and rank.recording is recording:
+            return rank
+        if self._is_of_earlier_run(recording):
+            return None
+        if rank is not None and recording.start_ns < rank.recording.start_ns:
+            rank.num_restarts += 1
+            return None
+        index, num_restarts = len(self.ranks), 0
+        if rank is not None:
+            index, num_restarts = rank.index, rank.num_restarts + 1
+            self._begin_rank_anew(number)
+        self.ranks[number] = WatchedRank(number, index, recording, num_restarts=num_restarts)
+        return self.ranks[number]
+
+    def _is_of_earlier_run(self, recording: FollowedRecording) -> bool:
+        """Compare a recording with those known; forget these if it belongs to a later run."""
+        for rank in self.ranks.values():
+            other = rank.recording
+            if "" in (recording.attempt[0], other.attempt[0]) or recording.attempt == other.attempt:
+                continue
+            if recording.start_ns < other.start_ns:
+                self.num_earlier += 1
+                return True
+            self.num_earlier += len(self.ranks)
+            self.ranks = {}
+            self._begin_anew()
+            return False
+        return False
+
+    def _begin_rank_anew(self, rank: int) -> None:
+        self.progress.forget(rank)
+        # Its calls are numbered anew, and must not be joined with those of before.
+        self.disagreements, self.stragglers = Disagreements(), Stragglers()
+
+    def _note_instants(
+        self, rank: WatchedRank, new: Array, news: News, wall_ns: int, at_s: float
+    ) -> None:
+        instants = [news.last_op_ns, *(each.issue_ns for each in rank.in_flight[-1:])]
+        if new.shape[1]:
+            last = new[:, -1]
+            instants += [int(last[_PLACE["issue_ns"]]), int(last[_PLACE["complete_ns"]])]
+        instants += [end for *_, end in news.steps[-1:]]
+        newest = max(instants)
+        if newest > rank.last_ns:
+            is_first = rank.last_ns < 0 or self.tail.is_behind
+            rank.last_ns = newest
+            self.hosts.note(rank.host, newest, wall_ns, at_s, is_first=is_first)
+
+    def _add(self, ended: Sequence[tuple[WatchedRank, Array]], changed: list[WatchedRank]) -> None:
+        flying = [(each.rank, call) for each in changed for call in each.in_flight]
+        rows = np.concatenate([new for _, new in ended] or [_NO_CALLS], axis=1)
+        counts = [new.shape[1] for _, new in ended]
+        owners = np.array([(each.rank, each.index) for each, _ in ended], dtype=np.int64)
+        owners = np.repeat(owners.reshape(-1, 2), counts, axis=0)
+        added = np.array(
+            [
+                (call.id, call.seq, call.issue_ns, call.call_ns, call.blocked_ns,
+                 call.complete_ns, call.step, -1, -1, -1, call.site)
+                for _, call in flying
+            ],
+            dtype=np.int64,
+        ).reshape(-1, len(CALL_COLUMNS))  # fmt: skip
+        rows = np.concatenate([rows, added.T], axis=1)
+        rank = np.r_[owners[:, 0], np.array([rank for rank, _ in flying], dtype=np.int64)]
+        num_ended = len(owners)
+        numbers = self._add_calls(rank, rows, owners[:, 1]) if len(rank) else []
+        place = num_ended
+        for each in changed:
+            each.numbers = list(map(int, numbers[place : place + len(each.in_flight)]))
+            place += len(each.in_flight)
+        for each, new in ended:
+            joined = np.concatenate([each.recent, new], axis=1) if each.recent.size else new
+            each.recent = joined[:, -MOST_RECENT:].copy()
+
+    def _add_calls(self, rank: Array, rows: Array, index: Array) -> Array:
+        """Add calls of ranks, and return their numbers.
+
+        The first of them have ended; `index` has the indices of their ranks.
+        """
+        of_site = self.names.table()[rows[_PLACE["site"]]]
+        group, kind, wire_bytes, signature, is_transfer, is_joining = of_site.T
+        calls = CallArrays(
+            rank=rank,
+            id=rows[_PLACE["id"]],
+            seq=rows[_PLACE["seq"]],
+            issue_ns=rows[_PLACE["issue_ns"]],
+            call_ns=rows[_PLACE["call_ns"]],
+            blocked_ns=rows[_PLACE["blocked_ns"]],
+            complete_ns=rows[_PLACE["complete_ns"]],
+            site=rows[_PLACE["site"]],
+            group=group,
+            is_transfer=is_transfer.astype(bool),
+        )
+        number = self.progress.add(calls)
+        is_known = number >= 0
+        self.disagreements.add(
+            group[is_known], number[is_known], signature[is_known], rank[is_known],
+            calls.site[is_known],
+        )  # fmt: skip
+        has_ended = np.arange(len(rank)) < len(index)
+        joins = is_known & has_ended & is_joining.astype(bool)
+        self.stragglers.add(
+            group[joins], number[joins], rank[joins], calls.issue_ns[joins], calls.blocked_ns[joins]
+        )
+        self.stragglers.complete(
+            np.array([len(each.ranks) or 1 << 30 for each in self.names.groups], dtype=np.int64)
+        )
+        self.rates.add(
+            rank=index,
+            kind=kind[has_ended],
+            wire_bytes=wire_bytes[has_ended].astype(float),
+            end_ns=calls.end_ns[has_ended],
+            blocked_ns=calls.blocked_ns[has_ended],
+            num_ranks=len(self.ranks),
+            num_kinds=len(self.names.kinds),
+            now_ns=self.clock.wall_ns(),
+        )
+        return number
+
+
+def _issue_of(call: InFlight) -> int:
+    return call.issue_ns
+
+
+def _joined(arrays: list[Array]) -> Array:
+    return np.concatenate(arrays, axis=1) if arrays else _NO_CALLS

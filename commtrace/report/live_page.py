@@ -1,0 +1,216 @@
+"""Page of a run that is watched: one HTML file, and the state that it asks for each second.
+
+The page loads nothing but `state`, from where it came from. All words are made here, with those of
+the terminal; the script only places them, as text.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from commtrace.escaping import visible, visible_value
+from commtrace.live.life import ENDED, RUNNING
+from commtrace.live.snapshot import GroupState, LiveProblem, RankState, Snapshot
+from commtrace.live.wording import (
+    FAULTS,
+    age_text,
+    ages_text,
+    alike,
+    alike_stacks,
+    blocked_text,
+    capitalized,
+    clock_text,
+    is_users,
+    names_text,
+    now_text,
+    num_ranks_text,
+    shown_groups,
+    steps_text,
+    trend_text,
+)
+from commtrace.report.offline import content_policy, source
+from commtrace.report.style import live_style
+from commtrace.tracefile.dump_files import StackDump
+from commtrace.units import text_of_bytes, text_of_duration, text_of_ranks
+
+_SECOND = 1e9
+_MOST_LINES = 200
+_MOST_STACKS = 50
+
+
+def render_live_page(run: Path) -> str:
+    """Return the page as HTML."""
+    environment = Environment(
+        loader=PackageLoader("commtrace.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=visible_value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = source("live.js")
+    return environment.get_template("live.html").render(
+        policy=f"{content_policy(script)}; connect-src 'self'",
+        # Only texts of this package are exempt from escaping; no value of a trace is.
+        style=Markup(live_style()),
+        script=Markup(script),
+        title=run.name,
+    )
+
+
+def live_state(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what the page shows, as JSON has it; all text is visible text."""
+    steps = snapshot.steps
+    lines = alike(snapshot.ranks) if len(snapshot.ranks) > 1 else [[*snapshot.ranks]]
+    state = {
+        "command": snapshot.command,
+        "at": clock_text(snapshot.at_ns),
+        "is_over": snapshot.is_over,
+        "numbers": [
+            ["Ranks", num_ranks_text(snapshot), _unrecorded(snapshot)],
+            ["Steps", *_step_numbers(snapshot)],
+            [
+                "Blocked", "–" if math.isnan(snapshot.blocked_share)
+                else f"{snapshot.blocked_share:.0%}", f"of the last {snapshot.window_s:.0f} s",
+            ],
+            [
+                "Sent", f"{text_of_bytes(sum(each.bytes_per_s for each in snapshot.kinds))}/s",
+                f"{sum(each.calls_per_s for each in snapshot.kinds):,.3g} calls/s, all ranks",
+            ],
+        ],
+        "durations": [round(each, 6) for each in steps.durations_s],
+        "problems": [_problem(each) for each in snapshot.problems],
+        "notes": _notes(snapshot),
+        "groups": [_group(each) for each in shown_groups(snapshot)],
+        "cells": [_cell(each) for each in snapshot.ranks],
+        "ranks": [_line(each) for each in lines[:_MOST_LINES] if each],
+        "kinds": [
+            {
+                "kind": each.kind,
+                "rate": f"{text_of_bytes(each.bytes_per_s)}/s",
+                "calls": f"{each.calls_per_s:,.3g} calls/s",
+                "bytes": each.bytes_per_s,
+            }
+            for each in snapshot.kinds
+        ],
+        "stragglers": [
+            {"rank": f"rank {each.rank}", "share": each.share, "text": f"{each.share:.1%}"}
+            for each in snapshot.stragglers
+            if each.share >= 0.005
+        ],
+        "stacks": [
+            _stack(threads, dumps)
+            for threads, dumps in alike_stacks(snapshot.dumps, most_threads=4)[:_MOST_STACKS]
+        ],
+    }  # fmt: skip
+    return _visible(state)
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {name: _visible(each) for name, each in value.items()}
+    return [_visible(each) for each in value] if isinstance(value, list) else value
+
+
+def _unrecorded(snapshot: Snapshot) -> str:
+    return (
+        f"no recording yet of {text_of_ranks(snapshot.unrecorded)}" if snapshot.unrecorded else ""
+    )
+
+
+def _step_numbers(snapshot: Snapshot) -> tuple[str, str]:
+    steps = snapshot.steps
+    if steps.step < 0:
+        return "–", "none has ended, or none is marked"
+    rate = "" if math.isnan(steps.per_s) else f", {steps.per_s:.3g} per second"
+    last = text_of_duration(steps.durations_s[-1] * _SECOND)
+    trend = trend_text(steps.change)
+    return f"{steps.step:,}{rate}", f"{last} each{f', {trend}' if trend else ''}"
+
+
+def _notes(snapshot: Snapshot) -> list[str]:
+    notes = list(snapshot.notes)
+    if snapshot.is_gone:
+        notes.insert(0, "the folder has vanished; this is its last state")
+    if snapshot.bytes_left:
+        left = text_of_bytes(snapshot.bytes_left)
+        notes.insert(0, f"reading what was recorded before: {left} to go")
+    return notes
+
+
+def _problem(problem: LiveProblem) -> dict[str, Any]:
+    since = "" if math.isnan(problem.for_s) else f" for {age_text(problem.for_s)}"
+    return {
+        "name": problem.problem + since,
+        "text": problem.text,
+        "source": problem.source,
+        "is_fault": problem.problem in FAULTS,
+    }
+
+
+def _group(group: GroupState) -> dict[str, Any]:
+    num = len(group.arrived) + len(group.missing) + len(group.unknown)
+    missing = "" if not group.missing else text_of_ranks(group.missing)
+    if not missing and group.unknown:
+        missing = f"unknown: {text_of_ranks(group.unknown)}"
+    return {
+        "name": group.name,
+        "call": group.call,
+        "arrived": f"{len(group.arrived)} of {num}",
+        "share": len(group.arrived) / max(num, 1),
+        "missing": missing or "all arrived",
+        "is_missing": bool(group.missing),
+        "for": age_text(group.for_s),
+    }
+
+
+def _state_of(rank: RankState) -> str:
+    """Return the class of a rank's cell."""
+    if rank.life == ENDED:
+        return "ended"
+    if rank.life != RUNNING:
+        return "lost"
+    if rank.is_hanging:
+        return "hanging"
+    return "blocked" if rank.is_blocked else "flying" if rank.call else "free"
+
+
+def _cell(rank: RankState) -> list[Any]:
+    return [rank.rank, _state_of(rank), f"{now_text(rank)}, {ages_text([rank])}"]
+
+
+def _line(ranks: list[RankState]) -> dict[str, Any]:
+    first = ranks[0]
+    return {
+        "ranks": names_text(ranks),
+        "state": _state_of(first),
+        "now": now_text(first),
+        "for": ages_text(ranks),
+        "step": steps_text(ranks),
+        "blocked": blocked_text(ranks),
+        "source": first.source if first.call or not first.source else f"after {first.source}",
+    }
+
+
+def _stack(threads: Any, dumps: list[StackDump]) -> dict[str, Any]:
+    return {
+        "title": f"{capitalized(text_of_ranks([each.rank for each in dumps]))} at "
+        f"{clock_text(dumps[0].at_ns)}",
+        "threads": [
+            {
+                "name": thread.name,
+                "frames": [
+                    [f"{file}:{number}", function, is_users(file)]
+                    for file, number, function in thread.frames
+                ],
+            }
+            for thread in threads
+        ],
+    }

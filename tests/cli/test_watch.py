@@ -1,0 +1,212 @@
+"""`commtrace watch`: what it prints, its exit codes, and its refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commtrace.errors import UsageError
+from commtrace.tracefile.liveness import boot
+from commtrace_cli.main import main
+from commtrace_cli.watch import CODES, folder_of, seconds_of, share_of
+from tests.cli.conftest import Commtrace
+from tests.commtrace.live.growing import SECOND, START_NS, Rank, Run, Time
+
+HERE = {"host": socket.gethostname(), "boot": boot(), "pid": os.getpid()}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """A run of the present, whose ranks are all this process."""
+    with Run(tmp_path / "RUN.comm", Time((time.time_ns() - START_NS) / SECOND - 90)) as run:
+        yield run
+
+
+def hanging(run: Run) -> list[Rank]:
+    """Three ranks, of which rank 1 has been missing from an all-reduce for 90 seconds."""
+    ranks = run.start_all(3, **HERE)
+    calls = [rank.issue() for rank in ranks]
+    for rank, call in zip(ranks, calls, strict=True):
+        rank.end(call)
+    for rank in (ranks[0], ranks[2]):
+        rank.issue()
+    run.flush()
+    run.pass_(90)
+    return ranks
+
+
+def test_once_shows_the_state_of_a_hanging_run(commtrace: Commtrace, run: Run) -> None:
+    hanging(run)
+    ended = commtrace("watch", run.folder, "--once", columns=100)
+    assert ended.code == 0
+    text = ended.out
+    assert "3 of 3 ranks running" in text
+    assert "Rank 1 never arrived at all_reduce 1 of group 0; ranks 0, 2 did." in text.replace(
+        "\n", " "
+    )
+    assert "hang for 1 min 3" in text
+    assert "all_reduce 1   2 of 3  rank 1" in text
+    assert "1     outside of communication" in text
+    assert "after train.py:7" in text
+
+
+def test_json_has_one_line_for_each_refresh_and_null_for_unknown(
+    commtrace: Commtrace, run: Run
+) -> None:
+    hanging(run)
+    (line,) = commtrace("watch", run.folder, "--once", "--json").out.splitlines()
+    state = json.loads(line)
+    assert state["groups"][0]["missing"] == [1]
+    assert state["steps"]["per_s"] is None
+    assert [each["rank"] for each in state["ranks"] if each["is_hanging"]] == [0, 2]
+
+
+def test_an_alarm_ends_with_its_code_and_runs_the_command(
+    commtrace: Commtrace, run: Run, tmp_path: Path
+) -> None:
+    hanging(run)
+    out = tmp_path / "out"
+    command = f'echo "$COMMTRACE_PROBLEM $COMMTRACE_RANKS $COMMTRACE_TEXT" > {out}; exit 9'
+    ended = commtrace("watch", run.folder, "--on-hang", "60s", "--exec", command)
+    assert ended.code == CODES["hang"] == 4
+    assert out.read_text() == (
+        "hang 1 Rank 1 never arrived at all_reduce 1 of group 0; ranks 0, 2 did.\n"
+    )
+    assert "hang for 1 min" in ended.out
+    assert "ended with code 9" in ended.err
+
+
+def test_a_hang_that_is_shorter_than_asked_is_no_alarm(commtrace: Commtrace, run: Run) -> None:
+    hanging(run)
+    ended = commtrace("watch", run.folder, "--once", "--on-hang", "10m")
+    assert ended.code == 0
+    assert "waiting for 1 min" in ended.out
+
+
+def test_a_mismatch_ends_with_code_6(commtrace: Commtrace, run: Run) -> None:
+    for rank, kind in zip(run.start_all(2, **HERE), ("all_reduce", "all_gather"), strict=True):
+        rank.issue(kind)
+    run.flush()
+    ended = commtrace("watch", run.folder, "--on-mismatch")
+    assert ended.code == CODES["mismatch"] == 6
+    assert "The members differ in the kind" in ended.out.replace("\n", " ")
+
+
+def test_a_straggler_ends_with_code_5(commtrace: Commtrace, run: Run) -> None:
+    ranks = run.start_all(2, **HERE)
+    run.time.pass_(86)
+    for _ in range(8):
+        first = ranks[0].issue()
+        run.time.pass_(0.4)
+        ranks[0].end(first)
+        ranks[1].end(ranks[1].issue())
+    run.flush()
+    ended = commtrace("watch", run.folder, "--on-straggler", "20%", "--once")
+    assert ended.code == CODES["straggler"] == 5
+    assert "All others waited for rank 1 in 3" in ended.out.replace("\n", " ")
+
+
+def test_a_run_that_has_ended_ends_watching(commtrace: Commtrace, run: Run) -> None:
+    for rank in run.start_all(2, **HERE):
+        rank.close()
+    ended = commtrace("watch", run.folder)
+    assert ended.code == 0
+    assert "all 2 ranks ended" in ended.out
+
+
+def test_ranks_that_died_end_watching_with_code_1(commtrace: Commtrace, run: Run) -> None:
+    for rank in run.start_all(2, **{**HERE, "pid": 1 << 30}):
+        rank.issue()
+    run.flush()
+    ended = commtrace("watch", run.folder)
+    assert ended.code == 1
+    assert "Ranks 0, 1 are dead" in ended.out
+
+
+def test_many_ranks_that_do_the_same_share_a_line(commtrace: Commtrace, run: Run) -> None:
+    for rank in run.start_all(40, **HERE):
+        if rank.number != 17:
+            rank.issue()
+    run.flush()
+    run.pass_(90)
+    out = commtrace("watch", run.folder, "--once", columns=120).out
+    assert "0-16, 18-39 (39)" in out
+    assert len(out.splitlines()) < 20
+
+
+def test_no_answer_to_dump_ends_with_code_7(
+    commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace_cli.watch._ANSWER_S", 0.5)
+    hanging(run)
+    ended = commtrace("watch", run.folder, "--dump", "1")
+    assert ended.code == 7
+    assert ended.err.startswith("no rank answered: none of them is running")
+    assert json.loads((run.folder / "dump.request").read_text())["ranks"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--once",), "error: cannot watch RUN.comm\n  found: no such folder\n"),
+        (("--on-hang", "soon"), "error: cannot use --on-hang soon\n  why: a duration is needed\n"),
+        (("--on-straggler", "120%"), "error: cannot use --on-straggler 120%\n"),
+        (("--exec", "ls"), "error: cannot run a command without an alarm\n"),
+        (("--dump", "x"), "error: cannot read the ranks 'x'\n"),
+    ],
+)
+def test_refusals(commtrace: Commtrace, arguments: tuple[str, ...], text: str) -> None:
+    ended = commtrace("watch", "RUN.comm", *arguments)
+    assert ended.code in (2, 3)
+    assert ended.err.startswith(text)
+
+
+def test_a_finished_file_is_referred_to_summary(commtrace: Commtrace, run_json: Path) -> None:
+    run_json.rename(run_json.with_name("done.json"))
+    ended = commtrace("watch", run_json.with_name("done.json"))
+    assert ended.code == 3
+    assert "`commtrace summary " in ended.err
+
+
+def test_a_file_that_is_being_recorded_is_watched_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "run.json.spools").mkdir()
+    assert folder_of(tmp_path / "run.json") == tmp_path / "run.json.spools"
+    assert folder_of(tmp_path / "later.json") == tmp_path / "later.json.spools"
+    assert folder_of(tmp_path / "RUN.comm") == tmp_path / "RUN.comm"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60s", 60), ("90", 90), ("2m", 120), ("1.5min", 90), ("500ms", 0.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text, "--on-hang") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "0s", "-5s", "5 years", "nan", "inf", "1e400s", "٣s"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(UsageError):
+        seconds_of(text, "--on-hang")
+
+
+def test_shares() -> None:
+    assert share_of("20%", "x") == share_of("0.2", "x") == 0.2
+
+
+def test_a_terminal_is_redrawn_and_keeps_the_last_state(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in run.start_all(2, **HERE):
+        rank.close()
+    monkeypatch.setattr("commtrace_cli.watch.is_terminal", lambda stream: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "argv", ["commtrace", "watch", str(run.folder)])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.rstrip().endswith("no call ended.")

@@ -1,0 +1,183 @@
+"""`commtrace watch` and real ranks: a hang, a killed rank, a mismatch, a straggler, dumps.
+
+Each test starts one program, has a deadline for every wait, and ends what it has started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from commtrace.live import Observer, Snapshot, Watch
+from commtrace.tracefile import read_trace
+from tests.cli.conftest import ROOT, start
+
+pytestmark = pytest.mark.timeout(240)
+
+DEADLINE_S = 150.0
+_PROGRAM = """
+import os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, tensor = dist.get_rank(), torch.ones(100)
+def steps():
+    for step in range(100000):
+        yield step
+        dist.all_reduce(tensor)
+"""
+
+HANG = """
+def stuck_in_the_loader():
+    time.sleep(1000)
+for step in steps():
+    if step == 20 and rank == 1:
+        stuck_in_the_loader()
+"""
+KILLED = """
+for step in steps():
+    time.sleep(0.01)
+    if step == 20 and rank == 1:
+        # As the kernel kills a process: nothing is written, and the others are not told.
+        os.kill(os.getpid(), 9)
+"""
+MISMATCH = """
+for step in steps():
+    time.sleep(0.05)
+    if step == 20:
+        dist.all_reduce(torch.ones(50, dtype=torch.float64 if rank == 1 else torch.int64))
+"""
+STRAGGLER = """
+for step in steps():
+    time.sleep(0.3 if rank == 1 else 0.001)
+"""
+
+
+@contextmanager
+def recorded(folder: Path, body: str) -> Iterator[Path]:
+    """Three ranks of a program that is recorded; they are killed afterwards."""
+    script = folder / "train.py"
+    script.write_text(_PROGRAM + body)
+    paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
+    launcher = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "commtrace_cli",
+            "run",
+            "--nproc",
+            "3",
+            "-o",
+            "RUN.comm",
+            "train.py",
+        ],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield folder / "RUN.comm"
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if launcher.poll() is None:
+                os.killpg(launcher.pid, number)
+                try:
+                    launcher.wait(10)
+                except subprocess.TimeoutExpired:
+                    continue
+        for pid in pids_of(folder / "RUN.comm"):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def pids_of(folder: Path) -> list[int]:
+    snapshot = Observer(Watch(folder)).refresh(30.0)
+    return [each.pid for each in snapshot.ranks if each.life == "running"]
+
+
+def awaited(folder: Path, condition: Callable[[Snapshot], bool]) -> Snapshot:
+    """The first snapshot that satisfies a condition."""
+    observer, deadline = Observer(Watch(folder), hang_s=3.0), time.monotonic() + DEADLINE_S
+    while True:
+        snapshot = observer.refresh()
+        if condition(snapshot):
+            return snapshot
+        assert time.monotonic() < deadline, snapshot
+        time.sleep(0.2)
+
+
+def watched(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Exit code and output of `commtrace watch`."""
+    process = start("watch", folder, *arguments)
+    try:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+    return process.returncode, out.decode(), err.decode()
+
+
+def test_a_hang_is_found_and_its_stacks_are_dumped(tmp_path: Path) -> None:
+    with recorded(tmp_path, HANG) as folder:
+        code, out, _ = watched(folder, "--on-hang", "4s", "--dump", "all")
+        assert code == 4
+        assert "Rank 1 never arrived at all_reduce 20 of group 0; ranks 0, 2 did." in out
+        _, _, stacks = out.partition("\nRank 1 at ")
+        assert "stuck_in_the_loader" in stacks
+        # The others wait in C++, from the line of the all-reduce.
+        assert "train.py:8 steps" in out
+        assert "in flight for" in out
+
+        # A watcher that is killed leaves the ranks and the recording as they are.
+        before = pids_of(folder)
+        for _ in range(3):
+            watcher = start("watch", folder, "--json")
+            assert watcher.stdout is not None
+            assert json.loads(watcher.stdout.readline())["world_size"] in (0, 3)
+            watcher.kill()
+            watcher.communicate()
+        assert pids_of(folder) == before
+        assert len(before) == 3
+
+        # A signal does the same as a request, without anything but its number.
+        snapshot = awaited(folder, lambda each: len(each.ranks) == 3)
+        os.kill(snapshot.ranks[1].pid, signal.SIGUSR2)
+        dumped = awaited(folder, lambda each: any(not dump.request for dump in each.dumps))
+        (dump,) = [each for each in dumped.dumps if not each.request]
+        assert dump.rank == 1
+        assert dump.threads[0].frames[-1][2] == "stuck_in_the_loader"
+        assert read_trace(folder).num_rows("comm") >= 3 * 20 + 2
+
+
+def test_a_killed_rank_is_dead_and_named_as_missing(tmp_path: Path) -> None:
+    with recorded(tmp_path, KILLED) as folder:
+        snapshot = awaited(
+            folder, lambda each: any(problem.problem == "died" for problem in each.problems)
+        )
+        (died,) = [each for each in snapshot.problems if each.problem == "died"]
+        assert 1 in died.ranks
+        assert "the process is gone" in died.text
+
+
+def test_a_mismatch_is_found_while_the_program_goes_on(tmp_path: Path) -> None:
+    with recorded(tmp_path, MISMATCH) as folder:
+        code, out, _ = watched(folder, "--on-mismatch")
+    assert code == 6
+    assert "differ in the element type of all_reduce 20 of group 0: rank 1: float64" in out
+
+
+def test_a_straggler_is_found(tmp_path: Path) -> None:
+    with recorded(tmp_path, STRAGGLER) as folder:
+        code, out, _ = watched(folder, "--on-straggler", "30%")
+    assert code == 5
+    assert "All others waited for rank 1 in" in out

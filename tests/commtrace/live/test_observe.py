@@ -1,0 +1,441 @@
+"""Each number of a snapshot, of ranks that do what the test says at times that it sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.event import GroupRow
+from commtrace.live import Observer, Snapshot
+from tests.commtrace.live.growing import SECOND, START_NS, Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run(tmp_path / "RUN.comm") as run:
+        yield run
+
+
+def of(snapshot: Snapshot, problem: str) -> Any:
+    """The only problem of a name."""
+    (found,) = [each for each in snapshot.problems if each.problem == problem]
+    return found
+
+
+def names_of(snapshot: Snapshot) -> list[str]:
+    return [each.problem for each in snapshot.problems]
+
+
+def hang(run: Run, seconds: float, observer: Observer) -> Snapshot:
+    """Three ranks of which rank 1 does not come to the second all-reduce."""
+    ranks = run.start_all(3)
+    calls = [rank.issue() for rank in ranks]
+    run.pass_(0.1)
+    for rank, call in zip(ranks, calls, strict=True):
+        rank.end(call)
+    for rank in (ranks[0], ranks[2]):
+        rank.issue()
+    run.flush()
+    observer.refresh()
+    run.pass_(seconds)
+    return observer.refresh()
+
+
+def test_a_rank_is_in_its_call_since_it_was_issued(run: Run) -> None:
+    snapshot = hang(run, 3.0, run.observer())
+    first, second, _ = snapshot.ranks
+    assert (first.call, first.is_blocked, first.number) == ("all_reduce 1 of group 0", True, 1)
+    assert first.for_s == pytest.approx(3.0)
+    assert first.source == "train.py:7"
+    assert (second.call, second.for_s) == ("", pytest.approx(3.0))
+    assert names_of(snapshot) == []
+
+
+def test_the_group_says_who_has_arrived_and_who_is_missing(run: Run) -> None:
+    (group,) = hang(run, 3.0, run.observer()).groups
+    assert (group.call, group.arrived, group.missing) == ("all_reduce 1", (0, 2), (1,))
+    assert group.for_s == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(4.0, []), (6.0, ["waiting"]), (60.5, ["hang"])])
+def test_a_wait_becomes_a_hang_at_the_time_given(
+    run: Run, seconds: float, expected: list[str]
+) -> None:
+    snapshot = hang(run, seconds, run.observer(hang_s=60))
+    assert names_of(snapshot) == expected
+    for problem in snapshot.problems:
+        assert problem.text == ("Rank 1 never arrived at all_reduce 1 of group 0; ranks 0, 2 did.")
+        assert problem.ranks == (1,)
+        assert problem.for_s == pytest.approx(seconds)
+
+
+def test_the_hang_ends_when_the_rank_arrives(run: Run) -> None:
+    observer = run.observer(hang_s=10)
+    assert names_of(hang(run, 20.0, observer)) == ["hang"]
+    late = run.ranks[1].issue()
+    for rank in run.ranks.values():
+        for call in list(rank.flying):
+            rank.end(call)
+    del late
+    run.flush()
+    snapshot = observer.refresh()
+    assert names_of(snapshot) == []
+    assert snapshot.groups == ()
+
+
+def test_blocked_share_is_that_of_the_last_ten_seconds(run: Run) -> None:
+    rank, observer = run.start(0, 1), run.observer()
+    run.flush()
+    run.pass_(20.0)
+    call = rank.issue()
+    run.pass_(2.5)
+    rank.end(call)
+    run.pass_(2.5)
+    run.flush()
+    assert observer.refresh().ranks[0].blocked_share == pytest.approx(0.25)
+    rank.issue()
+    rank.flush()
+    run.pass_(4.0)
+    # 2.5 s that ended, and 4 s in the call, of 10 s.
+    assert observer.refresh().blocked_share == pytest.approx(0.65)
+
+
+def test_an_asynchronous_call_does_not_block(run: Run) -> None:
+    rank, observer = run.start(0, 1), run.observer()
+    run.pass_(5.0)
+    call = rank.issue(is_async=True)._replace(call_ns=1000)
+    rank.flying = [call]
+    run.flush()
+    run.pass_(2.0)
+    state = observer.refresh().ranks[0]
+    assert (state.call, state.is_blocked, state.blocked_share) == (
+        "all_reduce 0 of group 0", False, 0.0,
+    )  # fmt: skip
+
+
+def test_bytes_and_calls_per_second_are_sums_by_kind_over_ranks(run: Run) -> None:
+    ranks, observer = run.start_all(2), run.observer()
+    for _ in range(5):
+        run.pass_(1.0)
+        for rank in ranks:
+            rank.end(rank.issue("all_reduce", wire_bytes=600))
+            rank.end(rank.issue("all_gather", wire_bytes=100))
+    run.flush()
+    run.pass_(1.0)
+    kinds = {each.kind: each for each in observer.refresh().kinds}
+    assert kinds["all_reduce"].bytes_per_s == pytest.approx(2 * 5 * 600 / 10)
+    assert kinds["all_gather"].calls_per_s == pytest.approx(2 * 5 / 10)
+    run.pass_(20.0)
+    assert observer.refresh().kinds == ()
+
+
+def test_the_straggler_is_the_last_to_arrive_and_its_share_what_all_others_waited(run: Run) -> None:
+    ranks, observer = run.start_all(3), run.observer()
+    run.pass_(11.0)
+    for _ in range(5):
+        first, second = ranks[0].issue(), ranks[1].issue()
+        run.pass_(0.4)
+        last = ranks[2].issue()
+        for rank, call in zip(ranks, (first, second, last), strict=True):
+            rank.end(call)
+    run.flush()
+    snapshot = observer.refresh()
+    (straggler,) = snapshot.stragglers
+    assert (straggler.rank, straggler.num_late) == (2, 5)
+    assert straggler.share == pytest.approx(5 * 0.4 / 10)
+    assert math.isinf(straggler.ratio)
+    assert of(snapshot, "straggler").ranks == (2,)
+    assert "straggler" not in names_of(run.observer(straggler_share=0.3).refresh())
+
+
+def test_ranks_that_are_late_in_turn_are_no_stragglers(run: Run) -> None:
+    ranks, observer = run.start_all(2), run.observer()
+    run.pass_(11.0)
+    for turn in range(10):
+        early = ranks[turn % 2].issue()
+        run.pass_(0.3)
+        late = ranks[1 - turn % 2].issue()
+        ranks[turn % 2].end(early)
+        ranks[1 - turn % 2].end(late)
+    run.flush()
+    assert names_of(observer.refresh()) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "field"),
+    [(({}, {}, {"kind": "all_gather", "reduce_op": ""}), "kind"),
+     (({}, {}, {"payload_bytes": 8000}), "size"),
+     (({}, {}, {"dtype": "int64"}), "element type"),
+     (({}, {}, {"reduce_op": "max"}), "reduction")],
+)  # fmt: skip
+def test_a_mismatch_is_said_as_soon_as_both_calls_are_seen(
+    run: Run, kinds: tuple[dict[str, Any], ...], field: str
+) -> None:
+    observer = run.observer()
+    for rank, more in zip(run.start_all(3), kinds, strict=True):
+        rank.issue(**more)
+    run.flush()
+    problem = of(observer.refresh(), "mismatch")
+    assert problem.ranks == (2,)
+    assert f"differ in the {field} of all_reduce 0 of group 0" in problem.text
+
+
+def test_equal_calls_of_uneven_sizes_are_no_mismatch(run: Run) -> None:
+    observer = run.observer()
+    for number, rank in enumerate(run.start_all(3)):
+        rank.issue("all_to_all", reduce_op="", payload_bytes=1000 * number)
+    run.flush()
+    assert names_of(observer.refresh()) == []
+
+
+def test_a_deadlock_of_two_groups_is_named(run: Run) -> None:
+    groups = [GroupRow(name, "", "0,1", 2, name, "gloo") for name in ("tp", "dp")]
+    observer = run.observer(hang_s=10)
+    ranks = [run.start(number, 2, groups=groups) for number in range(2)]
+    for rank in ranks:
+        for name in ("tp", "dp"):
+            rank.end(rank.issue(group=name))
+    ranks[0].issue(group="tp")
+    ranks[1].issue(group="dp")
+    run.flush()
+    run.pass_(15.0)
+    assert (
+        "Deadlock cycle: rank 0 waits in all_reduce 1 of tp" in of(observer.refresh(), "hang").text
+    )
+
+
+def test_numbers_do_not_count_transfers_of_the_group(run: Run) -> None:
+    ranks, observer = run.start_all(3), run.observer(hang_s=10)
+    for batch in range(4):
+        send = ranks[0].issue("send", peer=1, reduce_op="")
+        recv = ranks[1].issue("recv", peer=0, reduce_op="")
+        ranks[0].end(send)
+        ranks[1].end(recv)
+        calls = [rank.issue() for rank in ranks]
+        if batch % 2:
+            run.flush()
+            observer.refresh()
+        for rank, call in zip(ranks, calls, strict=True):
+            rank.end(call)
+        run.flush()
+        observer.refresh()
+    ranks[0].issue()
+    ranks[2].issue()
+    run.flush()
+    run.pass_(12.0)
+    snapshot = observer.refresh()
+    assert snapshot.ranks[0].number == snapshot.ranks[2].number == 4
+    assert "Rank 1 never arrived at all_reduce 4" in of(snapshot, "hang").text
+
+
+def test_a_receive_without_its_send_hangs(run: Run) -> None:
+    ranks, observer = run.start_all(2), run.observer(hang_s=10)
+    for _ in range(3):
+        send, recv = ranks[0].issue("send", peer=1), ranks[1].issue("recv", peer=0)
+        ranks[0].end(send)
+        ranks[1].end(recv)
+    ranks[1].issue("recv", peer=0)
+    run.flush()
+    run.pass_(12.0)
+    problem = of(observer.refresh(), "hang")
+    assert "from rank 0 to rank 1: 0 transfers sent, 1 received" in problem.text
+
+
+def test_a_killed_rank_is_dead_once_its_signs_of_life_stop(run: Run) -> None:
+    observer = run.observer(hang_s=10)
+    hang(run, 0.5, observer)
+    run.kill(1)
+    assert observer.refresh().ranks[1].life == "running"
+    run.pass_(4.0)
+    snapshot = observer.refresh()
+    assert [each.life for each in snapshot.ranks] == ["running", "died", "running"]
+    assert of(snapshot, "died").ranks == (1,)
+    assert not snapshot.is_over
+
+
+def test_a_process_that_lives_but_gives_no_sign_is_stopped(run: Run) -> None:
+    observer = run.observer()
+    hang(run, 0.5, observer)
+    run.ranks.pop(1)
+    run.pass_(4.0)
+    snapshot = observer.refresh()
+    assert snapshot.ranks[1].life == "stopped"
+    assert "holds Python's lock" in of(snapshot, "stopped").text
+
+
+def test_a_node_that_stopped_writing_is_named(run: Run) -> None:
+    observer = run.observer()
+    for number in range(4):
+        run.start(number, 4, host=f"node{number // 2}", boot=f"boot{number // 2}").flush()
+    observer.refresh()
+    for number in (2, 3):
+        run.ranks.pop(number)
+    run.pass_(20.0)
+    problem = of(observer.refresh(), "silent")
+    assert problem.ranks == (2, 3)
+    assert problem.text.startswith("Ranks 2, 3 are silent (all of node1): no sign of life")
+
+
+def test_a_recording_that_promises_no_signs_is_not_called_silent(run: Run) -> None:
+    observer = run.observer()
+    run.start(0, 1, host="elsewhere", beat_s=0).flush()
+    observer.refresh()
+    run.ranks.clear()
+    run.time.pass_(100.0)
+    snapshot = observer.refresh()
+    assert snapshot.ranks[0].life == "quiet"
+    assert names_of(snapshot) == []
+
+
+def test_a_clock_that_is_ahead_is_said_and_corrected(run: Run) -> None:
+    ahead = 100 * SECOND
+    observer = run.observer()
+    rank = run.start(0, 1, host="node7", start_ns=run.time.ns + ahead)
+    rank.issue(issue_ns=run.time.ns + ahead)
+    rank.flush()
+    observer.refresh()
+    run.pass_(3.0)
+    snapshot = observer.refresh()
+    assert "the clock of node7 is about 100 s ahead of that of this machine" in snapshot.notes[0]
+    assert snapshot.ranks[0].for_s == pytest.approx(3.0)
+
+
+def test_a_clock_that_is_behind_is_said_after_three_looks(run: Run) -> None:
+    observer = run.observer()
+    rank = run.start(0, 1, host="node7")
+    for _ in range(5):
+        call = rank.issue(issue_ns=run.time.ns - 60 * SECOND)
+        rank.flush()
+        snapshot = observer.refresh()
+        rank.flying.remove(call)
+        run.pass_(1.0)
+    assert "the clock of node7 is about 60 s behind" in snapshot.notes[0]
+
+
+def test_old_events_are_no_sign_of_a_clock_that_is_off(run: Run) -> None:
+    run.start(0, 1).issue()
+    run.flush()
+    run.pass_(500.0)
+    assert run.observer().refresh().notes == ()
+
+
+def test_steps_per_second_and_their_trend(run: Run) -> None:
+    observer = run.observer()
+    for rank in run.start_all(2):
+        for step in range(20):
+            rank.step(step, step * 0.5, step * 0.5 + 0.5)
+        for step in range(10):
+            rank.step(20 + step, 10 + step, 11 + step)
+    run.flush()
+    steps = observer.refresh().steps
+    assert (steps.step, steps.per_s) == (29, pytest.approx(1.0))
+    assert steps.change == pytest.approx(1.0)
+    assert len(steps.durations_s) == 30
+
+
+def test_marked_steps_take_the_place_of_found_ones(run: Run) -> None:
+    rank, observer = run.start(0, 1), run.observer()
+    rank.step(0, 0, 1, "profiler")
+    rank.step(0, 0, 2, "optimizer")
+    rank.flush()
+    assert observer.refresh().steps.durations_s == (2.0,)
+    rank.step(0, 0, 3)
+    rank.flush()
+    assert observer.refresh().steps.durations_s == (3.0,)
+
+
+def test_a_rank_that_restarts_counts_as_its_last_recording(run: Run) -> None:
+    observer = run.observer()
+    for rank in run.start_all(2):
+        for _ in range(5):
+            rank.end(rank.issue())
+        rank.flush()
+    observer.refresh()
+    run.pass_(1.0)
+    run.kill(1)
+    again = run.start(1, 2, name="rank-00001.1.spool", pid=2001)
+    again.end(again.issue())
+    again.flush()
+    snapshot = observer.refresh()
+    assert (snapshot.ranks[1].pid, snapshot.ranks[1].num_restarts) == (2001, 1)
+    assert "rank 1 recorded before; the latest counts" in snapshot.notes
+    assert len(snapshot.ranks) == 2
+
+
+def test_an_attempt_takes_the_place_of_the_one_before(run: Run) -> None:
+    observer = run.observer()
+    for number in range(3):
+        run.start(number, 3, run={"run_id": "a", "attempt": 0}).flush()
+    observer.refresh()
+    run.pass_(10.0)
+    for number in range(2):
+        run.start(
+            number, 2, name=f"rank-0000{number}.1.spool", run={"run_id": "a", "attempt": 1}
+        ).flush()
+    snapshot = observer.refresh()
+    assert [each.rank for each in snapshot.ranks] == [0, 1]
+    assert "3 recordings of earlier attempts left out" in snapshot.notes
+
+
+def test_ranks_without_a_recording_are_listed(run: Run) -> None:
+    run.start(0, 4).flush()
+    snapshot = run.observer().refresh()
+    assert (snapshot.world_size, snapshot.unrecorded) == (4, (1, 2, 3))
+
+
+def test_a_vanished_folder_leaves_the_last_state(run: Run, tmp_path: Path) -> None:
+    observer = run.observer()
+    hang(run, 3.0, observer)
+    run.folder.rename(tmp_path / "elsewhere")
+    snapshot = observer.refresh()
+    assert snapshot.is_gone
+    assert len(snapshot.ranks) == 3
+
+
+def test_a_damaged_spool_is_said_and_the_others_go_on(run: Run) -> None:
+    observer = run.observer()
+    hang(run, 3.0, observer)
+    (run.folder / "rank-00002.spool").write_bytes(b"nothing")
+    run.ranks.pop(2)
+    run.ranks[1].issue()
+    run.flush()
+    snapshot = observer.refresh()
+    assert any("rank-00002.spool" in note for note in snapshot.notes)
+    assert snapshot.ranks[1].call == "all_reduce 1 of group 0"
+
+
+def test_a_run_is_over_when_all_ranks_have_ended(run: Run) -> None:
+    observer = run.observer()
+    ranks = run.start_all(2)
+    ranks[0].close()
+    ranks[1].flush()
+    assert not observer.refresh().is_over
+    ranks[1].close()
+    snapshot = observer.refresh()
+    assert snapshot.is_over
+    assert [each.life for each in snapshot.ranks] == ["ended", "ended"]
+    run.ranks.clear()
+
+
+def test_a_late_look_says_the_same_as_one_from_the_start(run: Run) -> None:
+    early = run.observer(hang_s=10)
+    expected = hang(run, 15.0, early)
+    late = run.observer(hang_s=10).refresh()
+    assert late.problems == expected.problems
+    assert late.groups == expected.groups
+    assert [each.call for each in late.ranks] == [each.call for each in expected.ranks]
+
+
+def test_a_run_of_the_past_is_seen_as_it_was_left(run: Run) -> None:
+    assert run.time.ns == START_NS
+    hang(run, 1.0, run.observer())
+    for number in range(3):
+        run.kill(number)
+    run.time.pass_(1000.0)
+    snapshot = run.observer().refresh()
+    assert snapshot.is_over
+    assert snapshot.ranks[0].for_s == pytest.approx(1.0)
