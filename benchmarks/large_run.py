@@ -16,8 +16,10 @@ The expected results of the analyses follow from this: see `tests/benchmarks/tes
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +31,14 @@ from commtrace.collective_table import busbw_factor
 from commtrace.event import GroupRow, RankRow
 from commtrace.schema import TABLES, Column
 from commtrace.tracefile import StringColumn, Trace, trace_of_rows, write_trace
+from commtrace.tracefile.dataset.layout import (
+    SHARED_TABLES,
+    Manifest,
+    dataset_folder,
+    table_path,
+    write_manifest,
+)
+from commtrace.tracefile.dataset.table_files import Origin, write_table
 
 START_NS = 1_700_000_000_000_000_000
 LATENCY_NS = 20_000
@@ -75,11 +85,11 @@ class Plan:
 class _Clocks:
     """Clock of every rank and times of its calls; the calls' arrays are `[calls, ranks]`."""
 
-    def __init__(self, plan: Plan, num_calls: int) -> None:
+    def __init__(self, plan: Plan, num_calls: int, zeros: Any) -> None:
         shape = (num_calls, plan.num_ranks)
         self.now = np.zeros(plan.num_ranks, dtype=np.int64)
         self.issue, self.call, self.blocked, self.complete = (
-            np.zeros(shape, dtype=np.int64) for _ in range(4)
+            zeros(shape, dtype=np.int64) for _ in range(4)
         )
         self.rows = plan.num_ranks // plan.tp
         self.tp = plan.tp
@@ -114,15 +124,55 @@ def _walk(plan: Plan) -> list[tuple[Any, ...]]:
 def large_trace(plan: Plan | None = None) -> Trace:
     """Build the trace that `commtrace run` would write: the events of one rank after another."""
     plan = plan or Plan()
+    clocks, bounds = _run(plan, np.zeros)
+    small = _small_tables(plan, clocks, bounds)
+    return Trace(small.run, {**small.tables, "comm": _comm(plan, clocks, range(plan.num_ranks))})
+
+
+def write_dataset(plan: Plan, folder: Path) -> None:
+    """Write the dataset of the run into the folder RUN.comm, one rank after the other.
+
+    The clocks of a run that is larger than memory are in a file meanwhile.
+    """
+    target = dataset_folder(folder)
+    target.mkdir(parents=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        clocks, bounds = _run(plan, lambda shape, dtype: _on_disk(file, shape, dtype))
+        small = _small_tables(plan, clocks, bounds)
+        nothing = {name: small.tables[name] for name in ("ops", "kernels")}
+        for rank in range(plan.num_ranks):
+            of_rank = {"comm": _comm(plan, clocks, [rank]), **nothing}
+            for name, columns in of_rank.items():
+                path = table_path(target, name, rank)
+                path.parent.mkdir(exist_ok=True)
+                write_table(name, columns, path, Origin(""))
+    for name in ("steps", *SHARED_TABLES):
+        write_table(name, small.tables[name], table_path(target, name), Origin(""))
+    num_calls = plan.calls_per_step * plan.num_steps
+    each = {"comm": num_calls, "ops": 0, "kernels": 0, "steps": plan.num_steps}
+    rows = {name: dict.fromkeys(range(plan.num_ranks), num) for name, num in each.items()}
+    totals = {name: small.num_rows(name) for name in SHARED_TABLES}
+    write_manifest(Manifest((), small.run, rows, totals), target)
+
+
+def _on_disk(file: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return zeros at the end of a file."""
+    begin = file.seek(0, 2)
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    file.truncate(begin + size)
+    return np.memmap(file, dtype=dtype, mode="r+", offset=begin, shape=shape, order="F")
+
+
+def _run(plan: Plan, zeros: Any) -> tuple[_Clocks, list[Any]]:
+    """Return the clocks of all ranks, and their times at the edges of the steps."""
     walk = _walk(plan)
-    num_calls = len(walk) * plan.num_steps
-    clocks = _Clocks(plan, num_calls)
+    clocks = _Clocks(plan, len(walk) * plan.num_steps, zeros)
     chance = np.random.default_rng(plan.seed)
     bounds = [clocks.now.copy()]
     for step in range(plan.num_steps):
         _step(plan, clocks, walk, step * len(walk), chance)
         bounds.append(clocks.now.copy())
-    return _trace(plan, clocks, walk, bounds)
+    return clocks, bounds
 
 
 def _step(plan: Plan, clocks: _Clocks, walk: list[Any], first: int, chance: Any) -> None:
@@ -154,11 +204,12 @@ def _ints(values: Any) -> array[int]:
     return column
 
 
-def _trace(plan: Plan, clocks: _Clocks, walk: list[Any], bounds: list[Any]) -> Trace:
-    num_calls, num_ranks = clocks.issue.shape
+def _comm(plan: Plan, clocks: _Clocks, ranks: Sequence[int]) -> dict[str, Any]:
+    """Return the columns of table `comm` of some ranks."""
+    walk, num_ranks = _walk(plan), len(ranks)
+    num_calls = len(walk) * plan.num_steps
     program = np.tile(np.arange(len(walk)), plan.num_steps)
     steps = np.repeat(np.arange(plan.num_steps), len(walk))
-    ranks = np.arange(num_ranks)
     strings: dict[str, int] = {"": 0}
 
     def coded(texts: list[str]) -> np.ndarray:
@@ -173,7 +224,7 @@ def _trace(plan: Plan, clocks: _Clocks, walk: list[Any], bounds: list[Any]) -> T
     of_rank = {
         TP: [f"tp{rank // plan.tp}" for rank in ranks],
         DP: [f"dp{rank % plan.tp}" for rank in ranks],
-        WORLD: ["world"] * num_ranks,
+        WORLD: ["world" for _ in ranks],
     }
     groups = {axis: coded(names) for axis, names in of_rank.items()}
     group = np.stack([groups[axis] for axis in axes])[program]
@@ -188,7 +239,7 @@ def _trace(plan: Plan, clocks: _Clocks, walk: list[Any], bounds: list[Any]) -> T
         for layer, row in walk
     ]
     values = {
-        "rank": np.repeat(ranks, num_calls),
+        "rank": np.repeat(np.asarray(ranks), num_calls),
         "id": np.tile(np.arange(num_calls), num_ranks),
         "kind": of_program(coded([row[2] for row in rows])),
         "native_op": of_program(coded([f"c10d::{row[2]}_" for row in rows])),
@@ -200,10 +251,10 @@ def _trace(plan: Plan, clocks: _Clocks, walk: list[Any], bounds: list[Any]) -> T
         "payload_bytes": of_program([row[4] for row in rows]),
         "wire_bytes": of_program(wire),
         "is_async": of_program([row[5] for row in rows]),
-        "issue_ns": clocks.issue.T.ravel() + START_NS,
-        "call_ns": clocks.call.T.ravel(),
-        "blocked_ns": clocks.blocked.T.ravel(),
-        "complete_ns": clocks.complete.T.ravel() + START_NS,
+        "issue_ns": clocks.issue[:, ranks].T.ravel() + START_NS,
+        "call_ns": clocks.call[:, ranks].T.ravel(),
+        "blocked_ns": clocks.blocked[:, ranks].T.ravel(),
+        "complete_ns": clocks.complete[:, ranks].T.ravel() + START_NS,
         "step": np.tile(steps, num_ranks),
         "phase": of_program(coded([row[0] for row in rows])),
         "module": of_program(coded(modules)),
@@ -223,12 +274,11 @@ def _trace(plan: Plan, clocks: _Clocks, walk: list[Any], bounds: list[Any]) -> T
             known = np.full(num_calls * num_ranks, 0 if column.type is str else column.missing)
         return StringColumn(_ints(known), texts) if column.type is str else _ints(known)
 
-    small = _small_tables(plan, clocks, bounds, num_calls)
-    comm = {each.name: column(each) for each in TABLES["comm"]}
-    return Trace(small.run, {**small.tables, "comm": comm})
+    return {each.name: column(each) for each in TABLES["comm"]}
 
 
-def _small_tables(plan: Plan, clocks: _Clocks, bounds: list[Any], num_calls: int) -> Trace:
+def _small_tables(plan: Plan, clocks: _Clocks, bounds: list[Any]) -> Trace:
+    num_calls = plan.calls_per_step * plan.num_steps
     ranks = range(plan.num_ranks)
     grid = np.arange(plan.num_ranks).reshape(-1, plan.tp)
     members = {f"tp{i}": ("tp", row) for i, row in enumerate(grid)}

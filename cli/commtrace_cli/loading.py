@@ -19,16 +19,7 @@ def load_run(path: Path) -> Frames:
         TraceError: it is not a trace, or is empty and was interrupted, so that it says nothing
             about the run.
     """
-    settings = settings_of()
-    with working(f"reading {path}"):
-        from commtrace.tracefile import read_trace, require_events
-
-        trace = read_trace(path)
-        if trace.run.get("torn_ranks") or not trace.num_rows("ranks"):
-            require_events(trace)
-        from commtrace.analyze import load  # imported late, since it takes longer than refusing
-
-        return load(trace, settings)
+    return _load(path, is_empty_allowed=True)
 
 
 def load_events(path: Path) -> Frames:
@@ -37,19 +28,31 @@ def load_events(path: Path) -> Frames:
     Raises:
         TraceError: it is not a trace, or holds no call and no operator.
     """
+    return _load(path, is_empty_allowed=False)
+
+
+def _load(path: Path, *, is_empty_allowed: bool) -> Frames:
     settings = settings_of()
     with working(f"reading {path}"):
-        from commtrace.tracefile import read_trace, require_events
+        from commtrace.tracefile import dataset_at, read_trace, require_events
 
-        trace = require_events(read_trace(path))
-        from commtrace.analyze import load
+        if is_empty_allowed and dataset_at(path) is not None:
+            from commtrace.analyze.opening import stored_run
+
+            if (stored := stored_run(path, settings)) is not None:
+                return stored
+        trace = read_trace(path)
+        is_whole = trace.num_rows("ranks") and not trace.run.get("torn_ranks")
+        if not (is_empty_allowed and is_whole):
+            require_events(trace)
+        from commtrace.analyze import load  # imported late, since it takes longer than refusing
 
         return load(trace, settings)
 
 
 def is_silent(frames: Frames, trace: Path) -> bool:
     """Return whether a run has no communication, and if so print that in place of tables."""
-    if len(frames.comm):
+    if frames.num_calls:
         return False
     from commtrace.analyze import notices_of
     from commtrace.analyze.notices import EVERYTHING

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from commtrace.errors import UsageError
 from commtrace.units import counted
@@ -52,7 +53,8 @@ def summary(
     if as_csv:
         write_csv(analyses[0].function(frames))
     elif as_json:
-        write_json(frames.run, {each: each.function(frames) for each in analyses})
+        tables = frames.together(partial(each.function, frames) for each in analyses)
+        write_json(frames.run, dict(zip(analyses, tables, strict=True)))
     elif not is_silent(frames, trace):
         _print(frames, analyses, rows)
         finish([], then=["commtrace", "report", trace])
@@ -65,13 +67,16 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
     console.print(Text(frames.run.get("command") or str(frames.path), style="bold"))
     console.print(Text(_size_of(frames)))
     console.print(Text("Numbers are per rank: the mean over ranks.", style="dim"))
-    for notice in notices_of(frames):
+    found: list[Any] = frames.together(
+        [partial(notices_of, frames), *(partial(each.function, frames) for each in analyses)]
+    )
+    notices, tables = found[0], found[1:]
+    for notice in notices:
         if not notice.is_minor:
             console.print(Text(f"note: {notice.text}", style="yellow"))
     left_out: list[str] = []
     num_truncated = 0
-    for analysis in analyses:
-        full = analysis.function(frames)
+    for analysis, full in zip(analyses, tables, strict=True):
         shown = truncated(full, rows)
         drawn = measures_table(console.width, analysis, shown, max(frames.num_ranks, 1))
         console.print()
@@ -103,13 +108,15 @@ def _size_of(frames: Frames) -> str:
 
 def _calls(frames: Frames) -> str:
     """Return the number of calls per rank, to which the tables below add up, and in total."""
-    num_calls, num_ranks = len(frames.comm), max(frames.num_ranks, 1)
+    num_calls, num_ranks = frames.num_calls, max(frames.num_ranks, 1)
     if num_ranks == 1:
         return counted(num_calls, "communication call")
-    each = frames.comm["rank"].value_counts()
-    if len(each) == num_ranks and each.min() == each.max():
-        per_rank = counted(int(each.iloc[0]), "communication call")
+    from commtrace.analyze.census import census
+
+    each = census(frames).ranks.values()
+    if len(each) == num_ranks and min(each) == max(each):
+        per_rank = counted(max(each), "communication call")
         return f"{per_rank} per rank ({num_calls:,} in all)"
     in_all = counted(num_calls, "communication call")
-    lowest = int(each.min()) if len(each) == num_ranks else 0
-    return f"{in_all} in all, {lowest:,} to {int(each.max()):,} per rank"
+    lowest = min(each) if len(each) == num_ranks else 0
+    return f"{in_all} in all, {lowest:,} to {max(each):,} per rank"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.catalog import CATALOG, analysis_named
-from commtrace.analyze.frame import Frames, load
+from commtrace.analyze.frame import Frames
 from commtrace.analyze.notices import Notice, notices_of
+from commtrace.analyze.opening import load
 
 __all__ = ["CATALOG", "Analysis", "Frames", "Notice", "analysis_named", "load", "notices_of"]

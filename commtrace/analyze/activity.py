@@ -39,6 +39,12 @@ COLUMNS = (
 
 def activity(frames: Frames) -> pd.DataFrame:
     """Return one row per interval, by rank and time; a wait of unknown length is a transfer."""
+    table = pd.concat(frames.by_ranks(_of_ranks))
+    return typed(table.sort_values("rank", kind="stable"), COLUMNS)
+
+
+def _of_ranks(frames: Frames) -> pd.DataFrame:
+    """Return the intervals of some ranks."""
     comm = frames.comm
     arrival = arrivals(frames)["arrival_ns"]
     blocked = one_at_a_time(blocked_intervals(frames))

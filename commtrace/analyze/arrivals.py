@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
 from commtrace.analyze.device import exposed_until, is_exact
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
@@ -65,7 +65,7 @@ def has_known_end(comm: pd.DataFrame) -> pd.Series:
     return (comm["issue_ns"] >= 0) & ended
 
 
-@cached_per_run
+@of_each_call(OF_COLLECTIVES)
 def last_arrivals(frames: Frames) -> pd.DataFrame:
     """Return `arrival` and `last_rank` of the last member that each call needs, if it is known.
 
@@ -118,7 +118,7 @@ def last_arrivals(frames: Frames) -> pd.DataFrame:
     )
 
 
-@cached_per_run
+@of_each_call(OF_RANKS)
 def arrivals(frames: Frames) -> pd.DataFrame:
     """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
     comm, base = frames.comm, frames.start_ns

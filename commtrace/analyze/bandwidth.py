@@ -24,7 +24,7 @@ from commtrace.analyze.arrivals import last_arrivals
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes, numbers
-from commtrace.analyze.measures import busbw_factors
+from commtrace.analyze.measures import busbw_factors, summed
 from commtrace.analyze.sizes import power_below
 from commtrace.schema import Column
 from commtrace.units import NANOSECONDS_PER_SECOND
@@ -104,7 +104,6 @@ COLUMNS = (
 )
 
 _BY = ["kind", "group", "from_bytes", "algorithm", "protocol"]
-_SUMS = ["num_calls", "payload_bytes", "num_timed", "time_ns", "num_after_arrival"]
 
 
 @cached_per_run
@@ -134,25 +133,26 @@ def timed_calls(frames: Frames) -> pd.DataFrame:
 
 def busbw_after_arrival(frames: Frames, by: str) -> pd.Series:
     """Return the busbw after arrival by a column of table `comm`; nan if it is unknown."""
+    sums = summed(frames.by_ranks(_after_arrival, by))
+    return _rate(sums["bus"], sums["after_arrival"])
+
+
+def _after_arrival(frames: Frames, by: str) -> pd.DataFrame:
     timed = timed_calls(frames)
     timed = timed[timed["after_arrival"].notna()]
     keys = frames.comm.loc[timed.index, by]
-    sums = timed[["bus", "after_arrival"]].groupby(keys.astype(object)).sum()
-    return _rate(sums["bus"], sums["after_arrival"])
+    return timed[["bus", "after_arrival"]].groupby(keys.astype(object)).sum()
 
 
 def bandwidth(frames: Frames) -> pd.DataFrame:
     """Return one row per kind, group, power of two, algorithm and protocol, in this order."""
-    calls = _calls(frames)
-    rows = calls.groupby(_BY, sort=False)
-    table = rows[_SUMS].sum()
+    table = summed(frames.by_ranks(_sums))
     for name, known in (("time_ns", "num_timed"), ("after_arrival_ns", "num_after_arrival")):
-        table[name] = rows[name].sum().where(table[known] > 0, -1)
-    table["payload_bytes"] = table["payload_bytes"].where(rows["is_sized"].all(), -1)
-    sums = rows[[*_PARTS]].sum()
+        table[name] = table[name].where(table[known] > 0, -1)
+    table["payload_bytes"] = table["payload_bytes"].where(table["num_unsized"] == 0, -1)
     for name, (part, time) in _RATES.items():
-        table[f"{name}_bytes_per_s"] = _rate(sums[part], sums[time])
-    single = _of_collectives(calls)
+        table[f"{name}_bytes_per_s"] = _rate(table[part], table[time])
+    single = pd.concat(frames.by_collectives(_of_collectives)).groupby(_BY, sort=False)
     table["median_busbw_bytes_per_s"] = single.median()
     table["best_busbw_bytes_per_s"] = single.max()
     table = table.reset_index()
@@ -161,7 +161,6 @@ def bandwidth(frames: Frames) -> pd.DataFrame:
     return typed(table.sort_values(_BY), COLUMNS)
 
 
-_PARTS = ("payload", "bus", "time", "payload_after", "bus_after", "after_arrival")
 _RATES = {
     "algbw": ("payload", "time"),
     "busbw": ("bus", "time"),
@@ -189,7 +188,7 @@ def _calls(frames: Frames) -> pd.DataFrame:
             # A transfer has no number and is by itself; its other end is another call.
             "number": number.where(number >= 0, -1 - np.arange(len(comm))),
             "num_calls": 1,
-            "is_sized": size >= 0,
+            "num_unsized": (size < 0).astype("int64"),
             "payload_bytes": addable(size.clip(lower=0)),
             "num_timed": has_time.astype("int64"),
             "time_ns": addable(timed["time"].fillna(0).astype("int64")),
@@ -206,10 +205,16 @@ def _calls(frames: Frames) -> pd.DataFrame:
     )
 
 
-def _of_collectives(calls: pd.DataFrame) -> pd.api.typing.SeriesGroupBy:
+def _sums(frames: Frames) -> pd.DataFrame:
+    """Return the sums of the calls of each row of the table."""
+    return _calls(frames).drop(columns="number").groupby(_BY, sort=False).sum()
+
+
+def _of_collectives(frames: Frames) -> pd.Series:
     """Return the busbw after arrival of each collective, by the rows of the table."""
-    sums = calls.groupby([*_BY, "number"], sort=False)[["bus_after", "after_arrival"]].sum()
-    return _rate(sums["bus_after"], sums["after_arrival"]).groupby(_BY, sort=False)
+    each = _calls(frames).groupby([*_BY, "number"], sort=False)[["bus_after", "after_arrival"]]
+    sums = each.sum().droplevel("number")
+    return _rate(sums["bus_after"], sums["after_arrival"])
 
 
 def _with_reference(frames: Frames, table: pd.DataFrame) -> pd.DataFrame:

@@ -122,9 +122,20 @@ def _pieces(name: str) -> Iterable[str]:
 
 def _classes(frames: Frames) -> dict[str, str]:
     """Return the class name of each module for which a call or an operator recorded one."""
-    classes: dict[str, str] = {}
-    for table in (frames.ops, frames.comm):
+    parts = frames.by_ranks(_classes_of_part)
+    return {
+        module: name
+        for of_table in zip(*parts, strict=True)  # operators first, since calls take precedence
+        for classes in of_table
+        for module, name in classes.items()
+    }
+
+
+def _classes_of_part(part: Frames) -> list[dict[str, str]]:
+    """Return the class names that operators recorded, and those that calls did."""
+    found = []
+    for table in (part.ops, part.comm):
         named = table[["module", "module_class"]].drop_duplicates()
         pairs = zip(named["module"], named["module_class"], strict=True)
-        classes |= {module: name for module, name in pairs if name}
-    return classes
+        found.append({module: name for module, name in pairs if name})
+    return found

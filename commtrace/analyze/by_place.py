@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import MEASURES, SHOWN_MEASURES, table_by, with_group_facts
+from commtrace.analyze.measures import MEASURES, SHOWN_MEASURES, table_by
 from commtrace.schema import Column
 
 _GROUP = (
@@ -42,7 +42,7 @@ def _flat(
 def _table(columns: tuple[Column, ...]) -> Callable[[Frames], pd.DataFrame]:
     def table(frames: Frames) -> pd.DataFrame:
         """Return one row per value of the keys, the longest blocked time first."""
-        return table_by(with_group_facts(frames), columns)
+        return table_by(frames, columns)
 
     return table
 

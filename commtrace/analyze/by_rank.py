@@ -56,6 +56,17 @@ _SUMMED = ["payload_bytes", "wire_bytes", "blocked_ns"]
 
 def by_rank(frames: Frames) -> pd.DataFrame:
     """Return one row per recorded rank, in order."""
+    own, caused = zip(*frames.by_ranks(_of_part), strict=True)
+    table = pd.concat(own).sort_index()
+    caused_ns = addable(pd.concat(caused)).groupby(level=0).sum()
+    # No wait of a rank is known if none of its collectives could be matched.
+    is_unknown = ~table.index.isin(caused_ns.index) & (table["wait_ns"] < 0)
+    caused_wait = caused_ns.reindex(table.index, fill_value=0).mask(is_unknown, NOT_KNOWN)
+    return typed(table.assign(caused_wait_ns=caused_wait), COLUMNS)
+
+
+def _of_part(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
+    """Return the rows of some ranks, and the wait of these ranks by the rank that caused it."""
     comm = frames.comm
     ranks = frames.ranks.set_index("rank")
     index = ranks.index.union(comm["rank"].unique()).sort_values()
@@ -72,9 +83,6 @@ def by_rank(frames: Frames) -> pd.DataFrame:
     table["wait_ns"] = known_sums(wait, comm["rank"], index)
     is_known = wait >= 0
     caused = addable(wait[is_known]).groupby(late[is_known]).sum()
-    # No wait of a rank is known if none of its collectives could be matched.
-    waited = caused.reindex(index).isna() & (table["wait_ns"] < 0)
-    table["caused_wait_ns"] = caused.reindex(index, fill_value=0).mask(waited, NOT_KNOWN)
     matched = (arrived["wait_ns"] >= 0) & comm["kind"].isin(NEEDS_EVERYONE)
     last = matched & (late == comm["rank"])
     num_matched, num_last = (
@@ -83,7 +91,7 @@ def by_rank(frames: Frames) -> pd.DataFrame:
     has_none = (table["num_calls"] > 0) & (num_matched == 0)
     table["num_last"] = num_last.mask(has_none, NOT_KNOWN)
     table["last_share"] = num_last / num_matched.where(num_matched > 0).astype("float64")
-    return typed(table, COLUMNS)
+    return table, caused
 
 
 BY_RANK = Analysis(

@@ -22,12 +22,16 @@ COLUMNS = (
 
 def calls(frames: Frames) -> pd.DataFrame:
     """Return one row per call, with its mesh axis, its wait, and the rank that arrived last."""
+    return typed(pd.concat(frames.by_ranks(_of_ranks)).sort_index(), COLUMNS)
+
+
+def _of_ranks(frames: Frames) -> pd.DataFrame:
     table = frames.comm.astype({column.name: object for column in COMM if column.type is str})
     table["mesh_axis"] = mesh_axes(frames, table["group"])
     arrived = arrivals(frames)
     for column in _ADDED:
         table[column.name] = arrived[column.name]
-    return typed(table, COLUMNS)
+    return table
 
 
 CALLS = Analysis(

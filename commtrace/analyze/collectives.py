@@ -14,7 +14,7 @@ from commtrace.analyze.analysis import addable
 from commtrace.analyze.arrivals import arrivals, last_arrivals
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import is_transfer, numbers
+from commtrace.analyze.matching import group_numbers, is_transfer, numbers
 
 NOBODY = -1
 """Row of the straggler of a collective in which nobody waited."""
@@ -24,15 +24,16 @@ NOBODY = -1
 def member_calls(frames: Frames) -> pd.DataFrame:
     """Return the calls of complete collectives, by their rows in table `comm`.
 
-    Columns are `collective`, its number in `collectives`; `group` and `kind`, codes of their
-    categories; `number` in the group; `rank`; `issue` in ns since the start of the run; `last_rank`
-    as in `arrivals`; and `wait_ns` and `transfer_ns`, -1 if unknown.
+    Columns are `collective`, its number in `collectives`; `group`, the row of its group in table
+    `groups`; `kind`, the code of its category; `number` in the group; `rank`; `issue` in ns since
+    the start of the run; `last_rank` as in `arrivals`; and `wait_ns` and `transfer_ns`, -1 if
+    unknown.
     """
     comm, last = frames.comm, last_arrivals(frames)
     arrived = arrivals(frames)
     calls = pd.DataFrame(
         {
-            "group": comm["group"].cat.codes,
+            "group": group_numbers(frames),
             "kind": comm["kind"].cat.codes,
             "number": numbers(frames),
             "rank": comm["rank"],
@@ -80,3 +81,11 @@ def _stragglers(calls: pd.DataFrame) -> pd.Series:
     late = waiting.groupby("collective")["last_rank"].first()
     is_late = calls["rank"] == calls["collective"].map(late)
     return pd.Series(calls.index[is_late], index=calls.loc[is_late, "collective"], dtype="int64")
+
+
+def with_names(frames: Frames, each: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `collectives` with the names of their groups and kinds instead of numbers."""
+    group = frames.groups["name"].astype(object).to_numpy()[each["group"]]
+    return each.assign(
+        group=group, kind=frames.comm["kind"].cat.categories.to_numpy()[each["kind"]]
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.census import census
 from commtrace.analyze.frame import Frames
 from commtrace.schema import Column
 from commtrace.units import counted, text_of_duration
@@ -43,7 +44,7 @@ FACTS = Analysis(
 
 
 def _from_tables(frames: Frames) -> list[tuple[str, str]]:
-    ranks, comm = frames.ranks, frames.comm
+    ranks, counts = frames.ranks, census(frames)
     hosts = sorted(set(ranks["host"].astype(object)))
     devices = sorted(set(ranks["device"].astype(object)) - {""})
     backends = sorted(set(frames.groups["backend"].astype(object)) - {""})
@@ -59,16 +60,16 @@ def _from_tables(frames: Frames) -> list[tuple[str, str]]:
         ("backends", ", ".join(backends)),
         ("steps", str(int(frames.steps["step"].nunique()))),
         ("recorded time", lasted),
-        ("communication calls", str(len(comm))),
+        ("communication calls", str(counts.num_calls)),
         *(
             (
                 f"{name} known",
-                f"of {int((comm[column] >= 0).sum()):,} of {counted(len(comm), 'call')}",
+                f"of {counts.known[column]:,} of {counted(counts.num_calls, 'call')}",
             )
             for name, column in _KNOWN.items()
-            if (comm[column] < 0).any()
+            if counts.known[column] < counts.num_calls
         ),
-        ("operators", str(len(frames.ops))),
+        ("operators", str(counts.num_ops)),
         ("process groups", str(len(frames.groups))),
         ("calls dropped", num_dropped),
     ]

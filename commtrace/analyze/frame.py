@@ -1,7 +1,7 @@
 """The tables of a trace as DataFrames: the input of every analysis.
 
-`load` takes a trace or the path of one and returns `Frames`, in which every table and column of the
-schema is present even where nothing was recorded. Dtypes follow the schema:
+`frames_of` takes a trace and returns `Frames`, in which every table and column of the schema is
+present even where nothing was recorded. Dtypes follow the schema:
 
     int -> int64    float -> float64    bool -> bool    str -> category
 
@@ -10,11 +10,11 @@ A lone surrogate, which can be written neither to a file nor to a terminal, beco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,9 @@ import pandas as pd
 from commtrace.escaping import encodable
 from commtrace.schema import TABLES, Column
 from commtrace.settings import DEFAULTS, Settings, speeds_of_links
-from commtrace.tracefile import StringColumn, Trace, read_trace
+from commtrace.tracefile import StringColumn, Trace
+
+T = TypeVar("T")
 
 DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "category"}
 
@@ -62,22 +64,70 @@ class Frames:
         """
         if link is None:
             return self
-        return replace(self, settings=replace(self.settings, link=speeds_of_links(link)))
+        return self.with_settings(replace(self.settings, link=speeds_of_links(link)))
+
+    def with_settings(self, settings: Settings) -> Frames:
+        """Return the run as other settings have it."""
+        return replace(self, settings=settings)
+
+    def in_memory(self, **other: Any) -> Frames:
+        """Return the run with all of its tables in memory, and some of its attributes changed."""
+        return Frames(**{each.name: getattr(self, each.name) for each in fields(Frames)} | other)
 
     @property
     def num_ranks(self) -> int:
         """Number of recorded ranks, which can be smaller than the number of ranks that ran."""
         return len(self.ranks) or int(self.comm["rank"].nunique())
 
+    def by_ranks(self, function: Callable[..., T], *args: Any) -> list[T]:
+        """Return `function(part, *args)` of parts with all rows of some ranks each.
+
+        A run in memory is one part; `parts` describes those of a stored run.
+        """
+        return [function(self, *args)]
+
+    def by_collectives(self, function: Callable[..., T], *args: Any) -> list[T]:
+        """Return `function(part, *args)` of parts with all calls of some collectives each.
+
+        The ends of a transfer are in the same part, too.
+        """
+        return [function(self, *args)]
+
+    def together(self, functions: Iterable[Callable[[], T]]) -> list[T]:
+        """Return the results of functions that analyse the run, in their order.
+
+        Those of a stored run share passes over its parts.
+        """
+        return [function() for function in functions]
+
+    def once(self, key: Any, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns and caches; `key` identifies it."""
+        return compute()
+
+    @property
+    def whole(self) -> Frames:
+        """The run that this is a part of; itself if it is not a part."""
+        return self
+
+    def of_each_call(
+        self, answer: Callable[[Frames], Any], compute: Callable[[Frames], Any], sort: str
+    ) -> Any:
+        """Return what `compute` returns of the run, a row per call; see `of_each_call`."""
+        return compute(self)
+
+    def calls_at(self, rows: Any) -> pd.DataFrame:
+        """Return calls by their rows in table `comm`."""
+        return self.comm.loc[rows]
+
+    @property
+    def num_calls(self) -> int:
+        """Number of recorded calls."""
+        return len(self.comm)
+
     @cached_property
     def start_ns(self) -> int:
         """Start of the first rank, in Unix ns; 0 in a trace without any event."""
-        starts = [
-            *(self.ranks["start_ns"], self.comm["issue_ns"]),
-            *(self.ops["start_ns"], self.kernels["start_ns"]),
-        ]
-        known = [column[column >= 0].min() for column in starts if (column >= 0).any()]
-        return int(min(known, default=0))
+        return max(first_instant_ns(self), 0)
 
     @cached_property
     def timed_steps(self) -> pd.DataFrame:
@@ -85,18 +135,26 @@ class Frames:
         return self.steps[(self.steps["start_ns"] >= 0) & (self.steps["end_ns"] >= 0)]
 
 
-def load(source: Path | str | Trace | Frames, settings: Settings = DEFAULTS) -> Frames:
-    """Return the tables of a trace, given by its path or already read.
+def first_instant_ns(part: Frames) -> int:
+    """Return the first instant of a run or a part; -1 if there is none."""
+    instants = (
+        *(part.ranks["start_ns"], part.comm["issue_ns"]),
+        *(part.ops["start_ns"], part.kernels["start_ns"]),
+    )
+    known = [column[column >= 0].min() for column in instants if (column >= 0).any()]
+    return int(min(known, default=-1))
 
-    Raises:
-        TraceError: The path holds no trace.
-    """
-    if isinstance(source, Frames):
-        return source
-    trace = source if isinstance(source, Trace) else read_trace(source)
-    tables = {name: _frame(trace.tables.get(name, {}), columns) for name, columns in TABLES.items()}
-    run = {name: _encodable_fact(value) for name, value in trace.run.items()}
+
+def frames_of(trace: Trace, settings: Settings = DEFAULTS) -> Frames:
+    """Return the tables of a trace in memory."""
+    run, tables = tables_of(trace)
     return Frames(run=run, path=trace.path, settings=settings, **tables)
+
+
+def tables_of(trace: Trace) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """Return the facts and the tables of a trace, with every column of the schema."""
+    tables = {name: _frame(trace.tables.get(name, {}), columns) for name, columns in TABLES.items()}
+    return {name: _encodable_fact(value) for name, value in trace.run.items()}, tables
 
 
 def _encodable_fact(value: Any) -> Any:

@@ -86,6 +86,13 @@ COLUMNS = (
 
 def gpu_time(frames: Frames) -> pd.DataFrame:
     """Return one row per device, stream and step, the device as a whole first."""
+    order = ["rank", "device", "stream", "step"]
+    table = pd.concat(frames.by_ranks(_of_ranks)).sort_values(order, kind="stable")
+    return typed(table, COLUMNS)
+
+
+def _of_ranks(frames: Frames) -> pd.DataFrame:
+    """Return the rows of the devices of some ranks."""
     parts = [rows for device in devices(frames) for rows in _rows(device)]
     names = [column.name for column in COLUMNS if not column.name.endswith("_share")]
     table = pd.DataFrame(
@@ -94,10 +101,7 @@ def gpu_time(frames: Frames) -> pd.DataFrame:
     )
     over = table["duration_ns"].astype("float64").replace(0, np.nan)
     shares = {f"{name}_share": table[f"{name}_ns"] / over for name in PARTS}
-    ordered = table.assign(**shares).sort_values(
-        ["rank", "device", "stream", "step"], kind="stable"
-    )
-    return typed(ordered, COLUMNS)
+    return table.assign(**shares)
 
 
 def _rows(device: MeasuredDevice) -> list[dict[str, np.ndarray]]:

@@ -11,6 +11,7 @@ added after the import: import the profile again.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.device_work import rows_of_calls
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import summed
 from commtrace.importers.device_kernels import UNKNOWN, recognizer
 from commtrace.schema import COMMUNICATION, COMPUTE, Column
 
@@ -59,27 +61,9 @@ COLUMNS = (
 
 def kernel_patterns(frames: Frames) -> pd.DataFrame:
     """Return one row per name, kind and category, the longest time first."""
-    kernels = frames.kernels
-    names = _names(frames)
-    communicates = kernels["category"] == COMMUNICATION
-    is_similar = kernels["name"].isin(names.index[names["is_similar"]])
-    rows = kernels[communicates | (is_similar & (kernels["category"] == COMPUTE))]
-    of_name = names.loc[rows["name"].astype(object)]
-    of_call = _kinds(frames, rows)
     keys = ["name", "kind", "is_communication"]
-    table = (
-        pd.DataFrame(
-            {
-                "name": rows["name"].astype(object).to_numpy(),
-                "kind": np.where(of_call != "", of_call, of_name["kind"]),
-                "is_communication": communicates[rows.index].to_numpy(),
-                "time_ns": addable(rows["duration_ns"].clip(lower=0)).to_numpy(),
-            }
-        )
-        .groupby(keys, as_index=False)
-        .agg(num_kernels=("time_ns", "size"), time_ns=("time_ns", "sum"))
-    )
-    known = names.loc[table["name"]].reset_index(drop=True)
+    table = summed(frames.by_ranks(_sums)).reset_index()
+    known = _names(frames, table["name"].unique()).loc[table["name"]].reset_index(drop=True)
     is_described = table["is_communication"] & (known["pattern"] == "")
     table = table.assign(
         pattern=known["pattern"],
@@ -90,12 +74,35 @@ def kernel_patterns(frames: Frames) -> pd.DataFrame:
     return typed(ordered, COLUMNS)
 
 
-def _names(frames: Frames) -> pd.DataFrame:
+def _sums(frames: Frames) -> pd.DataFrame:
+    """Return number and time of kernels by name, kind and whether they communicate."""
+    kernels = frames.kernels
+    names = _names(frames, kernels["name"].cat.categories)
+    communicates = kernels["category"] == COMMUNICATION
+    is_similar = kernels["name"].isin(names.index[names["is_similar"]])
+    rows = kernels[communicates | (is_similar & (kernels["category"] == COMPUTE))]
+    of_name = names.loc[rows["name"].astype(object)]
+    of_call = _kinds(frames, rows)
+    return (
+        pd.DataFrame(
+            {
+                "name": rows["name"].astype(object).to_numpy(),
+                "kind": np.where(of_call != "", of_call, of_name["kind"]),
+                "is_communication": communicates[rows.index].to_numpy(),
+                "time_ns": addable(rows["duration_ns"].clip(lower=0)).to_numpy(),
+            }
+        )
+        .groupby(["name", "kind", "is_communication"])
+        .agg(num_kernels=("time_ns", "size"), time_ns=("time_ns", "sum"))
+    )
+
+
+def _names(frames: Frames, names: Iterable[str]) -> pd.DataFrame:
     """Return facts of each name: `kind pattern matched_by setting is_similar`, by name."""
     own = frames.settings.kernels
     recognized = recognizer(own)
     found = []
-    for name in frames.kernels["name"].cat.categories:
+    for name in names:
         kernel = recognized(name)
         if kernel is not None:
             kind = "" if kernel.kind == UNKNOWN else kernel.kind

@@ -41,6 +41,13 @@ class PartialSum:
     num_known: int
     num_calls: int
 
+    def __add__(self, other: PartialSum) -> PartialSum:
+        """Return the sum over the calls of both."""
+        known = [each.total for each in (self, other) if each.num_known]
+        num_calls = self.num_calls + other.num_calls
+        total = sum(known) if known or not num_calls else math.nan
+        return PartialSum(float(total), self.num_known + other.num_known, num_calls)
+
     @property
     def is_unknown(self) -> bool:
         """True if there are calls, but none with a known value."""
@@ -111,7 +118,7 @@ def why_incomplete(frames: Frames) -> Sequence[str]:
         (
             bool(source),
             f"{source} may have recorded a part of the run"
-            if len(frames.comm)
+            if frames.num_calls
             else f"the files imported from {source} contain no calls",
         ),
     )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.collectives import NOBODY, collectives, member_calls
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.time_before import LONE, PARTS, begin_of, uses_before
@@ -61,6 +61,9 @@ ALREADY = "it was late already where the comparison begins"
 NO_CAUSE = "no use of time explains half of the delay"
 UNKNOWN = (NO_BEGIN, NO_OTHER_KERNELS, MIXED, NO_LAUNCH, NO_BLOCKED_TIME, ALREADY, NO_CAUSE)
 
+MOST_COMPARED = 500_000
+"""Number of calls that are compared, of the collectives with the largest skew."""
+
 _BY_USE = {
     "compute": COMPUTE,
     "copies": COPIES,
@@ -81,18 +84,20 @@ _BY_PART = {
 """Reason of a use of which most is this part."""
 
 
-@cached_per_run
+@of_run
 def lateness(frames: Frames) -> pd.DataFrame:
     """Return the reason of each straggler, by its row in table `comm`.
 
     Columns are `reason`, one of `REASONS` or empty; `excess_ns`, the time that the straggler spent
     on it beyond the median of the others; `usual_ns`, that median; and `unknown`, one of `UNKNOWN`
     if there is no reason. Times are floats, nan without a reason.
+
+    Of a run with more than `MOST_COMPARED` calls of collectives with a straggler, the collectives
+    with the largest skew have a row.
     """
-    late = collectives(frames)["straggler"]
-    late = late[late != NOBODY]
-    calls = member_calls(frames)
-    calls = calls[calls["collective"].isin(late.index)]
+    calls = _compared(pd.concat(frames.by_collectives(_with_straggler)))
+    late = calls.loc[calls["is_late"], "collective"]
+    late = pd.Series(late.index, index=late)
     begin = begin_of(frames, calls)
     calls, begin = calls[begin.notna()], begin[begin.notna()]
     uses = uses_before(frames, calls, begin).assign(begin=begin, issue=calls["issue"])
@@ -107,6 +112,34 @@ def lateness(frames: Frames) -> pd.DataFrame:
     found["reason"] = found["reason"].fillna("")
     found["unknown"] = found["unknown"].fillna(incomparable).fillna(NO_BEGIN)
     return found.set_axis(pd.Index(late, name="row"))
+
+
+def _with_straggler(frames: Frames) -> pd.DataFrame:
+    """Return the `member_calls` of collectives with a straggler, with `skew_ns` and `is_late`.
+
+    `collective` is a pair of numbers that no other part has.
+    """
+    each, calls = collectives(frames), member_calls(frames)
+    late = each.loc[each["straggler"] != NOBODY, "straggler"]
+    calls = calls[calls["collective"].isin(late.index)]
+    skew_ns = each["skew_ns"].reindex(calls["collective"]).to_numpy()
+    calls = calls.assign(skew_ns=skew_ns, is_late=calls.index.isin(late))
+    return _compared(calls[["group", "number", "rank", "issue", "skew_ns", "is_late"]])
+
+
+def _compared(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls of the collectives with the largest skew, with `collective`, their number.
+
+    They are at most `MOST_COMPARED`, but those of one collective at least.
+    """
+    of_each = calls.groupby(["group", "number"], sort=False)
+    calls = calls.assign(collective=of_each.ngroup())
+    if len(calls) <= MOST_COMPARED:
+        return calls
+    ordered = calls.sort_values(["skew_ns", "collective"], ascending=[False, True], kind="stable")
+    chosen = ordered["collective"].iloc[:MOST_COMPARED].unique()
+    is_whole = ordered["collective"].iloc[MOST_COMPARED] != chosen[-1]
+    return calls[calls["collective"].isin(chosen if is_whole else chosen[: len(chosen) - 1 or 1])]
 
 
 def _incomparable(clock: pd.Series, collective: pd.Series) -> pd.Series:
@@ -182,7 +215,7 @@ def lateness_at(frames: Frames, row: int) -> Lateness | None:
     if row not in calls.index:
         return None
     late = int(collectives(frames)["straggler"].loc[calls["collective"].loc[row]])
-    if late == NOBODY:
+    if late == NOBODY or late not in lateness(frames).index:
         return None
     rank, number = (int(frames.comm[name].loc[late]) for name in ("rank", "id"))
     found: Any = lateness(frames).loc[late]

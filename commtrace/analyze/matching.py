@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call, of_run
 from commtrace.analyze.frame import Frames
 from commtrace.tracefile.collective_numbers import collective_numbers
 
@@ -28,6 +29,18 @@ def is_transfer(frames: Frames) -> pd.Series:
     return frames.comm["kind"].isin(TRANSFERS)
 
 
+@of_run
+def _groups_with_transfers(frames: Frames) -> frozenset[str]:
+    """Return the groups in which some rank makes transfers that count in `seq`."""
+    return frozenset().union(*frames.by_ranks(_with_transfers))
+
+
+def _with_transfers(part: Frames) -> set[str]:
+    is_counted = is_transfer(part) & (part.comm["seq"] >= 0)
+    return set(part.comm.loc[is_counted, "group"].unique())
+
+
+@of_each_call(OF_RANKS)
 def numbers(frames: Frames) -> pd.Series:
     """Return each call's number among its group's collectives; -1 for transfers and if unknown.
 
@@ -35,19 +48,20 @@ def numbers(frames: Frames) -> pd.Series:
     trace has lost.
     """
     comm, transfer = frames.comm, is_transfer(frames)
-    if not transfer.any():
+    shared = _groups_with_transfers(frames)
+    if not shared and not transfer.any():
         return comm["seq"].rename("number")
     groups = comm["group"].cat.codes.to_numpy().astype(np.int64)
-    is_counted = transfer.to_numpy() & (comm["seq"].to_numpy() >= 0)
     number = collective_numbers(
         comm["rank"].to_numpy().astype(np.int64) * (groups.max(initial=0) + 1) + groups,
         comm["seq"].to_numpy(),
         transfer.to_numpy(),
-        np.isin(groups, groups[is_counted]),
+        comm["group"].isin(shared).to_numpy(),
     )
     return pd.Series(number, index=comm.index, name="number")
 
 
+@of_each_call(OF_COLLECTIVES)
 def partners(frames: Frames) -> pd.Series:
     """Return the row of table `comm` with the other end of each transfer; -1 if there is none."""
     comm = frames.comm
@@ -77,6 +91,16 @@ def _ends(transfers: pd.DataFrame) -> pd.DataFrame:
         index=transfers.index,
     ).sort_values("id", kind="stable")
     return ends.assign(nth=ends.groupby(["group", "kind", "source", "target"]).cumcount())
+
+
+def group_numbers(frames: Frames) -> pd.Series:
+    """Return the row in table `groups` of each call's group; -1 if it is not there.
+
+    Unlike the codes of the categories, they are the same in all parts of a run.
+    """
+    group = frames.comm["group"].cat
+    rows = pd.Index(frames.groups["name"].astype(object)).get_indexer(group.categories)
+    return pd.Series(np.append(rows, -1)[group.codes], index=frames.comm.index)
 
 
 def mesh_axes(frames: Frames, groups: pd.Series) -> pd.Series:

@@ -26,6 +26,12 @@ COLUMNS = (
 
 def matrix(frames: Frames) -> pd.DataFrame:
     """Return one row per pair of ranks with traffic, by source and target."""
+    pairs = pd.concat(frames.by_ranks(_of_ranks))
+    return typed(pairs.sort_values(["source", "target"]), COLUMNS)
+
+
+def _of_ranks(frames: Frames) -> pd.DataFrame:
+    """Return the rows of some sources."""
     comm = frames.comm[frames.comm["wire_bytes"] > 0]
     sums = pd.DataFrame(
         {
@@ -54,9 +60,7 @@ def matrix(frames: Frames) -> pd.DataFrame:
     split = _by_split(comm, towards)
     # At least one part is left, since pandas cannot concatenate nothing.
     pairs = pd.concat([each for each in (peers, ring, spread, split) if len(each)] or [ring])
-    by = ["source", "target"]
-    table = pairs.groupby(by)[["wire_bytes", "num_calls"]].sum().reset_index()
-    return typed(table.sort_values(by), COLUMNS)
+    return pairs.groupby(["source", "target"])[["wire_bytes", "num_calls"]].sum().reset_index()
 
 
 def _by_split(comm: pd.DataFrame, towards: pd.DataFrame) -> pd.DataFrame:

@@ -132,6 +132,22 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
 
     The sums are additive: a caller may add rows before `measures` forms their ratios.
     """
+    return summed(frames.by_ranks(_totals, tuple(by)))
+
+
+def summed(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the sums of tables of sums, by their index; a sum of nan only stays nan."""
+    if len(parts) == 1:
+        return parts[0]
+    names = list(parts[0].index.names)
+    # Each part has categories of its own.
+    rows = pd.concat([each.reset_index().astype(dict.fromkeys(names, object)) for each in parts])
+    sums = rows.set_index(names).apply(addable)
+    return sums.groupby(level=names, sort=False).sum(min_count=1)
+
+
+def _totals(part: Frames, by: Sequence[str]) -> pd.DataFrame:
+    frames = with_group_facts(part) if {"mesh_axis", "group_size"} & {*by} else part
     comm = frames.comm
     payload = _known(comm["payload_bytes"])
     lasted = _known(end_ns(comm) - comm["issue_ns"]).where(has_known_end(comm))

@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pandas as pd
-
-from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.census import WAIT, census
 from commtrace.analyze.findings import muted, unanswered
-from commtrace.analyze.findings.needs import in_module
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
+from commtrace.schema import COMM
 from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM
 from commtrace.units import counted, known_note, ordinal, text_of_ranks
 
 EVERYTHING = "everything"
+
+_TYPES = {column.name: column.type for column in COMM}
 
 NoticeCheck = Callable[[Frames], str]
 
@@ -45,7 +45,7 @@ class Notice:
 
 
 def _no_calls(frames: Frames) -> str:
-    if len(frames.comm):
+    if frames.num_calls:
         return ""
     if reasons := why_incomplete(frames):
         return (
@@ -142,7 +142,7 @@ def _unless_imported(frames: Frames, advice: str) -> str:
 
 
 def _no_steps(frames: Frames) -> str:
-    if len(frames.steps) or not len(frames.comm):
+    if len(frames.steps) or not frames.num_calls:
         return ""
     if "imported_from" in frames.run:
         return "No steps were marked, so there are no numbers per step."
@@ -158,13 +158,13 @@ def _found_steps(frames: Frames) -> str:
 
 
 def _no_modules(frames: Frames) -> str:
-    if not len(frames.comm) or in_module(frames.comm).any():
+    if not frames.num_calls or census(frames).in_module:
         return ""
     return "No call was made in a module, or modules were not tracked while recording."
 
 
 def _no_operators(frames: Frames) -> str:
-    if not len(frames.comm) or len(frames.ops) or (frames.comm["op"] != "").any():
+    if not frames.num_calls or census(frames).num_ops or census(frames).known["op"]:
         return ""
     return (
         "Operators were not recorded, so calls are not attributed to them, and the timeline has no "
@@ -173,7 +173,7 @@ def _no_operators(frames: Frames) -> str:
 
 
 def _no_waits(frames: Frames) -> str:
-    if frames.num_ranks < 2 or not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
+    if frames.num_ranks < 2 or not frames.num_calls or census(frames).known[WAIT]:
         return ""
     return (
         "No collective could be matched across its ranks, so waiting for late ranks cannot be "
@@ -203,21 +203,20 @@ def _host_clocks(frames: Frames) -> str:
 
 
 def _untimed(frames: Frames) -> str:
-    comm = frames.comm
-    untimed = comm[comm["blocked_ns"] < 0]
-    if untimed.empty:
+    counts = census(frames)
+    num_untimed, num_ended = counts.num_calls - counts.known["blocked_ns"], counts.num_ended
+    if not num_untimed:
         return ""
-    num_ended = int((untimed["complete_ns"] >= 0).sum())
     reasons = [
         f"{num:,} without {reason}"
         for num, reason in (
-            (len(untimed) - num_ended, "a known end"),
+            (num_untimed - num_ended, "a known end"),
             (num_ended, "a recorded wait"),
         )
         if num
     ]
-    note, kinds = _note_of_calls(untimed, comm)
-    if len(untimed) == len(comm):
+    note, kinds = _note_of_calls(frames, "blocked_ns")
+    if num_untimed == counts.num_calls:
         return (
             f"The blocked time is {note} ({kinds}): {', '.join(reasons)}. It is unknown how much "
             "communication is exposed."
@@ -229,31 +228,31 @@ def _untimed(frames: Frames) -> str:
 
 
 def _unsized(frames: Frames) -> str:
-    comm = frames.comm
-    unsized = comm[comm["wire_bytes"] < 0]
-    if unsized.empty:
+    counts = census(frames)
+    if counts.known["wire_bytes"] == counts.num_calls:
         return ""
-    note, kinds = _note_of_calls(unsized, comm)
-    if len(unsized) == len(comm):
+    note, kinds = _note_of_calls(frames, "wire_bytes")
+    if not counts.known["wire_bytes"]:
         return f"The number of bytes sent is {note} ({kinds})."
     return f"The number of bytes sent is {note}, and sums lack that of the others ({kinds})."
 
 
 def _unmatched(frames: Frames) -> str:
-    is_known = arrivals(frames)["wait_ns"] >= 0
-    if is_known.all() or not is_known.any():
+    counts = census(frames)
+    if counts.known[WAIT] in (0, counts.num_calls):
         return ""  # without any, `_no_waits` says so
-    note, kinds = _note_of_calls(frames.comm[~is_known], frames.comm)
+    note, kinds = _note_of_calls(frames, WAIT)
     return (
         f"The wait for a peer is {note}. The others ({kinds}) were not timed, or the calls of "
         "their peers are not in the trace, or differ."
     )
 
 
-def _note_of_calls(unknown: pd.DataFrame, comm: pd.DataFrame) -> tuple[str, str]:
+def _note_of_calls(frames: Frames, column: str) -> tuple[str, str]:
     """Return the number of calls with a known value, and the kinds of those with an unknown one."""
-    kinds = ", ".join(sorted({str(kind) or "kind not known" for kind in unknown["kind"].unique()}))
-    return known_note(len(comm) - len(unknown), len(comm)), kinds
+    counts = census(frames)
+    kinds = sorted(kind or "kind not known" for kind in counts.unknown_kinds(column))
+    return known_note(counts.known[column], counts.num_calls), ", ".join(kinds)
 
 
 def _lacking(column: str, noun: str) -> NoticeCheck:
@@ -261,27 +260,26 @@ def _lacking(column: str, noun: str) -> NoticeCheck:
 
     A column of text is empty for calls to which it does not apply, and counts only if it always is.
     """
+    is_text = _TYPES[column] is str
 
     def rule(frames: Frames) -> str:
-        values = frames.comm[column]
-        is_text = values.dtype == "category"
-        is_known = values != "" if is_text else values >= 0
-        if not len(values) or is_known.all() or (is_text and is_known.any()):
+        num_known, num_calls = census(frames).known[column], frames.num_calls
+        if num_known == num_calls or (is_text and num_known):
             return ""
-        if not is_known.any():
+        if not num_known:
             return f"{noun} is unknown for all calls."
-        return f"{noun} is {known_note(int(is_known.sum()), len(values))}."
+        return f"{noun} is {known_note(num_known, num_calls)}."
 
     return rule
 
 
 def _none_of(column: str, text: str) -> NoticeCheck:
     """Return a rule that fires if no call has a value in a column of text of table `comm`."""
-    return lambda frames: text if len(frames.comm) and (frames.comm[column] == "").all() else ""
+    return lambda frames: text if frames.num_calls and not census(frames).known[column] else ""
 
 
 def _no_kernels(frames: Frames) -> str:
-    if len(frames.kernels):
+    if census(frames).num_kernels:
         return ""
     return (
         "There are no kernels of a device in this trace: only imported traces of torch.profiler "
@@ -290,17 +288,17 @@ def _no_kernels(frames: Frames) -> str:
 
 
 def _unlaunched(frames: Frames) -> str:
-    unknown = int((frames.kernels["launch_ns"] < 0).sum())
-    if not unknown:
+    counts = census(frames)
+    if not counts.num_unlaunched:
         return ""
     return (
-        f"The launch of {unknown:,} of {len(frames.kernels):,} kernels is unknown, so the reason "
-        "of the idle time before them is, too."
+        f"The launch of {counts.num_unlaunched:,} of {counts.num_kernels:,} kernels is unknown, so "
+        "the reason of the idle time before them is, too."
     )
 
 
 def _no_routes(frames: Frames) -> str:
-    if frames.num_ranks < 2 or not len(frames.comm) or len(matrix(frames)):
+    if frames.num_ranks < 2 or not frames.num_calls or len(matrix(frames)):
         return ""
     return (
         "No call is known to send data to another rank: the trace lacks its size, its group's "
@@ -309,19 +307,19 @@ def _no_routes(frames: Frames) -> str:
 
 
 def _no_axes(frames: Frames) -> str:
-    if not len(frames.comm) or (frames.groups["mesh_axis"] != "").any():
+    if not frames.num_calls or (frames.groups["mesh_axis"] != "").any():
         return ""
     return "No process group is known to belong to an axis of a DeviceMesh."
 
 
 def _only_transfers(frames: Frames) -> str:
-    if not len(frames.comm) or not frames.comm["kind"].isin(TRANSFERS).all():
+    if not frames.num_calls or census(frames).kinds.keys() - TRANSFERS:
         return ""
     return "All calls are point-to-point: there are no collectives."
 
 
 def _nothing_to_compare(frames: Frames) -> str:
-    if not len(frames.comm) or frames.num_ranks > 1:
+    if not frames.num_calls or frames.num_ranks > 1:
         return ""
     return "There is only one rank, so there are no calls to compare with."
 

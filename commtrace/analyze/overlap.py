@@ -61,6 +61,11 @@ COLUMNS = (
 
 def overlap(frames: Frames) -> pd.DataFrame:
     """Return one row per step and rank."""
+    return typed(pd.concat(frames.by_ranks(_of_ranks)).sort_index().reset_index(), COLUMNS)
+
+
+def _of_ranks(frames: Frames) -> pd.DataFrame:
+    """Return the rows of some ranks, by step and rank."""
     by = ["step", "rank"]
     comm = frames.comm
     in_flight = spans(frames)
@@ -103,7 +108,7 @@ def overlap(frames: Frames) -> pd.DataFrame:
     for part, total in (("exposed", "duration"), ("overlapped", "communication")):
         of, over = (table[f"{name}_ns"].astype("float64") for name in (part, total))
         table[f"{part}_share"] = of.where(of >= 0) / over.where(over > 0)
-    return typed(table.sort_index().reset_index(), COLUMNS)
+    return table
 
 
 def _in_part(frames: Frames, intervals: pd.DataFrame) -> pd.DataFrame:

@@ -36,6 +36,11 @@ COLUMNS = (
 
 def rank_waits(frames: Frames) -> pd.DataFrame:
     """Return one row per rank and state, in the order of ranks and of `STATES`."""
+    return typed(pd.concat(frames.by_ranks(_of_ranks)).sort_index().reset_index(), COLUMNS)
+
+
+def _of_ranks(frames: Frames) -> pd.DataFrame:
+    """Return the rows of some ranks, by rank and the state's place in their order."""
     comm, arrived = frames.comm, arrivals(frames)
     known = arrived["wait_ns"] >= 0
     order = {state: place for place, state in enumerate(dict.fromkeys([*STATES.values(), OTHER]))}
@@ -57,7 +62,7 @@ def rank_waits(frames: Frames) -> pd.DataFrame:
         table[name] = known_sums(arrived[name], keys)
     table["num_waits"] = table["num_waits"].where(table["wait_ns"] >= 0, NOT_KNOWN)
     table["unknown_ns"] = known_sums(comm["blocked_ns"].mask(known, 0), keys)
-    return typed(table.reset_index(), COLUMNS)
+    return table
 
 
 RANK_WAITS = Analysis(

@@ -11,8 +11,9 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import known_sums, num_unknown
+from commtrace.analyze.known import NOT_KNOWN
 from commtrace.analyze.matching import mesh_axes
+from commtrace.analyze.measures import summed
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -35,23 +36,29 @@ COLUMNS = (
 
 def sizes(frames: Frames) -> pd.DataFrame:
     """Return one row per kind, group and power of two; calls of unknown size are excluded."""
+    table = summed(frames.by_ranks(_sums)).reset_index()
+    table["blocked_ns"] = table["blocked_ns"].where(table.pop("num_timed") > 0, NOT_KNOWN)
+    table["mesh_axis"] = mesh_axes(frames, table["group"])
+    table = typed(table, COLUMNS)
+    return table.sort_values(["kind", "group", "from_bytes"]).reset_index(drop=True)
+
+
+def _sums(frames: Frames) -> pd.DataFrame:
+    """Return sums by kind, group and power of two."""
     comm = frames.comm[frames.comm["payload_bytes"] >= 0]
-    payload = comm["payload_bytes"]
+    payload, blocked = comm["payload_bytes"], comm["blocked_ns"]
     parts = pd.DataFrame(
         {
             "from_bytes": power_below(payload.to_numpy()),
             "num_calls": 1,
             "payload_bytes": addable(payload),
+            "blocked_ns": addable(blocked.clip(lower=0)),
+            "num_timed": (blocked >= 0).astype("int64"),
+            "num_untimed": (blocked < 0).astype("int64"),
         }
     )
     keys = [comm["kind"], comm["group"], parts.pop("from_bytes")]
-    table = parts.groupby(keys, observed=True).sum()
-    table["blocked_ns"] = known_sums(comm["blocked_ns"], keys)
-    table["num_untimed"] = num_unknown(comm["blocked_ns"], keys)
-    table = table.reset_index()
-    table["mesh_axis"] = mesh_axes(frames, table["group"])
-    table = typed(table, COLUMNS)
-    return table.sort_values(["kind", "group", "from_bytes"]).reset_index(drop=True)
+    return parts.groupby(keys, observed=True).sum()
 
 
 def power_below(payload: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
-from commtrace.analyze.collectives import collectives
+from commtrace.analyze.collectives import collectives, with_names
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes
 from commtrace.schema import Column
@@ -44,22 +44,14 @@ _BY = ["group", "kind"]
 
 def skew(frames: Frames) -> pd.DataFrame:
     """Return one row per group and kind, the longest total wait first."""
-    each = collectives(frames)
-    each = each.assign(
-        **{name: frames.comm[name].cat.categories.to_numpy()[each[name]] for name in _BY},
-        is_known=each["wait_ns"] >= 0,
-        wait_ns=addable(each["wait_ns"].clip(lower=0)),
-        transfer_ns=addable(each["transfer_ns"].clip(lower=0)),
-    )
-    of_group = each.groupby(_BY)
-    table = of_group.agg(
-        num_collectives=("skew_ns", "size"),
-        mean_skew_ns=("skew_ns", "mean"),
-        max_skew_ns=("skew_ns", "max"),
-    )
+    of_parts, last_of_parts = zip(*frames.by_collectives(_of_collectives), strict=True)
+    rows = pd.concat(of_parts)
+    table = rows.drop(columns="max_skew_ns").apply(addable).groupby(_BY).sum()
+    table["max_skew_ns"] = rows.groupby(_BY)["max_skew_ns"].max()
+    table["mean_skew_ns"] = table["skew_ns"] / table["num_collectives"]
     for name in ("wait_ns", "transfer_ns"):
-        table[name] = of_group[name].sum().where(of_group["is_known"].any(), -1)
-    late = each.groupby([*_BY, "last"]).size().rename("times").reset_index("last")
+        table[name] = table[name].where(table["num_known"] > 0, -1)
+    late = pd.concat(last_of_parts).groupby([*_BY, "last"]).sum().reset_index("last")
     last = late.sort_values(["times", "last"], ascending=[False, True]).groupby(_BY).first()
     table["last_rank"] = last["last"]
     table["last_share"] = last["times"] / table["num_collectives"]
@@ -67,6 +59,26 @@ def skew(frames: Frames) -> pd.DataFrame:
     table["mesh_axis"] = mesh_axes(frames, table["group"])
     table = table.sort_values(["wait_ns", *_BY], ascending=[False, True, True])
     return typed(table, COLUMNS)
+
+
+def _of_collectives(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
+    """Return sums by group and kind, and how often each rank arrived last, by these and `last`."""
+    each = with_names(frames, collectives(frames))
+    each = each.assign(
+        num_known=(each["wait_ns"] >= 0).astype("int64"),
+        wait_ns=addable(each["wait_ns"].clip(lower=0)),
+        transfer_ns=addable(each["transfer_ns"].clip(lower=0)),
+        skew=addable(each["skew_ns"]),
+    )
+    sums = each.groupby(_BY).agg(
+        num_collectives=("skew", "size"),
+        skew_ns=("skew", "sum"),
+        max_skew_ns=("skew_ns", "max"),
+        wait_ns=("wait_ns", "sum"),
+        transfer_ns=("transfer_ns", "sum"),
+        num_known=("num_known", "sum"),
+    )
+    return sums, each.groupby([*_BY, "last"]).size().rename("times")
 
 
 SKEW = Analysis(

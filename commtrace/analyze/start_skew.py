@@ -24,7 +24,7 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.collectives import NOBODY, collectives
+from commtrace.analyze.collectives import NOBODY, collectives, with_names
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.lateness import REASON_COLUMNS, lateness
 from commtrace.analyze.matching import mesh_axes
@@ -52,32 +52,35 @@ NO_STRAGGLER = "nobody waited"
 
 def start_skew(frames: Frames) -> pd.DataFrame:
     """Return one row per collective, the largest skew first."""
-    comm, each = frames.comm, collectives(frames)
-    order = ["skew_ns", "group", "number"]
-    each = each[each["skew_ns"] > 0].sort_values(order, ascending=[False, True, True])
-    each = each.head(MOST_COLLECTIVES)
-    late = comm.reindex(each["straggler"])
-    has_straggler = (each["straggler"] != NOBODY).to_numpy()
-    names = {name: comm[name].cat.categories.to_numpy()[each[name]] for name in ("kind", "group")}
-    table = pd.DataFrame(
-        {
-            **names,
-            "mesh_axis": mesh_axes(frames, pd.Series(names["group"])).to_numpy(),
-            **{name: each[name].to_numpy() for name in ("number", "skew_ns", "wait_ns")},
-            "step": comm["step"].reindex(each["last_row"]).to_numpy(),
-            "first_rank": each["first"].to_numpy(),
-            "last_rank": each["last"].to_numpy(),
-            "straggler": late["rank"].fillna(-1).to_numpy(),
-            "call": [
-                f"{rank:.0f}:{number:.0f}" if rank >= 0 else ""
-                for rank, number in zip(late["rank"], late["id"], strict=True)
-            ],
-        }
-    )
-    reasons = lateness(frames).reindex(each["straggler"]).reset_index(drop=True)
+    each = _largest(pd.concat(frames.by_collectives(_of_collectives), ignore_index=True))
+    reasons = lateness(frames).reindex(each["late_row"]).reset_index(drop=True)
     reasons["reason"] = reasons["reason"].fillna("")
-    reasons["unknown"] = reasons["unknown"].where(has_straggler, NO_STRAGGLER)
+    reasons["unknown"] = reasons["unknown"].where(each["late_row"] != NOBODY, NO_STRAGGLER)
+    table = each.assign(mesh_axis=mesh_axes(frames, each["group"]))
     return typed(table.join(reasons), COLUMNS)
+
+
+def _largest(each: pd.DataFrame) -> pd.DataFrame:
+    """Return the collectives with the largest skew, numbered from 0."""
+    ordered = each.sort_values(["skew_ns", "group", "number"], ascending=[False, True, True])
+    return ordered.head(MOST_COLLECTIVES).reset_index(drop=True)
+
+
+def _of_collectives(frames: Frames) -> pd.DataFrame:
+    """Return the collectives of a part with the largest skew, and the row of the straggler."""
+    comm, each = frames.comm, collectives(frames)
+    each = _largest(with_names(frames, each[each["skew_ns"] > 0]))
+    late = comm[["rank", "id"]].reindex(each["straggler"]).fillna(-1).astype("int64")
+    calls = [
+        f"{rank}:{number}" if rank >= 0 else ""
+        for rank, number in zip(late["rank"], late["id"], strict=True)
+    ]
+    return each.assign(
+        step=comm["step"].reindex(each["last_row"]).to_numpy(),
+        straggler=late["rank"].to_numpy(),
+        call=calls,
+        late_row=each["straggler"],
+    ).rename(columns={"first": "first_rank", "last": "last_rank"})
 
 
 START_SKEW = Analysis(

@@ -13,7 +13,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.lateness import lateness, main_reasons
 from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
@@ -67,17 +67,27 @@ COLUMNS = (
 
 MOST_PLACES = 16
 
+OF_LATE_CALL = ["rank", "id", "step", "kind", "phase", "module", "source_file", "source_line"]
+"""Columns of the call of a straggler."""
 _BY = ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"]
 
 
-@cached_per_run
+@of_run
 def delayed_calls(frames: Frames) -> pd.DataFrame:
     """Return one row per delayed call: the row of the straggler's call is the index.
 
     Columns are `delay_ns` and `wait_ns` as in the table of `stragglers`; `num_ranks`, the number of
     ranks involved; `number`, the collective's number in its group; and of this one call `work_ns`,
-    `others_work_ns`, and `reason` and `excess_ns` as of `lateness`.
+    `others_work_ns`, `reason` and `excess_ns` as of `lateness`, and the columns `OF_LATE_CALL`.
     """
+    found = pd.concat(frames.by_collectives(_delayed))
+    reasons = lateness(frames)[["reason", "excess_ns"]].reindex(found.index)
+    found["reason"], found["excess_ns"] = reasons["reason"].fillna(""), reasons["excess_ns"]
+    return found.sort_index()
+
+
+def _delayed(frames: Frames) -> pd.DataFrame:
+    """Return the delayed calls of a part, without their reasons."""
     comm, arrived = frames.comm, arrivals(frames)
     waits = pd.DataFrame(
         {
@@ -102,10 +112,14 @@ def delayed_calls(frames: Frames) -> pd.DataFrame:
     found = delayed[delayed["delay_ns"] > 0].reset_index()
     found.index = _rows_of_stragglers(frames, found)
     found = found[found.index >= 0]
-    found["work_ns"] = _since_last_call(frames)[found.index]
-    reasons = lateness(frames)[["reason", "excess_ns"]].reindex(found.index)
-    found["reason"], found["excess_ns"] = reasons["reason"].fillna(""), reasons["excess_ns"]
-    return found.assign(num_ranks=found["num_others"] + 1).sort_index()
+    late = comm.loc[found.index, OF_LATE_CALL]
+    names = late.columns[late.dtypes == "category"]
+    return found.assign(
+        **late.astype(dict.fromkeys(names, object)),
+        mesh_axis=mesh_axes(frames, comm.loc[found.index, "group"]),
+        work_ns=_since_last_call(frames)[found.index],
+        num_ranks=found["num_others"] + 1,
+    ).drop(columns=["group", "last", "num_others"])
 
 
 def _rows_of_stragglers(frames: Frames, found: pd.DataFrame) -> pd.Index:
@@ -133,18 +147,9 @@ def _since_last_call(frames: Frames) -> pd.Series:
 def stragglers(frames: Frames) -> pd.DataFrame:
     """Return one row per rank and place, the longest delay first."""
     events = delayed_calls(frames)
-    late = frames.comm.loc[events.index]
-    text = late[["kind", "phase", "module", "source_file"]].astype(object)
-    events = events.assign(
-        **text,
-        rank=late["rank"],
-        mesh_axis=mesh_axes(frames, late["group"]),
-        source_line=late["source_line"],
-        worst_step=late["step"],
-        worst_call=[f"{rank}:{id}" for rank, id in zip(late["rank"], late["id"], strict=True)],
-        late_id=late["id"],
-    )
-    events = events.sort_values(["delay_ns", "late_id"], ascending=[False, True])
+    calls = [f"{rank}:{id}" for rank, id in zip(events["rank"], events["id"], strict=True)]
+    events = events.assign(worst_step=events["step"], worst_call=calls)
+    events = events.sort_values(["delay_ns", "id"], ascending=[False, True])
     table = events.groupby(_BY, sort=False).agg(
         num_late=("delay_ns", "size"),
         max_delay_ns=("delay_ns", "first"),

@@ -24,17 +24,28 @@ On the host:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE, end_ns
-from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.cached_per_run import (
+    OF_COLLECTIVES,
+    OF_RANKS,
+    cached_per_run,
+    of_each_call,
+)
 from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.covered_time import CoveredTime
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.intervals import blocked_intervals
+from commtrace.analyze.matching import group_numbers, numbers
 from commtrace.analyze.unrecorded import resumed
 from commtrace.schema import COMMUNICATION, MEMCPY, MEMSET
+
+T = TypeVar("T", pd.Series, pd.DataFrame)
 
 DEVICE_USES = ("compute", "copies", "communication", "idle_before", "idle_after", "idle")
 HOST_USES = ("blocked", "maybe_blocked", "work")
@@ -49,7 +60,7 @@ DEVICE, HOST, LONE = "device", "host", "lone kernels"
 """Clock that measures the time; `LONE` if no other kernel of the device is in the trace."""
 
 
-@cached_per_run
+@of_each_call(OF_RANKS)
 def previous_end(frames: Frames) -> pd.Series:
     """Return the end of the rank's preceding calls, in ns since the start; nan for the first."""
     comm = frames.comm
@@ -72,9 +83,13 @@ def begin_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
 
     It is in ns since the start of the run, and known for all members of a collective or for none.
     """
-    begin = _last_in_common(frames, calls)
-    begin = begin.clip(lower=resumed(frames).reindex(calls.index).fillna(-np.inf))
-    alone = previous_end(frames).reindex(calls.index)
+    before = _of_parts(frames, calls, _preceding)
+    in_common = before["number"].groupby(calls["collective"]).transform("min")
+    is_by_all = before["number"].notna().groupby(calls["collective"]).transform("all")
+    in_common = in_common.where(is_by_all & (in_common < calls["number"]), -1).astype("int64")
+    begin = _of_parts(frames, calls.assign(in_common=in_common), _end_in_common)
+    begin = begin.clip(lower=before["resumed"].fillna(-np.inf))
+    alone = before["end"]
     start = frames.ranks.drop_duplicates("rank").set_index("rank")["start_ns"]
     recorded = calls["rank"].map(start[start >= 0]) - frames.start_ns
     for known in (alone, recorded.astype("float64")):
@@ -83,37 +98,82 @@ def begin_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     return begin.clip(upper=calls["issue"].astype("float64"))
 
 
-def _last_in_common(frames: Frames, calls: pd.DataFrame) -> pd.Series:
-    """Return the end of the last collective that all members have completed before each call."""
-    members = member_calls(frames)
-    comm = frames.comm.loc[members.index]
-    is_known = (comm["complete_ns"] >= comm["issue_ns"]) & comm["kind"].isin(NEEDS_EVERYONE)
-    is_known = is_known.groupby(members["collective"]).transform("all")
-    end = comm["complete_ns"] - frames.start_ns
-    key = _of_groups(frames, members["rank"], members["group"])
-    known = members.assign(key=key, end=end).loc[is_known, ["key", "number", "issue", "end"]]
+def _of_parts(
+    frames: Frames, calls: pd.DataFrame, function: Callable[[Frames, pd.DataFrame], T]
+) -> T:
+    """Return a row for each of some calls, computed by the part that has all calls of its rank."""
+    found: Any = pd.concat(frames.by_ranks(_of_own, calls, function))
+    return found.reindex(calls.index)
+
+
+def _of_own(part: Frames, calls: pd.DataFrame, function: Callable[[Frames, pd.DataFrame], T]) -> T:
+    return function(part, calls[calls.index.isin(part.comm.index)])
+
+
+@of_each_call(OF_COLLECTIVES)
+def _joins_all(frames: Frames) -> pd.Series:
+    """Return a mask of the calls that need every rank and that all members have completed."""
+    members, comm = member_calls(frames), frames.comm
+    joins = (comm["complete_ns"] >= comm["issue_ns"]) & comm["kind"].isin(NEEDS_EVERYONE)
+    by_all = joins.loc[members.index].groupby(members["collective"]).transform("all")
+    return by_all.reindex(comm.index, fill_value=False)
+
+
+@cached_per_run
+def _joining_calls(frames: Frames) -> pd.DataFrame:
+    """Return `key`, `number`, `issue` and `end` of these calls of a part; keys are those of groups.
+
+    Times count from the start of the run.
+    """
+    comm = frames.comm[_joins_all(frames)]
+    return pd.DataFrame(
+        {
+            "key": _of_groups(frames, comm["rank"], group_numbers(frames)[comm.index]),
+            "number": numbers(frames)[comm.index],
+            "issue": comm["issue_ns"] - frames.start_ns,
+            "end": comm["complete_ns"] - frames.start_ns,
+        }
+    )
+
+
+def _preceding(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the number of the last collective that the rank has completed before each call.
+
+    It is one of the call's group that joins all members. Also return `end` and `resumed` as of
+    `previous_end` and `resumed`.
+    """
+    known = _joining_calls(frames)
     # A call does not precede itself, even if it takes no time.
     ended = known.assign(end=np.maximum(known["end"], known["issue"] + 1))
-    asked = calls[["issue"]].assign(key=key.loc[calls.index], row=calls.index)
+    key = _of_groups(frames, calls["rank"], calls["group"])
     found = pd.merge_asof(
-        asked.sort_values("issue"),
+        calls[["issue"]].assign(key=key, row=calls.index).sort_values("issue"),
         ended[["key", "end", "number"]].sort_values("end"),
         left_on="issue",
         right_on="end",
         by="key",
     )
-    found = found.set_index("row")["number"].reindex(calls.index)
-    in_common = found.groupby(calls["collective"]).transform("min")
-    is_by_all = found.notna().groupby(calls["collective"]).transform("all")
-    in_common = in_common.where(is_by_all & (in_common < calls["number"]), -1).astype("int64")
+    return pd.DataFrame(
+        {
+            "number": found.set_index("row")["number"].reindex(calls.index),
+            "end": previous_end(frames).reindex(calls.index),
+            "resumed": resumed(frames).reindex(calls.index),
+        }
+    )
+
+
+def _end_in_common(frames: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return the end of the rank's call of collective `in_common` of each call's group."""
+    known = _joining_calls(frames)
     ends = known.drop_duplicates(["key", "number"]).set_index(["key", "number"])["end"]
-    wanted = pd.MultiIndex.from_arrays([asked["key"], in_common])
+    key = _of_groups(frames, calls["rank"], calls["group"])
+    wanted = pd.MultiIndex.from_arrays([key, calls["in_common"]])
     return pd.Series(ends.reindex(wanted).to_numpy("float64"), index=calls.index)
 
 
 def _of_groups(frames: Frames, rank: pd.Series, group: pd.Series) -> pd.Series:
-    """Return a key for each pair of rank and group, which is the code of its category."""
-    return rank.astype("int64") * len(frames.comm["group"].cat.categories) + group
+    """Return a key for each pair of rank and group, which is its row in table `groups`."""
+    return rank.astype("int64") * (len(frames.groups) + 1) + group
 
 
 def uses_before(frames: Frames, calls: pd.DataFrame, begin: pd.Series) -> pd.DataFrame:
@@ -124,7 +184,13 @@ def uses_before(frames: Frames, calls: pd.DataFrame, begin: pd.Series) -> pd.Dat
         calls: The calls.
         begin: When the time before each call begins, as of `begin_of`, known for all of them.
     """
-    before = calls[["rank", "group"]].assign(begin=begin.astype("int64"), end=calls["issue"])
+    windows = calls.assign(begin=begin.astype("int64"))
+    uses = _of_parts(frames, windows, _uses)
+    return uses.astype(dict.fromkeys(uses.columns.drop("clock"), "int64"))
+
+
+def _uses(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:
+    before = calls[["rank", "group", "begin"]].assign(end=calls["issue"])
     launched = launched_calls(frames).reindex(calls.index)
     is_on_device = launched["device"].notna()
     both = [
@@ -229,7 +295,7 @@ def _covered_by_calls(frames: Frames) -> dict[str, CoveredTime]:
     start, end = (each - frames.start_ns for each in (maybe["issue_ns"], end_ns(maybe)))
     maybe = pd.DataFrame({"rank": maybe["rank"], "start": start, "end": end})
     either = pd.concat([blocked[["rank", "start", "end"]], maybe], ignore_index=True)
-    group = comm["group"].cat.codes.loc[blocked["row"]].set_axis(blocked.index)
+    group = group_numbers(frames).loc[blocked["row"]].set_axis(blocked.index)
     of_group = _of_groups(frames, blocked["rank"], group)
     return {
         "blocked": CoveredTime(blocked["rank"], blocked["start"], blocked["end"]),

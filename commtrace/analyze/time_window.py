@@ -107,8 +107,7 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
         for name in ("start_ns", "end_ns"):
             known = table[name] >= 0
             table[name] = np.where(known, table[name].clip(first, last), table[name])
-    return replace(
-        frames,
+    return frames.in_memory(
         run={**frames.run, "part": description},
         comm=comm,
         ops=ops[in_ops].reset_index(drop=True),

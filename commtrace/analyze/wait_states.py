@@ -54,10 +54,26 @@ _STATES = (
 STATES = {kind: state for state, kinds in _STATES for kind in kinds}
 
 _BY = ["state", "kind", "mesh_axis"]
+_SUMS = ["num_calls", "num_waits", "wait_ns", "transfer_ns"]
 
 
 def wait_states(frames: Frames) -> pd.DataFrame:
     """Return one row per state, kind and mesh axis, the longest wait first."""
+    of_parts, caused_by = zip(*frames.by_ranks(_waits), strict=True)
+    rows = pd.concat(of_parts)
+    table = rows[_SUMS].apply(addable).groupby(_BY).sum()
+    table["max_wait_ns"] = rows.groupby(_BY)["max_wait_ns"].max()
+    table["share"] = table["wait_ns"] / (recorded_ns(frames).sum() or float("nan"))
+    caused = addable(pd.concat(caused_by)).groupby([*_BY, "last"]).sum().reset_index("last")
+    worst = caused.sort_values(["wait", "last"], ascending=[False, True]).groupby(_BY).first()
+    table["worst_rank"] = worst["last"].reindex(table.index).fillna(-1)
+    table["worst_wait_ns"] = worst["wait"].reindex(table.index).fillna(0)
+    ordered = table.reset_index().sort_values(["wait_ns", *_BY], ascending=[False] + [True] * 3)
+    return typed(ordered, COLUMNS)
+
+
+def _waits(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
+    """Return sums by state, kind and axis, and the wait by these and the rank waited for."""
     comm, arrived = frames.comm, arrivals(frames)
     kind = comm["kind"].astype(object)
     calls = pd.DataFrame(
@@ -70,7 +86,7 @@ def wait_states(frames: Frames) -> pd.DataFrame:
             "last": arrived["last_rank"],
         }
     )[arrived["wait_ns"] >= 0]
-    table = (
+    sums = (
         calls.assign(waited=calls["wait"] > 0)
         .groupby(_BY)
         .agg(
@@ -81,13 +97,7 @@ def wait_states(frames: Frames) -> pd.DataFrame:
             max_wait_ns=("wait", "max"),
         )
     )
-    table["share"] = table["wait_ns"] / (recorded_ns(frames).sum() or float("nan"))
-    caused = calls[calls["wait"] > 0].groupby([*_BY, "last"])["wait"].sum().reset_index("last")
-    worst = caused.sort_values(["wait", "last"], ascending=[False, True]).groupby(_BY).first()
-    table["worst_rank"] = worst["last"].reindex(table.index).fillna(-1)
-    table["worst_wait_ns"] = worst["wait"].reindex(table.index).fillna(0)
-    ordered = table.reset_index().sort_values(["wait_ns", *_BY], ascending=[False] + [True] * 3)
-    return typed(ordered, COLUMNS)
+    return sums, calls[calls["wait"] > 0].groupby([*_BY, "last"])["wait"].sum()
 
 
 WAIT_STATES = Analysis(

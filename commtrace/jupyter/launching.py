@@ -25,7 +25,7 @@ from commtrace.settings import DETAILS
 from commtrace.temporary_folders import remove_abandoned, scratch_folder
 from commtrace.tracefile import Trace, read_parts, write_trace
 from commtrace.views.cells import names_of_cells, with_cells, with_names
-from commtrace.views.run import Run, fields_of, load
+from commtrace.views.run import Run, fields_of, run_of
 from commtrace.watchdog import format_stacks
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -98,7 +98,7 @@ def launch(
             timeout_s=timeout_s,
         )
         trace = _trace(folder, path)
-        run = load(trace) if trace else None
+        run = run_of(trace) if trace else None
         if not result.ok:
             raise _error(result, name, nproc, timeout_s, run)
         if run is None:

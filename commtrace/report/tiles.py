@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.census import WAIT, census
 from commtrace.analyze.consistency import BAD, GOOD
 from commtrace.analyze.findings import RULES, unanswered
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.gpu_time import SUMS, shares
-from commtrace.analyze.known import partial_sum, why_incomplete
+from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.measures import recorded_ns
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
@@ -82,16 +82,16 @@ def _joined(*parts: str) -> str:
 
 def _nothing(frames: Frames) -> str:
     """Return a note if the trace has no calls, although the program may have made some; else ""."""
-    if not len(frames.ranks) and not len(frames.comm):
+    if not len(frames.ranks) and not frames.num_calls:
         return "no rank was recorded"
-    return "no call is in the trace" if not len(frames.comm) and why_incomplete(frames) else ""
+    return "no call is in the trace" if not frames.num_calls and why_incomplete(frames) else ""
 
 
 def _bytes(frames: Frames) -> Tile:
     title = "Bytes sent"
     if note := _nothing(frames):
         return Tile(title, NOT_KNOWN, note)
-    sent, payload = (partial_sum(frames.comm[name]) for name in ("wire_bytes", "payload_bytes"))
+    sent, payload = (census(frames).sums[name] for name in ("wire_bytes", "payload_bytes"))
     of_payload = "" if payload.is_unknown else f"for a payload of {payload.text('bytes')}"
     note = "" if of_payload and sent.note == payload.note else sent.note
     if sent.is_unknown:
@@ -104,7 +104,7 @@ def _collectives(frames: Frames, ranks: pd.DataFrame) -> Tile:
         return Tile("Calls", "0", "no rank was recorded")
     if note := _nothing(frames):
         return Tile("Calls", "0", note)
-    kinds, in_all = counted(frames.comm["kind"].nunique(), "kind"), int(ranks["num_calls"].sum())
+    kinds, in_all = counted(len(census(frames).kinds), "kind"), int(ranks["num_calls"].sum())
     least, most = int(ranks["num_calls"].min()), int(ranks["num_calls"].max())
     if least == most:
         return Tile("Calls per rank", f"{most:,}", f"of {kinds}; {in_all:,} in all")
@@ -115,7 +115,7 @@ def _blocked(frames: Frames, ranks: pd.DataFrame) -> Tile:
     title = "Time blocked"
     if note := _nothing(frames):
         return Tile(title, NOT_KNOWN, note)
-    blocked, recorded = partial_sum(frames.comm["blocked_ns"]), recorded_ns(frames)
+    blocked, recorded = census(frames).sums["blocked_ns"], recorded_ns(frames)
     if blocked.is_unknown:
         return Tile(title, NOT_KNOWN, blocked.note)
     mean = ranks.loc[ranks["blocked_ns"] >= 0, "blocked_ns"].mean()
@@ -199,7 +199,7 @@ def _consistency(found: ConsistencySummary) -> Tile:
 
 
 def _late(frames: Frames, ranks: pd.DataFrame) -> Tile:
-    title, waits = "Worst rank", partial_sum(arrivals(frames)["wait_ns"])
+    title, waits = "Worst rank", census(frames).sums[WAIT]
     if ranks.empty or ranks["caused_wait_ns"].max() <= 0:
         none = "no known waits between ranks"
         return Tile(title, NOT_KNOWN, none if waits.is_unknown else _joined("no waits", waits.note))

@@ -81,7 +81,7 @@ def summary(frames: Frames) -> str:
 
 def _tiles(frames: Frames) -> list[Tile]:
     """Return the page's tiles."""
-    if len(frames.comm) > _MOST_CALLS:
+    if frames.num_calls > _MOST_CALLS:
         return []
     answers = Answers(frames)
     return tiles(answers, consistency_summary(answers))
@@ -92,7 +92,7 @@ def _name(frames: Frames) -> str:
 
 
 def _about(frames: Frames) -> str:
-    return f"{counted(len(frames.comm), 'call')} of {counted(frames.num_ranks, 'rank')}"
+    return f"{counted(frames.num_calls, 'call')} of {counted(frames.num_ranks, 'rank')}"
 
 
 def _notices(frames: Frames) -> list[str]:

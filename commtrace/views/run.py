@@ -8,6 +8,7 @@ from typing import Any
 
 from commtrace.analyze import Frames
 from commtrace.analyze import load as load_frames
+from commtrace.analyze.stored import StoredRun
 from commtrace.settings import settings_of
 from commtrace.tracefile import Trace
 from commtrace.views.views import Views
@@ -28,17 +29,42 @@ class Run(Views, Frames):
         return summary(self)
 
 
-def load(source: Path | str | Trace | Frames) -> Run:
+class StoredViews(Views, StoredRun):
+    """A run that is larger than memory; tables comm, ops and kernels are read when asked for."""
+
+    def frames(self) -> StoredViews:
+        """Return the tables of the run: the run itself."""
+        return self
+
+    def __repr__(self) -> str:
+        from commtrace.views.card import summary
+
+        return summary(self)
+
+
+def load(source: Path | str | Trace | Frames) -> Run | StoredViews:
     """Load the run in a trace, given by its path or already read.
 
-    The settings of the current folder determine its findings.
+    Of a run of millions of calls with a dataset, the calls are read when they are asked for. The
+    settings of the current folder determine its findings.
 
     Raises:
         TraceError: The path holds no trace.
         SettingsError: There is a mistake in the settings.
     """
     frames = load_frames(source, settings_of())
+    if isinstance(frames, StoredRun):
+        return StoredViews(frames.dataset, frames.settings)
     return frames if isinstance(frames, Run) else Run(**fields_of(frames))
+
+
+def run_of(trace: Trace) -> Run:
+    """Return the run of a trace in memory; the settings of the current folder determine findings.
+
+    Raises:
+        SettingsError: There is a mistake in the settings.
+    """
+    return Run(**fields_of(load_frames(trace, settings_of())))
 
 
 def fields_of(frames: Frames) -> dict[str, Any]:

@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import pandas as pd
+
 from commtrace.analyze.consistency.coverage import PROFILER, Coverage, source_of
+from commtrace.analyze.consistency.numbered import calls_at_or_after, calls_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.frame import Frames
 from commtrace.units import counted, text_of_ranks
 
 NOT_COMPARED = "not compared"
@@ -36,62 +40,67 @@ class Absence:
     lost: tuple[int, ...]
 
 
-def absences(covered: Coverage) -> list[Absence]:
+def absences(frames: Frames, covered: Coverage) -> list[Absence]:
     """Return one absence for each group whose members did not make equally many calls."""
     reached = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
     last_numbers = reached.groupby("group")["last"].agg(["min", "max"])
+    uneven = last_numbers.index[last_numbers["min"] < last_numbers["max"]]
+    rows_of = {
+        group: rows for group, rows in reached[reached["group"].isin(uneven)].groupby("group")
+    }
+    behind_of = {group: rows[rows["last"] < rows["last"].max()] for group, rows in rows_of.items()}
+    lost_of = {group: _lost(covered, str(group), rows) for group, rows in behind_of.items()}
+    made_last = {
+        group: int((sure if len(sure) else behind)["last"].min())
+        for group, behind in behind_of.items()
+        for sure in [behind[~behind["rank"].isin(lost_of[group])]]
+    }
+    calls = calls_at_or_after(frames, [(str(group), last) for group, last in made_last.items()])
     found = []
-    for group in last_numbers.index[last_numbers["min"] < last_numbers["max"]]:
-        rows = reached[reached["group"] == group]
-        behind = rows[rows["last"] < rows["last"].max()]
-        lost = {
-            rank
-            for rank, last in zip(behind["rank"], behind["last"], strict=True)
-            if rank in covered.dropping
-            or (group, rank) in covered.unsure
-            or (last < 0 and rank in covered.doubtful)
-        }
-        sure = behind[~behind["rank"].isin(lost)]
-        if lost and len(sure) and _hangs_in(covered, group, sure["last"].min()):
+    for group, rows in rows_of.items():
+        behind, lost, last = behind_of[group], lost_of[group], made_last[group]
+        of_group = calls[calls["group"] == group]
+        has_sure = len(lost) < len(behind)
+        if lost and has_sure and last >= 0 and not _went_through(of_group, last):
             # All others may wait there for a rank in `lost`.
             lost |= set(behind["rank"])
-        number = _next_after(covered, group, (sure if len(sure) else behind)["last"].min())
+        number = int(of_group.loc[of_group["number"] > last, "number"].min())
         late = behind[behind["last"] < number]["rank"].tolist()
         if covered.imported_from == PROFILER:  # which may end on each rank at another call
             lost |= set(late)
-        elif set(late) & covered.truncated and _went_through(covered, group, number):
+        elif set(late) & covered.truncated and _went_through(of_group, number):
             lost |= set(late) & covered.truncated
         present = tuple(sorted(set(rows["rank"]) - set(late)))
-        found.append(Absence(group, number, present, tuple(late), tuple(sorted(lost & set(late)))))
+        lost_late = tuple(sorted(lost & set(late)))
+        found.append(Absence(str(group), number, present, tuple(late), lost_late))
     return found
 
 
-def _next_after(covered: Coverage, group: str, number: int) -> int:
-    """Return the group's next call in the trace after `number`; ring buffers can leave gaps."""
-    calls = covered.calls
-    later = calls.loc[(calls["group"] == group) & (calls["number"] > number), "number"]
-    return int(later.min())
+def _lost(covered: Coverage, group: str, behind: pd.DataFrame) -> set[int]:
+    """Return those of the ranks behind the others whose calls the trace may have lost."""
+    return {
+        rank
+        for rank, last in zip(behind["rank"], behind["last"], strict=True)
+        if rank in covered.dropping
+        or (group, rank) in covered.unsure
+        or (last < 0 and rank in covered.doubtful)
+    }
 
 
-def _hangs_in(covered: Coverage, group: str, number: int) -> bool:
-    return number >= 0 and not _went_through(covered, group, number)
-
-
-def _went_through(covered: Coverage, group: str, number: int) -> bool:
-    calls = covered.calls
-    members = calls[(calls["group"] == group) & (calls["number"] == number)]
-    return bool((members["complete_ns"] >= 0).any())
+def _went_through(calls: pd.DataFrame, number: int) -> bool:
+    return bool((calls.loc[calls["number"] == number, "complete_ns"] >= 0).any())
 
 
 def missing_calls(
-    covered: Coverage, absent: list[Absence], waits_in: Mapping[int, str]
+    frames: Frames, covered: Coverage, absent: list[Absence], waits_in: Mapping[int, str]
 ) -> Iterator[Problem]:
     """Yield the absences that are faults; `waits_in` maps ranks to the call they hang in."""
-    for each in absent:
+    faults = [each for each in absent if set(each.absent) - set(each.lost)]
+    if not faults:
+        return
+    calls = calls_of(frames, {(each.group, each.number) for each in faults})
+    for each in faults:
         missing = sorted(set(each.absent) - set(each.lost))
-        if not missing:
-            continue
-        calls = covered.calls
         members = calls[(calls["group"] == each.group) & (calls["number"] == each.number)]
         members = members.sort_values("rank")
         kind = members["kind"].mode().iloc[0]

@@ -36,8 +36,8 @@ from commtrace.analyze.frame import Frames
 def consistency(frames: Frames) -> pd.DataFrame:
     """Return one row per problem: faults first, the earliest first; empty if there are none."""
     covered = coverage(frames)
-    absent = absences(covered)
-    differing = {group: number for group, number in first_disagreements(covered).values()}
+    absent = absences(frames, covered)
+    differing = first_disagreements(frames, covered)
     all_waits = waits(frames, covered, absent)
     rings = deadlock_cycles(all_waits)
     explained = explained_by(rings)
@@ -48,10 +48,10 @@ def consistency(frames: Frames) -> pd.DataFrame:
         and each.number <= differing.get(each.group, each.number)
     ]
     problems = [
-        *disagreements(covered),
+        *disagreements(frames, covered, differing),
         *deadlocks(covered, rings),
-        *missing_calls(covered, unexplained, hangs_in(all_waits)),
-        *crossed_orders(covered, differing),
+        *missing_calls(frames, covered, unexplained, hangs_in(all_waits)),
+        *crossed_orders(frames, covered, differing),
         *unmatched_transfers(frames, covered, rows_of(rings)),
         *missing_ranks(covered),
         *losses(covered, absent),

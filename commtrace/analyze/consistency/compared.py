@@ -7,7 +7,8 @@ check refers to the compared calls only, so both are always shown together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ import pandas as pd
 from commtrace.analyze.consistency.absences import absences
 from commtrace.analyze.consistency.coverage import PROFILER, Coverage, coverage
 from commtrace.analyze.consistency.disagreements import first_disagreements
+from commtrace.analyze.consistency.numbered import numbered
 from commtrace.analyze.consistency.transfers import comparable_ends
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, partners
@@ -94,32 +96,73 @@ class Comparison:
 def compared(frames: Frames) -> Comparison:
     """Return the extent of the check of a run."""
     covered = coverage(frames)
-    status = _of_transfers(frames, covered)
-    collectives = _of_collectives(frames, covered)
-    status[collectives.index] = collectives
-    counts = status.value_counts().to_dict()
-    is_compared = status == COMPARED
-    numbered = covered.calls[is_compared[covered.calls.index]]
+    # From this number on, it is a problem of its own that a peer's call is not in the trace.
+    missed = {
+        each.group: each.number
+        for each in absences(frames, covered)
+        if set(each.absent) - set(each.lost)
+    }
+    differing = first_disagreements(frames, covered)
+    of_parts = frames.by_collectives(_of_part, covered, missed, differing)
+    counts = sum((part.counts for part in of_parts), Counter[str]())
     return Comparison(
-        num_calls=len(status),
+        num_calls=counts.total(),
         num_compared=counts.pop(COMPARED, 0),
         num_alone=counts.pop(ALONE, 0),
-        num_collectives=len(numbered[["group", "number"]].drop_duplicates()),
-        num_transfers=int((is_compared & is_transfer(frames)).sum()),
-        not_compared={str(why): int(num) for why, num in counts.items()},
-        unknown=tuple(_unknown(numbered)),
+        num_collectives=sum(part.num_collectives for part in of_parts),
+        num_transfers=sum(part.num_transfers for part in of_parts),
+        not_compared=dict(counts),
+        unknown=tuple(_unknown([part.num_known for part in of_parts])),
     )
 
 
-def _unknown(calls: pd.DataFrame) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Numbers of calls of some collectives and transfers.
+
+    Attributes:
+        counts: By the reason for which they were not compared, or `COMPARED`.
+        num_collectives: Number of compared collectives.
+        num_transfers: Number of compared sends and recvs.
+        num_known: Of the compared collectives that have each property, how many calls have a
+            known value, and how many there are.
+    """
+
+    counts: Counter[str]
+    num_collectives: int
+    num_transfers: int
+    num_known: dict[str, tuple[int, int]]
+
+
+def _of_part(
+    frames: Frames, covered: Coverage, missed: Mapping[str, int], differing: Mapping[str, int]
+) -> _Compared:
+    status = _of_transfers(frames, covered)
+    collectives = _of_collectives(frames, covered, missed, differing)
+    status[collectives.index] = collectives
+    is_compared = status == COMPARED
+    calls = numbered(frames)
+    calls = calls[is_compared[calls.index]]
+    return _Compared(
+        counts=Counter(status.tolist()),
+        num_collectives=len(calls[["group", "number"]].drop_duplicates()),
+        num_transfers=int((is_compared & is_transfer(frames)).sum()),
+        num_known={name: _num_known(calls, *each) for name, each in PROPERTIES.items()},
+    )
+
+
+def _num_known(calls: pd.DataFrame, column: str, kinds: Collection[str]) -> tuple[int, int]:
+    values = calls.loc[calls["kind"].isin(kinds), column]
+    is_known = values != "" if column in ("reduce_op", "dtype") else values >= 0
+    return int(is_known.sum()), len(values)
+
+
+def _unknown(counts: Sequence[Mapping[str, tuple[int, int]]]) -> Iterator[str]:
     """Yield the properties that some calls of kinds that have them lack, in words."""
-    for name, (column, kinds) in PROPERTIES.items():
-        having = calls[calls["kind"].isin(kinds)]
-        values = having[column]
-        is_known = values != "" if column in ("reduce_op", "dtype") else values >= 0
-        note = known_note(int(is_known.sum()), len(having))
-        if note:
-            yield f"{name} ({note})" if is_known.any() else name
+    for name in PROPERTIES:
+        num_known, num = (sum(each) for each in zip(*(part[name] for part in counts), strict=True))
+        if note := known_note(num_known, num):
+            yield f"{name} ({note})" if num_known else name
 
 
 def _of_transfers(frames: Frames, covered: Coverage) -> pd.Series:
@@ -135,20 +178,24 @@ def _of_transfers(frames: Frames, covered: Coverage) -> pd.Series:
     return status
 
 
-def _of_collectives(frames: Frames, covered: Coverage) -> pd.Series:
-    """Return the status of the collectives with a number in their group."""
-    calls = covered.calls
+def _of_collectives(
+    frames: Frames, covered: Coverage, missed: Mapping[str, int], differing: Mapping[str, int]
+) -> pd.Series:
+    """Return the status of the collectives with a number in their group.
+
+    Args:
+        frames: All calls of some collectives.
+        covered: How far the calls of the run can be compared.
+        missed: By group, the number from which on calls are missing.
+        differing: By group, the number of the first call in which its members disagree.
+    """
+    calls = numbered(frames)
     name = calls["group"].astype(object)
     size = name.map(frames.groups.drop_duplicates("name").set_index("name")["size"])
     members = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
     num_recorded = name.map(members.groupby("group").size()).fillna(0)
     present = calls.groupby(["group", "number"], observed=True)["rank"].transform("nunique")
-    # From this number on, it is a problem of its own that a peer's call is not in the trace.
-    missed = {
-        each.group: each.number for each in absences(covered) if set(each.absent) - set(each.lost)
-    }
     is_missed = calls["number"] >= name.map(missed).fillna(np.inf).astype("float64")
-    differing = {group: number for group, number in first_disagreements(covered).values()}
     is_after = calls["number"] > name.map(differing).fillna(np.inf).astype("float64")
     is_inferred = (covered.imported_from == PROFILER) & name.str.startswith(STREAM)
     conditions = [
@@ -180,7 +227,7 @@ def result_of(frames: Frames, comparison: Comparison, num_faults: int) -> tuple[
 
 def _why_nothing(frames: Frames, comparison: Comparison) -> str:
     world_size = max(int(frames.run.get("world_size", 1)), frames.num_ranks)
-    num_calling = frames.comm["rank"].nunique()
+    num_calling = len(coverage(frames).calling)
     if not comparison.num_calls:
         return "there is no call"
     if world_size == 1:

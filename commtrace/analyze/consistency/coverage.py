@@ -7,12 +7,16 @@ missing ones. Only calls after a rank's last one may never have been made.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
+from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.consistency.numbered import numbered
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import is_transfer, members, numbers
+from commtrace.analyze.matching import RECV, is_transfer, members
 from commtrace.tracefile import EVERY
 
 PROFILER, FLIGHT_RECORDER = "torch.profiler", "flight recorder"
@@ -21,10 +25,9 @@ PROFILER, FLIGHT_RECORDER = "torch.profiler", "flight recorder"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coverage:
-    """The collectives that can be compared, and the limits of that comparison.
+    """Progress of the members of groups, and the limits of a comparison of their calls.
 
     Attributes:
-        calls: Collectives with a known number, in an added column `number`.
         reached: One row per member of each group that communicated: `group rank position last
             count`, where `last` is -1 and `count` 0 for members without a call.
         axes: Mesh axis of each group.
@@ -33,6 +36,8 @@ class Coverage:
         dropping: Ranks that exceeded the limits of the recording.
         unsure: (group, rank) pairs in which some collectives have no known number.
         unnumbered: By rank, how many collectives have no sequence number at all.
+        open_to_all: (group, rank) pairs in which the rank receives from any source.
+        calling: Ranks that made calls.
         ring_truncated: Ranks whose first calls a flight recorder's ring buffer has lost.
         partial: Ranks whose dump does not list all calls of its ring buffer.
         doubtful: Ranks of which a call may be missing only in the trace: those in `ring_truncated`,
@@ -41,7 +46,6 @@ class Coverage:
         imported_from: The tool that an imported trace comes from; else empty.
     """
 
-    calls: pd.DataFrame
     reached: pd.DataFrame
     axes: dict[str, str]
     unrecorded: frozenset[int]
@@ -49,6 +53,8 @@ class Coverage:
     dropping: frozenset[int]
     unsure: frozenset[tuple[str, int]]
     unnumbered: dict[int, int]
+    open_to_all: frozenset[tuple[str, int]]
+    calling: frozenset[int]
     ring_truncated: frozenset[int]
     partial: frozenset[int]
     doubtful: frozenset[int]
@@ -56,37 +62,32 @@ class Coverage:
     imported_from: str
 
 
+@of_run
 def coverage(frames: Frames) -> Coverage:
-    """Return the collectives of a run that can be compared across ranks."""
-    number = numbers(frames)
-    collective = ~is_transfer(frames) & (frames.comm["seq"] >= 0)
-    known = collective & (number >= 0)
-    unnumbered = frames.comm.loc[collective & ~known, ["group", "rank"]].drop_duplicates()
-    without = frames.comm.loc[~is_transfer(frames) & (frames.comm["seq"] < 0), "rank"]
-    calls = frames.comm[known].assign(number=number[known])
-    made = (
-        calls.groupby(["group", "rank"], observed=True)["number"].agg(["max", "count"])
-    ).reset_index()
-    made.columns = ["group", "rank", "last", "count"]
-    made = made.astype({"group": object})
+    """Return how far the calls of a run can be compared across ranks."""
+    of_parts = frames.by_ranks(_calls_made)
+    made = pd.concat([part.made for part in of_parts])
+    first_ids = {rank: first for part in of_parts for rank, first in part.first_ids.items()}
     everyone = members(frames)
     everyone = everyone[everyone["group"].isin(set(made["group"]))]
     reached = everyone.merge(made, on=["group", "rank"], how="left")
     reached = reached.fillna({"last": -1, "count": 0}).astype({"last": "int64", "count": "int64"})
     groups, ranks = frames.groups, frames.ranks
-    ring_truncated = _ring_truncated(frames)
+    from_ring = frames.run.get("imported_from") == FLIGHT_RECORDER
+    ring_truncated = frozenset(rank for rank, first in first_ids.items() if from_ring and first > 0)
     partial = frozenset(frames.run.get("partial_dumps") or ())
-    recorded = set(ranks["rank"]) | set(frames.comm["rank"].unique())
+    recorded = set(ranks["rank"]) | set(first_ids)
     missing = set(frames.run.get("missing_ranks") or []) | (set(everyone["rank"]) - recorded)
     return Coverage(
-        calls=calls,
         reached=reached,
         axes=dict(zip(groups["name"].astype(object), groups["mesh_axis"], strict=True)),
         unrecorded=frozenset(int(rank) for rank in missing),
         truncated=frozenset(ranks.loc[~ranks["complete"], "rank"].tolist()),
         dropping=frozenset(ranks.loc[ranks["num_dropped"] > 0, "rank"].tolist()),
-        unsure=frozenset(unnumbered.itertuples(index=False, name=None)),
-        unnumbered=dict(Counter(without.tolist())),
+        unsure=frozenset[tuple[str, int]]().union(*(part.unsure for part in of_parts)),
+        unnumbered={rank: num for part in of_parts for rank, num in part.unnumbered.items()},
+        open_to_all=frozenset[tuple[str, int]]().union(*(part.open_to_all for part in of_parts)),
+        calling=frozenset(first_ids),
         ring_truncated=ring_truncated,
         partial=partial,
         doubtful=(ring_truncated - partial) | frozenset(frames.run.get("unsure_ranks") or ()),
@@ -95,13 +96,43 @@ def coverage(frames: Frames) -> Coverage:
     )
 
 
-def _ring_truncated(frames: Frames) -> frozenset[int]:
-    if frames.run.get("imported_from") != FLIGHT_RECORDER:
-        return frozenset()
-    first = frames.comm.groupby("rank")["id"].min()
-    return frozenset(first.index[first > 0].tolist())
+@dataclass(frozen=True, slots=True, eq=False)
+class _CallsMade:
+    """Calls of some ranks.
+
+    Attributes:
+        made: Last number and count of each group and rank: `group rank last count`.
+        unsure: As of `Coverage`.
+        unnumbered: As of `Coverage`.
+        open_to_all: As of `Coverage`.
+        first_ids: Number of the first call of each rank that made any.
+    """
+
+    made: pd.DataFrame
+    unsure: set[tuple[str, int]]
+    unnumbered: dict[int, int]
+    open_to_all: set[tuple[str, int]]
+    first_ids: dict[int, int]
 
 
-def source_of(call: pd.Series) -> str:
+def _calls_made(frames: Frames) -> _CallsMade:
+    comm, transfer = frames.comm, is_transfer(frames)
+    unnumbered = comm[~transfer & (comm["seq"] >= 0)].index.difference(numbered(frames).index)
+    unsure = comm.loc[unnumbered, ["group", "rank"]].drop_duplicates()
+    from_any = comm.loc[(comm["kind"] == RECV) & (comm["peer"] < 0), ["group", "rank"]]
+    made = numbered(frames).groupby(["group", "rank"], observed=True)["number"]
+    made = made.agg(["max", "count"]).reset_index()
+    made.columns = ["group", "rank", "last", "count"]
+    first_ids = comm.groupby("rank")["id"].min()
+    return _CallsMade(
+        made=made.astype({"group": object}),
+        unsure=set(unsure.itertuples(index=False, name=None)),
+        unnumbered=dict(Counter(comm.loc[~transfer & (comm["seq"] < 0), "rank"].tolist())),
+        open_to_all=set(from_any.itertuples(index=False, name=None)),
+        first_ids={int(str(rank)): first for rank, first in first_ids.items()},
+    )
+
+
+def source_of(call: pd.Series | Mapping[Any, Any]) -> str:
     """Return the user's line of a call: `train.py:42`; empty if unknown."""
     return f"{call['source_file']}:{call['source_line']}" if call["source_file"] else ""

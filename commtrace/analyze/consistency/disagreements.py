@@ -14,14 +14,16 @@ a majority, no rank is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.numbered import calls_of, numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.frame import Frames
 from commtrace.collective_table import KINDS
 from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.units import text_of_bytes, text_of_ranks
@@ -35,37 +37,46 @@ _NOT_KNOWN = ("", UNKNOWN)
 """Kinds, reductions and types of calls of which they are unknown."""
 _WORDS = {"reduce_op": "reduction", "dtype": "element type"}
 
-CollectiveKey = tuple[str, int]
+
+def first_disagreements(frames: Frames, covered: Coverage) -> dict[str, int]:
+    """Return, by group, the number of the first call in which its members disagree."""
+    first: dict[str, int] = {}
+    for part in frames.by_collectives(_first_of_part, covered):
+        for group, number in part.items():
+            first[group] = min(number, first.get(group, number))
+    return dict(sorted(first.items()))
 
 
-def first_disagreements(covered: Coverage) -> dict[str, CollectiveKey]:
-    """Return, by group, the (group, number) of the first call in which its members disagree."""
-    calls = _comparable(covered)
-    differs = _rooted_sizes(covered) | _exchanged_sizes(covered)
+def _first_of_part(frames: Frames, covered: Coverage) -> dict[str, int]:
+    made = numbered(frames)
+    calls = _comparable(made)
+    differs = _rooted_sizes(covered, made) | _exchanged_sizes(covered, made)
     key = [calls["group"], calls["number"]]
     grouped = calls.groupby(key, sort=False)
     for field in FIELDS:
         span = grouped[field].agg(["min", "max"])
         bad = span.index[span["min"] < span["max"]]
         differs |= set(zip(*(bad.get_level_values(level) for level in (0, 1)), strict=True))
-    first: dict[str, CollectiveKey] = {}
-    names = covered.calls["group"].cat.categories
+    names = made["group"].cat.categories
+    first: dict[str, int] = {}
     for code, number in sorted(differs):
-        first.setdefault(names[code], (names[code], int(number)))
+        first.setdefault(names[code], int(number))
     return first
 
 
-def disagreements(covered: Coverage) -> Iterator[Problem]:
-    """Yield one problem for each field that differs in a group's first call with a disagreement."""
-    for group, number in first_disagreements(covered).values():
-        calls = covered.calls
-        nearby = calls[(calls["group"] == group) & (calls["number"].isin([number, number + 1]))]
-        yield from _of_call(covered, nearby, group, number)
+def disagreements(frames: Frames, covered: Coverage, first: Mapping[str, int]) -> Iterator[Problem]:
+    """Yield one problem for each field that differs in the `first` disagreement of a group."""
+    if not first:
+        return
+    calls = calls_of(
+        frames, {(group, number + i) for group, number in first.items() for i in (0, 1)}
+    )
+    for group, number in first.items():
+        yield from _of_call(covered, calls[calls["group"] == group], group, number)
 
 
-def _comparable(covered: Coverage) -> pd.DataFrame:
+def _comparable(calls: pd.DataFrame) -> pd.DataFrame:
     """Return each call's fields as numbers; nan if unknown or not required to be equal."""
-    calls = covered.calls
     fields = {
         name: calls[name].cat.codes.astype("float64").where(~calls[name].isin(_NOT_KNOWN))
         for name in (KIND, "reduce_op", "dtype")
@@ -95,9 +106,9 @@ def _totals(shapes: pd.Series) -> pd.Series:
     return shapes.astype(object).map(known).astype("float64")
 
 
-def _exchanged_sizes(covered: Coverage) -> set[tuple[int, int]]:
+def _exchanged_sizes(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, int]]:
     """Return the all-to-alls that send and receive different totals."""
-    calls = covered.calls[covered.calls["kind"] == "all_to_all"]
+    calls = made[made["kind"] == "all_to_all"]
     if calls.empty:
         return set()
     key = [calls["group"].cat.codes.rename("group"), calls["number"]]
@@ -115,13 +126,13 @@ def _exchanged_sizes(covered: Coverage) -> set[tuple[int, int]]:
     return set(bad)
 
 
-def _rooted_sizes(covered: Coverage) -> set[tuple[int, int]]:
+def _rooted_sizes(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, int]]:
     """Return the gathers and scatters in which a member's part differs from the root's."""
-    calls = covered.calls[covered.calls["kind"].isin(["gather", "scatter"])]
+    calls = made[made["kind"].isin(["gather", "scatter"])]
     if calls.empty:
         return set()
     parts = rooted_parts(covered, calls)
-    codes = {name: code for code, name in enumerate(covered.calls["group"].cat.categories)}
+    codes = {name: code for code, name in enumerate(made["group"].cat.categories)}
     bad = parts[parts["own"] != parts["roots"]]
     return {
         (codes[group], number) for group, number in zip(bad["group"], bad["number"], strict=True)

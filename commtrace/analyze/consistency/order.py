@@ -16,82 +16,147 @@ arrival leave few calls.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, of_each_call
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
+from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.covered import ends_of_parts
+from commtrace.analyze.frame import Frames
 from commtrace.units import text_of_ranks
+
+_PLACES = ("id", "issue_ns")
+"""Columns of which the highest value of a collective's members is its place."""
 
 Edges = dict[int, dict[int, list[int]]]
 """For each call, its direct successors, and the ranks on which they follow it."""
 
 
-def crossed_orders(covered: Coverage, until: dict[str, int]) -> Iterator[Problem]:
+def crossed_orders(
+    frames: Frames, covered: Coverage, until: Mapping[str, int]
+) -> Iterator[Problem]:
     """Yield one problem for each set of groups with crossed calls, at the first such place.
 
     Args:
-        covered: The collectives to compare.
+        frames: The run.
+        covered: How far its calls can be compared.
         until: By group, the number from which on its calls are not comparable; they are left out.
     """
-    calls = covered.calls
-    limit = calls["group"].astype(object).map(until) if until else pd.Series(np.nan, calls.index)
-    calls = calls[limit.isna() | (calls["number"] < limit)]
-    node = calls.groupby(["group", "number"], observed=True, sort=False).ngroup()
-    edges = _backward_edges(calls, node)
+    keys, edges = _backward_edges(frames, until)
     if not edges:
         return
+    graph = graph_of((at, then) for at, after in edges.items() for then in after)
+    crossing = components(graph)
+    calls = calls_of(frames, {keys[node] for component in crossing for node in component})
+    numbers = {key: node for node, key in enumerate(keys)}
+    calls["node"] = [numbers[key] for key in zip(calls["group"], calls["number"], strict=True)]
+    place = calls.groupby("node")["issue_ns"].max()
     seen: Counter[frozenset[str]] = Counter()
     first_of: dict[frozenset[str], tuple[list[int], pd.DataFrame]] = {}
-    place = calls.groupby(node)["issue_ns"].max()
-    graph = graph_of((at, then) for at, after in edges.items() for then in after)
-    for component in sorted(
-        components(graph), key=lambda nodes: min(place[each] for each in nodes)
-    ):
-        involved = calls[node.isin(list(component))]
+    for component in sorted(crossing, key=lambda nodes: min(place[each] for each in nodes)):
+        involved = calls[calls["node"].isin(list(component))]
         groups = frozenset(involved["group"].astype(object))
         seen[groups] += 1
         if groups not in first_of:
             first = min(component, key=lambda each: (place[each], each))
             cycle = shortest_cycle(graph.subgraph(component), first)
-            first_of[groups] = (cycle, involved.assign(node=node[involved.index]))
+            first_of[groups] = (cycle, involved)
     for groups, (cycle, involved) in first_of.items():
         yield _problem(covered, edges, cycle, involved, seen[groups])
 
 
-def _backward_edges(calls: pd.DataFrame, node: pd.Series) -> Edges:
-    """Return the edges between calls that can be part of a cycle."""
-    ordered = calls[["rank", "thread", "id"]].assign(node=node)
-    ordered = ordered.sort_values(["rank", "thread", "id"], kind="stable")
-    same = (ordered[["rank", "thread"]] == ordered[["rank", "thread"]].shift(-1)).all(axis=1)
-    first = ordered["node"].to_numpy()[same.to_numpy()]
-    then = ordered["node"].shift(-1)[same].to_numpy().astype("int64")
-    ranks = ordered["rank"].to_numpy()[same.to_numpy()]
-    places = [
-        calls.groupby(node)[name].max().sort_index().to_numpy() for name in ("id", "issue_ns")
-    ]
+@of_each_call(OF_COLLECTIVES)
+def _places(frames: Frames) -> pd.DataFrame:
+    """Return the highest `id` and `issue_ns` of the members of each numbered call's collective."""
+    calls = numbered(frames)
+    of_each = calls.groupby(["group", "number"], observed=True, sort=False)
+    highest = of_each[[*_PLACES]].transform("max")
+    return highest.reindex(frames.comm.index, fill_value=-1)
+
+
+def _backward_edges(frames: Frames, until: Mapping[str, int]) -> tuple[list[CollectiveKey], Edges]:
+    """Return the edges between calls that can be part of a cycle, and the collective of each."""
+    backward = frames.by_ranks(_backward_spans, until)
     # Fewer backward steps leave fewer calls to search.
-    place = min(places, key=lambda each: np.count_nonzero(each[first] >= each[then]))
-    backward = place[first] >= place[then]
-    if not backward.any():
-        return {}
-    inside = _covered_by(place, place[then[backward]], place[first[backward]])
-    in_span = inside[first] & inside[then]
+    name = min(_PLACES, key=lambda each: sum(len(part[each]) for part in backward))
+    spans = np.concatenate([part[name] for part in backward])
+    if not len(spans):
+        return [], {}
+    steps = pd.concat(frames.by_ranks(_steps_within, until, name, merged_spans(spans)))
+    numbers: dict[CollectiveKey, int] = {}
     edges: Edges = {}
-    for a, b, rank in zip(first[in_span], then[in_span], ranks[in_span], strict=True):
-        edges.setdefault(int(a), {}).setdefault(int(b), []).append(int(rank))
-    return edges
+    for first, first_number, then, then_number, rank in steps.itertuples(index=False, name=None):
+        a, b = (
+            numbers.setdefault(key, len(numbers))
+            for key in ((first, int(first_number)), (then, int(then_number)))
+        )
+        edges.setdefault(a, {}).setdefault(b, []).append(int(rank))
+    return [*numbers], edges
 
 
-def _covered_by(values: np.ndarray, lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
-    """Return a mask of the values that lie in one of the closed intervals."""
-    begun = np.searchsorted(np.sort(lows), values, side="right")
-    ended = np.searchsorted(np.sort(highs), values, side="left")
-    # A value is inside if more intervals have begun at it than have ended before it.
-    return begun > ended
+def _steps(frames: Frames, until: Mapping[str, int]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return calls that a thread made directly one after the other: the first, and the second."""
+    calls = numbered(frames)
+    if until:
+        limit = calls["group"].astype(object).map(until).astype("float64")
+        calls = calls[limit.isna() | (calls["number"] < limit)]
+    ordered = calls.sort_values(["rank", "thread", "id"], kind="stable")
+    thread = ordered[["rank", "thread"]].to_numpy()
+    is_followed = (thread[:-1] == thread[1:]).all(axis=1)
+    return ordered[:-1][is_followed], ordered[1:][is_followed]
+
+
+def _backward_spans(frames: Frames, until: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Return, by the name of a place, the lowest and highest one of each backward step."""
+    places = _places(frames)
+    first, then = (places.loc[each.index] for each in _steps(frames, until))
+    found = {}
+    for name in _PLACES:
+        high, low = first[name].to_numpy(), then[name].to_numpy()
+        found[name] = np.stack([low, high], axis=1)[high >= low]
+    return found
+
+
+def _steps_within(
+    frames: Frames, until: Mapping[str, int], name: str, spans: np.ndarray
+) -> pd.DataFrame:
+    """Return the steps with both places in one of some disjoint spans, as pairs of collectives."""
+    place = _places(frames)[name]
+    first, then = _steps(frames, until)
+    inside = [_covered_by(spans, place.loc[each.index].to_numpy()) for each in (first, then)]
+    first, then = (each[inside[0] & inside[1]] for each in (first, then))
+    return pd.DataFrame(
+        {
+            "first": first["group"].astype(object).to_numpy(),
+            "first_number": first["number"].to_numpy(),
+            "then": then["group"].astype(object).to_numpy(),
+            "then_number": then["number"].to_numpy(),
+            "rank": first["rank"].to_numpy(),
+        }
+    )
+
+
+def merged_spans(spans: np.ndarray) -> np.ndarray:
+    """Return the union of closed intervals as disjoint ones in order, `[low, high]` each.
+
+    >>> merged_spans(np.array([[5, 9], [1, 3], [2, 4]])).tolist()
+    [[1, 4], [5, 9]]
+    """
+    ordered = spans[np.argsort(spans[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(ordered[:, 1])
+    firsts, lasts = ends_of_parts(ordered[1:, 0] > reached[:-1])
+    return np.stack([ordered[firsts, 0], reached[lasts]], axis=1)
+
+
+def _covered_by(spans: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return a mask of the values that lie in one of some disjoint closed intervals."""
+    place = np.searchsorted(spans[:, 0], values, side="right") - 1
+    return (place >= 0) & (values <= spans[place, 1])
 
 
 def _turns(edges: Edges, cycle: list[int]) -> list[tuple[int, int, int]]:

@@ -8,8 +8,10 @@ from any source, and transfers that hang in a deadlock, which is a problem of it
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, Coverage, source_of
@@ -22,23 +24,17 @@ _BY = ["group", "source", "target"]
 
 
 def unmatched_transfers(
-    frames: Frames, covered: Coverage, in_deadlock: Container[int] = ()
+    frames: Frames, covered: Coverage, in_deadlock: Collection[int] = ()
 ) -> Iterator[Problem]:
     """Yield one problem for each pair of ranks and group in which both ends differ.
 
     `in_deadlock` holds the rows of calls that a deadlock explains.
     """
-    transfers = frames.comm[is_transfer(frames)]
-    transfers = transfers[[row not in in_deadlock for row in transfers.index]]
-    if transfers.empty:
+    rows = pd.concat(frames.by_ranks(_sums, covered, in_deadlock))
+    if rows.empty:
         return
-    ends = comparable_ends(transfers, covered)
-    sums = ends.groupby([*_BY, "kind"], observed=True).agg(
-        num=("payload_bytes", "size"),
-        size=("payload_bytes", "sum"),
-        unsized=("unsized", "sum"),
-        row=("row", "max"),
-    )
+    of_ends = rows.groupby([*_BY, "kind"])
+    sums = of_ends[["num", "size", "unsized"]].sum().assign(row=of_ends["row"].max())
     both = pd.MultiIndex.from_product([["num", "size", "unsized", "row"], [SEND, RECV]])
     wide = pd.DataFrame(sums.unstack("kind")).reindex(columns=both)
     wide = wide.fillna({("row", SEND): -1, ("row", RECV): -1}).fillna(0).astype("int64")
@@ -59,6 +55,19 @@ def unmatched_transfers(
         wide = wide.drop(uneven.index)
 
 
+def _sums(frames: Frames, covered: Coverage, in_deadlock: Collection[int]) -> pd.DataFrame:
+    """Return number, size and last row of transfers by group, source, target and kind."""
+    transfers = frames.comm[is_transfer(frames)]
+    transfers = transfers[~transfers.index.isin(in_deadlock)]
+    ends = comparable_ends(transfers, covered)
+    return ends.groupby([*_BY, "kind"], observed=True).agg(
+        num=("payload_bytes", "size"),
+        size=("payload_bytes", "sum"),
+        unsized=("unsized", "sum"),
+        row=("row", "max"),
+    )
+
+
 def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
     """Return both ends, kind and size of the transfers that can be compared, with their row.
 
@@ -76,10 +85,8 @@ def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
             "row": transfers.index,
         }
     )
-    open_to_all = ends[~is_send & (transfers["peer"] < 0)]
-    is_open = pd.MultiIndex.from_frame(ends[["group", "target"]]).isin(
-        pd.MultiIndex.from_frame(open_to_all[["group", "target"]])
-    )
+    pairs = zip(ends["group"], ends["target"], strict=True)
+    is_open = np.array([pair in covered.open_to_all for pair in pairs], dtype=bool)
     from_dumps = covered.imported_from == FLIGHT_RECORDER  # the end of a dump is certain
     incomplete = covered.ring_truncated | covered.partial if from_dumps else covered.truncated
     unsure = covered.unrecorded | incomplete | covered.dropping
@@ -91,7 +98,7 @@ def _is_over(frames: Frames, uneven: pd.DataFrame) -> pd.Series:
     """Return, by uneven pair, whether the last transfer at the end with more has completed."""
     more_sent = uneven["num", SEND] > uneven["num", RECV]
     rows = uneven["row", SEND].where(more_sent, uneven["row", RECV])
-    complete = frames.comm["complete_ns"].reindex(rows) >= 0
+    complete = frames.calls_at(rows[rows >= 0])["complete_ns"].reindex(rows) >= 0
     return pd.Series(complete.to_numpy(), index=uneven.index, dtype=bool)
 
 
@@ -104,8 +111,9 @@ def _problem(
 ) -> Problem:
     group, low, high = pair
     noun = "transfer" if column == "num" else "byte"
-    calls = frames.comm.loc[[max(row["row", SEND], row["row", RECV]) for *_, row in both]]
-    call = calls.loc[calls["issue_ns"].idxmin()]
+    calls = frames.calls_at([max(row["row", SEND], row["row", RECV]) for *_, row in both])
+    first: Any = calls["issue_ns"].idxmin()
+    call = calls.loc[first]
     counts = [
         f"{counted(row[column, SEND], noun)} sent, {row[column, RECV]} received" for *_, row in both
     ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
@@ -52,22 +53,19 @@ class Wait:
 
 def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait]:
     """Return every rank that hangs in a call at which others did not arrive."""
-    comm = frames.comm
-    # By thread, since another thread of the rank may still make calls.
-    last = comm.sort_values("id").groupby(["rank", "thread"], sort=False).tail(1)
-    hanging = last[last["complete_ns"] < 0]
+    hanging = pd.concat(frames.by_ranks(_hanging)).sort_index()
     if hanging.empty:
         return []
-    number, transfer = numbers(frames)[hanging.index], is_transfer(frames)[hanging.index]
-    partner = partners(frames)[hanging.index]
+    number, transfer, partner = (hanging[name] for name in ("number", "is_transfer", "partner"))
     lost = {rank for each in absent for rank in each.lost} | covered.unrecorded
     behind = {
         name: rows
         for name, rows in covered.reached[~covered.reached["rank"].isin(lost)].groupby("group")
     }
     found = []
-    for row in hanging.index:
-        call = hanging.loc[row]
+    # Dictionaries, since a row of a DataFrame takes a millisecond, and all ranks may hang.
+    columns = ["rank", "group", "kind", "peer", "issue_ns", "source_file", "source_line"]
+    for row, call in zip(hanging.index, hanging[columns].to_dict("records"), strict=True):
         group = str(call["group"])
         others: list[int] = []
         if transfer[row]:
@@ -95,6 +93,18 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
                 )
             )
     return sorted(found, key=lambda wait: (wait.at_ns, wait.rank))
+
+
+def _hanging(frames: Frames) -> pd.DataFrame:
+    """Return the last calls of threads that have not completed."""
+    # By thread, since another thread of the rank may still make calls.
+    last = frames.comm.sort_values("id").groupby(["rank", "thread"], sort=False).tail(1)
+    last = last[last["complete_ns"] < 0]
+    return last.assign(
+        number=numbers(frames)[last.index],
+        is_transfer=is_transfer(frames)[last.index],
+        partner=partners(frames)[last.index],
+    )
 
 
 def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:

@@ -8,6 +8,7 @@ the settings are omitted and counted (`muted`).
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -76,9 +77,11 @@ def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]
     if error := unknown_rules(frames.settings, [rule.name for rule in RULES]):
         raise error
     lacking = unanswered(frames)
+    rules = [rule for rule in RULES if rule.name not in lacking]
+    found = frames.together(partial(rule.find, frames) for rule in rules)
     results = []
-    for rule in RULES:
-        for finding in rule.find(frames) if rule.name not in lacking else ():
+    for rule, of_rule in zip(rules, found, strict=True):
+        for finding in of_rule:
             row = table_row(frames, rule, finding)
             place = rule.name, str(row["module"]), str(row["source"])
             reasons = [each.reason for each in frames.settings.muted if each.mutes(*place)]
@@ -99,8 +102,8 @@ def muted(frames: Frames) -> dict[tuple[str, str], int]:
 @cached_per_run
 def unanswered(frames: Frames) -> dict[str, str]:
     """Return the rules that this trace cannot answer, by name, with what it lacks."""
-    lacking = {rule.name: rule.lacks(frames) for rule in RULES}
-    return {name: lack for name, lack in lacking.items() if lack}
+    lacking = frames.together(partial(rule.lacks, frames) for rule in RULES)
+    return {rule.name: lack for rule, lack in zip(RULES, lacking, strict=True) if lack}
 
 
 def evaluated_note(frames: Frames) -> str:

@@ -13,6 +13,7 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.findings.needs import Need
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import partial_sum
+from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import counted_ns
 from commtrace.schema import Column
 from commtrace.units import counted_mean, known_note, text_of_bytes, text_of_duration
@@ -50,6 +51,105 @@ COLUMNS = (
 MAX_EVIDENCE = 20
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """Calls of a finding, or those of them that a part of the run has.
+
+    Attributes:
+        rows: Their labels in table `comm`.
+        num_untimed: Number of those of unknown blocked time.
+        num_in_steps: Number of those in steps.
+        shared: Columns of which all have one value, with that value.
+        first: The first of them by id and rank, `MAX_EVIDENCE` at most.
+        payload_bytes: Sum of their payload, as far as it is known.
+        cost_bytes: Wire bytes that could be saved, summed over the calls; nan if unknown.
+        cost_ns: Time that could be saved, summed over the calls; nan if unknown.
+        share: Sum over the calls of a share that the rule computes for each.
+    """
+
+    rows: pd.Index
+    num_untimed: int
+    num_in_steps: int
+    shared: Mapping[str, str]
+    first: pd.DataFrame
+    payload_bytes: float = 0.0
+    cost_bytes: float = 0.0
+    cost_ns: float = 0.0
+    share: float = 0.0
+
+    def joined(self, other: Evidence) -> Evidence:
+        """Return the calls of both."""
+        shared = {
+            name: value for name, value in self.shared.items() if other.shared.get(name) == value
+        }
+        return Evidence(
+            rows=self.rows.append(other.rows),
+            num_untimed=self.num_untimed + other.num_untimed,
+            num_in_steps=self.num_in_steps + other.num_in_steps,
+            shared=shared,
+            first=_first(pd.concat([self.first, other.first])),
+            payload_bytes=self.payload_bytes + other.payload_bytes,
+            cost_bytes=_sum(self.cost_bytes, other.cost_bytes),
+            cost_ns=_sum(self.cost_ns, other.cost_ns),
+            share=self.share + other.share,
+        )
+
+
+def calls_in(frames: Frames, rows: pd.DataFrame, **costs: float) -> Evidence:
+    """Return rows of table `comm` as the calls of a finding.
+
+    Args:
+        frames: The run, or the part of it that has the rows.
+        rows: The rows.
+        costs: `cost_bytes`, `cost_ns` and `share`; by default, the calls' wire bytes and the time
+            of their transfer.
+    """
+    values = rows[["module", "op", "kind"]].assign(mesh_axis=mesh_axes(frames, rows["group"]))
+    shared = {name: str(values[name].iloc[0]) for name in values if values[name].nunique() == 1}
+    if not costs:
+        costs = {"cost_bytes": wire_bytes(rows), "cost_ns": transfer_ns(frames, rows)}
+    return Evidence(
+        rows=rows.index,
+        num_untimed=int((rows["blocked_ns"] < 0).sum()),
+        num_in_steps=int((rows["step"] >= 0).sum()),
+        shared=shared,
+        first=_first(rows[_OF_FIRST].astype(dict.fromkeys(["source_file"], object))),
+        payload_bytes=float(rows["payload_bytes"].clip(lower=0).astype("float64").sum()),
+        **costs,
+    )
+
+
+_OF_FIRST = ["rank", "id", "source_file", "source_line"]
+
+
+def _first(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sort_values(["id", "rank"]).head(MAX_EVIDENCE)
+
+
+def _sum(cost: float, other: float) -> float:
+    """Return the sum of two costs; one that is unknown is left out."""
+    known = [each for each in (cost, other) if not math.isnan(each)]
+    return sum(known) if known else math.nan
+
+
+Selected = dict[Any, Evidence]
+"""Calls that a rule selects, by what they have in common."""
+
+
+def selected(frames: Frames, select: Callable[[Frames], Selected]) -> list[tuple[Any, Evidence]]:
+    """Return the calls that a rule selects, by what they have in common, in its order.
+
+    Args:
+        frames: The run.
+        select: Selects calls of a part with all rows of some ranks.
+    """
+    found: Selected = {}
+    for part in frames.by_ranks(select):
+        for key, calls in part.items():
+            found[key] = found[key].joined(calls) if key in found else calls
+    return sorted(found.items(), key=lambda item: item[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One finding of a rule.
@@ -57,18 +157,19 @@ class Finding:
     Attributes:
         title: The observation, in a sentence.
         advice: The suggested remedy.
-        rows: Labels of the calls in table `comm`.
-        cost_bytes: Wire bytes that could be saved, summed over all ranks; nan if unknown.
-        cost_ns: Time that could be saved, summed over all ranks; nan if unknown.
+        calls: The calls, with the costs over all ranks.
         module: Path of the module; by default, the one that all of the calls share.
     """
 
     title: str
     advice: str
-    rows: pd.Index
-    cost_bytes: float
-    cost_ns: float
+    calls: Evidence
     module: str = ""
+
+    @property
+    def rows(self) -> pd.Index:
+        """Labels of the calls in table `comm`."""
+        return self.calls.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +190,7 @@ class Rule:
 
     def lacks(self, frames: Frames) -> str:
         """Return a sentence about the first of its needs that the trace lacks; "" if none."""
-        if not len(frames.comm):
+        if not frames.num_calls:
             return ""
         return next(filter(None, (need.lacks(frames) for need in self.needs)), "")
 
@@ -97,34 +198,27 @@ class Rule:
 def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]:
     """Return a finding as a row of the table."""
     num_ranks = max(frames.num_ranks, 1)
-    rows = frames.comm.loc[finding.rows].sort_values(["id", "rank"])
-    first = rows.iloc[0]
-    in_steps = (rows["step"] >= 0).mean() if len(frames.steps) else 1.0
-    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
+    calls, num_calls = finding.calls, len(finding.rows)
+    first, shared = calls.first.iloc[0], calls.shared
+    in_steps = calls.num_in_steps / num_calls if len(frames.steps) else 1.0
     place = f"{first['source_file']}:{first['source_line']}" if first["source_file"] else ""
-    few = rows.head(MAX_EVIDENCE)
     return {
         "rule": rule.name,
         "title": finding.title,
         "advice": finding.advice,
-        "module": finding.module or _common(rows["module"]),
-        "op": _common(rows["op"]),
-        "kind": _common(rows["kind"]),
-        "mesh_axis": _common(rows["group"].astype(object).map(axes).fillna("")),
+        "module": finding.module or shared.get("module", ""),
+        "op": shared.get("op", ""),
+        "kind": shared.get("kind", ""),
+        "mesh_axis": shared.get("mesh_axis", ""),
         "source": place,
-        "num_calls": len(rows) / num_ranks,
-        "num_untimed": int((rows["blocked_ns"] < 0).sum()) / num_ranks,
-        "cost_bytes": finding.cost_bytes / num_ranks,
-        "cost_ns": finding.cost_ns / num_ranks,
+        "num_calls": num_calls / num_ranks,
+        "num_untimed": calls.num_untimed / num_ranks,
+        "cost_bytes": calls.cost_bytes / num_ranks,
+        "cost_ns": calls.cost_ns / num_ranks,
         # The share refers to the time in steps, so the cost outside of steps is left out.
-        "share": finding.cost_ns * in_steps / (counted_ns(frames) or float("nan")),
-        "evidence": ",".join(f"{r}:{i}" for r, i in zip(few["rank"], few["id"], strict=True)),
+        "share": calls.cost_ns * in_steps / (counted_ns(frames) or float("nan")),
+        "evidence": ",".join(map("{}:{}".format, calls.first["rank"], calls.first["id"])),
     }
-
-
-def _common(values: pd.Series) -> str:
-    """Return the value that all of them share, or "" if they differ."""
-    return str(values.iloc[0]) if values.nunique() == 1 else ""
 
 
 def wire_bytes(rows: pd.DataFrame) -> float:

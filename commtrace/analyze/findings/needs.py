@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.census import WAIT, any_call, census
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.stragglers import delayed_calls
@@ -38,7 +38,7 @@ class Need:
 
 
 def _lacks_steps(frames: Frames) -> str:
-    if len(frames.steps) or (frames.comm["step"] >= 0).any():
+    if len(frames.steps) or census(frames).known["step"]:
         return ""
     if "imported_from" in frames.run:
         return "The trace has no steps."
@@ -62,7 +62,7 @@ def _lacks_duration(frames: Frames) -> str:
 
 
 def _lacks_layouts(frames: Frames) -> str:
-    if (frames.comm["source_spec"] != "").any():
+    if census(frames).known["source_spec"]:
         return ""
     return (
         "No call has source and target layouts: only redistributions of dtensor_core and of "
@@ -70,13 +70,8 @@ def _lacks_layouts(frames: Frames) -> str:
     )
 
 
-def in_module(comm: pd.DataFrame) -> pd.Series:
-    """Return a mask of the calls made in a module; the root module has no path, but a class."""
-    return (comm["module"] != "") | (comm["module_class"] != "")
-
-
 def _lacks_modules(frames: Frames) -> str:
-    if in_module(frames.comm).any():
+    if census(frames).in_module:
         return ""
     return "No call was made in a module, or modules were not tracked while recording."
 
@@ -89,10 +84,8 @@ def _lacks_modules_of_passes(frames: Frames) -> str:
     """
     if lack := _lacks_modules(frames):
         return lack
-    source = frames.run.get("imported_from")
-    passes = frames.comm["phase"].astype(object).where(frames.comm["phase"].isin(PASSES))
-    has_modules = in_module(frames.comm).groupby(passes).any()
-    without = [name for name in PASSES if not has_modules.get(name, True)]
+    source, counts = frames.run.get("imported_from"), census(frames)
+    without = [name for name in PASSES if counts.phases[name] and not counts.in_module[name]]
     if not source or not without:
         return ""
     return (
@@ -102,17 +95,17 @@ def _lacks_modules_of_passes(frames: Frames) -> str:
 
 
 def _lacks_sizes(frames: Frames) -> str:
-    if (frames.comm["payload_bytes"] >= 0).any():
+    if census(frames).known["payload_bytes"]:
         return ""
     return "The message size is unknown for all calls."
 
 
 def _lacks_groups(frames: Frames) -> str:
-    return "" if (frames.comm["group"] != "").any() else "The process group of no call is known."
+    return "" if census(frames).known["group"] else "The process group of no call is known."
 
 
 def _lacks_half(frames: Frames) -> str:
-    if frames.comm["dtype"].isin(HALF).any():
+    if census(frames).dtypes.keys() & HALF:
         return ""
     return (
         "No call carries a 16-bit type. The trace has the types of messages, not of computations, "
@@ -122,15 +115,14 @@ def _lacks_half(frames: Frames) -> str:
 
 def _lacks_contents(frames: Frames) -> str:
     source = frames.run.get("imported_from")
-    if not source or (frames.comm["carries"] != "").any():
+    if not source or census(frames).known["carries"]:
         return ""
     return f"The trace does not state what calls carry: {source} has no such information."
 
 
 def _lacks_logs(frames: Frames) -> str:
     """Return a sentence if DistributedDataParallel has not logged whether parameters are unused."""
-    flags = frames.comm[frames.comm["carries"] == "flags"]
-    if flags.empty or (flags["reason"] != "").any():
+    if not any_call(frames, _carry_flags) or any_call(frames, _explain_flags):
         return ""
     return (
         "The flags do not state whether parameters were unused: DistributedDataParallel had not "
@@ -138,12 +130,19 @@ def _lacks_logs(frames: Frames) -> str:
     )
 
 
+def _carry_flags(comm: pd.DataFrame) -> pd.Series:
+    return comm["carries"] == "flags"
+
+
+def _explain_flags(comm: pd.DataFrame) -> pd.Series:
+    return _carry_flags(comm) & (comm["reason"] != "")
+
+
 def _lacks_identity(frames: Frames) -> str:
     """Return a sentence if no gather identifies its input, by tensor or parameters; else ""."""
-    gathers = frames.comm[frames.comm["kind"] == "all_gather"]
-    if gathers.empty or (gathers["sent_id"] >= 0).any():
+    if not census(frames).kinds["all_gather"] or any_call(frames, _gather_known_tensors):
         return ""
-    if (gathers["parameters"] != "").any():
+    if any_call(frames, _gather_parameters):
         return _lacks_steps(frames)
     return (
         'No all-gather identifies its tensors (recorded with detail="op") or its parameters '
@@ -151,22 +150,34 @@ def _lacks_identity(frames: Frames) -> str:
     )
 
 
+def _gather_known_tensors(comm: pd.DataFrame) -> pd.Series:
+    return (comm["kind"] == "all_gather") & (comm["sent_id"] >= 0)
+
+
+def _gather_parameters(comm: pd.DataFrame) -> pd.Series:
+    return (comm["kind"] == "all_gather") & (comm["parameters"] != "")
+
+
 def _lacks_gradients(frames: Frames) -> str:
-    comm = frames.comm
-    reduces = comm["kind"].isin(REDUCTIONS)
-    named = reduces & (comm["carries"] == "gradients") & (comm["parameters"] != "")
-    if not reduces.any() or named.any():
-        return _lacks_several_steps(frames) if reduces.any() else ""
+    if not census(frames).kinds.keys() & REDUCTIONS:
+        return ""
+    if any_call(frames, _reduce_named_gradients):
+        return _lacks_several_steps(frames)
     return (
         "No reduction names the parameters of its gradients (those of DistributedDataParallel and "
         "FSDP do), so repeated reductions cannot be identified."
     )
 
 
+def _reduce_named_gradients(comm: pd.DataFrame) -> pd.Series:
+    named = (comm["carries"] == "gradients") & (comm["parameters"] != "")
+    return named & comm["kind"].isin(REDUCTIONS)
+
+
 def _lacks_waits(frames: Frames) -> str:
-    if (arrivals(frames)["wait_ns"] >= 0).any():
+    if census(frames).known[WAIT]:
         return ""
-    if not (frames.comm["blocked_ns"] >= 0).any():
+    if not census(frames).known["blocked_ns"]:
         return "The blocked time of no call is known, so stragglers are unknown."
     return "No collective could be matched across its ranks, so stragglers are unknown."
 

@@ -7,10 +7,11 @@ import pandas as pd
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
+    Selected,
     calls_each,
+    calls_in,
+    selected,
     times_each,
-    transfer_ns,
-    wire_bytes,
 )
 from commtrace.analyze.findings.needs import GRADIENTS, REDUCTIONS
 from commtrace.analyze.frame import Frames
@@ -22,48 +23,46 @@ def repeated_reduction(frames: Frames) -> list[Finding]:
     """Gradients that the step has already reduced, identified by the names of their parameters; and
     all-reduces at one line that total as many bytes as a library has reduced in the step.
     """
+    found = []
+    for place, calls in selected(frames, _reduced_again):
+        num = len(calls.rows)
+        if place == _OF_PARAMETERS:
+            title = (
+                f"Gradients of the same parameters are reduced again {times_each(frames, num)} "
+                "within a step."
+            )
+        else:
+            where = " at {}:{}".format(*place) if place[0] else ""
+            title = (
+                "As many bytes as the step's reduced gradients are all-reduced again, "
+                f"in {calls_each(frames, num)}{where}."
+            )
+        found.append(Finding(title, _ADVICE[place == _OF_PARAMETERS], calls))
+    return found
+
+
+_OF_PARAMETERS: tuple[str, int] = ("", -2)
+"""Key of reductions that name their parameters, which no line has."""
+_ADVICE = {
+    True: "With gradient accumulation, reduce after the last pass only: no_sync() of "
+    "DistributedDataParallel, set_requires_gradient_sync(False) of FSDP.",
+    False: "If these are the same gradients, remove this reduction: the library has reduced them "
+    "when the backward pass returns.",
+}
+
+
+def _reduced_again(frames: Frames) -> Selected:
+    """Return reductions of gradients that the step has reduced before, by file and line."""
     comm = frames.comm
     calls = comm[comm["kind"].isin(REDUCTIONS) & (comm["step"] >= 0)].sort_values(["rank", "id"])
     gradients = calls[(calls["carries"] == "gradients") & (calls["parameters"] != "")]
     is_again = gradients.duplicated([*_STEP, "parameters"])
-    found = []
+    found: Selected = {}
     if is_again.any():
-        rows = gradients[is_again]
-        times = times_each(frames, len(rows))
-        found.append(
-            _again(
-                frames,
-                rows,
-                f"Gradients of the same parameters are reduced again {times} within a step.",
-                "With gradient accumulation, reduce after the last pass only: no_sync() of "
-                "DistributedDataParallel, set_requires_gradient_sync(False) of FSDP.",
-            )
-        )
-    for (file, line), rows in _of_as_many_bytes(calls, gradients[~is_again]).groupby(
-        ["source_file", "source_line"], observed=True
-    ):
-        where = f" at {file}:{line}" if file else ""
-        found.append(
-            _again(
-                frames,
-                rows,
-                "As many bytes as the step's reduced gradients are all-reduced again, "
-                f"in {calls_each(frames, len(rows))}{where}.",
-                "If these are the same gradients, remove this reduction: the library has reduced "
-                "them when the backward pass returns.",
-            )
-        )
-    return found
-
-
-def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Finding:
-    return Finding(
-        title=title,
-        advice=advice,
-        rows=rows.index,
-        cost_bytes=wire_bytes(rows),
-        cost_ns=transfer_ns(frames, rows),
-    )
+        found[_OF_PARAMETERS] = calls_in(frames, gradients[is_again])
+    others = _of_as_many_bytes(calls, gradients[~is_again])
+    by = ["source_file", "source_line"]
+    return found | {key: calls_in(frames, rows) for key, rows in others.groupby(by, observed=True)}
 
 
 def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFrame:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
+    Selected,
+    calls_in,
+    selected,
     times_each,
     transfer_ns,
     wire_bytes,
@@ -24,44 +28,43 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
     """All-gathers of data that was gathered before and has not changed: identified by the names of
     parameters within a step, or by the identity of the tensors, if recorded.
     """
-    named = _parameters_again(frames)
-    same = _tensors_again(frames).difference(named)
-    comm = frames.comm
     found = [
-        _again(
-            frames,
-            rows,
+        Finding(
             "The same parameters are gathered again within a step, "
-            f"{times_each(frames, len(rows))}, unchanged: {_few(str(names))}.",
+            f"{times_each(frames, len(calls.rows))}, unchanged: {_few(names)}.",
             "Keep them gathered between forward and backward if memory allows: "
             "reshard_after_forward=False of fully_shard, ShardingStrategy.SHARD_GRAD_OP of "
             "FullyShardedDataParallel.",
+            calls,
         )
-        for names, rows in comm.loc[named].groupby("parameters", observed=True)
+        for names, calls in selected(frames, _same_parameters)
     ]
-    by = ["module", "op", "source_file", "source_line"]
-    for (module, op, *_), rows in comm.loc[same].groupby(by, observed=True):
-        where = " of ".join(filter(None, [str(op), str(module)])) or "no module"
+    for (module, op, *_), calls in selected(frames, _same_tensors):
+        where = " of ".join(filter(None, [op, module])) or "no module"
         found.append(
-            _again(
-                frames,
-                rows,
-                f"The same tensors are gathered again, {times_each(frames, len(rows))}, in "
+            Finding(
+                f"The same tensors are gathered again, {times_each(frames, len(calls.rows))}, in "
                 f"{where}, although no rank has written to them since.",
                 "Keep the gathered tensor and reuse it, if memory allows.",
+                calls,
             )
         )
     return found
 
 
-def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Finding:
-    return Finding(
-        title=title,
-        advice=advice,
-        rows=rows.index,
-        cost_bytes=wire_bytes(rows),
-        cost_ns=transfer_ns(frames, rows),
-    )
+def _same_parameters(frames: Frames) -> Selected:
+    rows = frames.comm.loc[_parameters_again(frames)]
+    return {
+        str(names): calls_in(frames, each)
+        for names, each in rows.groupby("parameters", observed=True)
+    }
+
+
+def _same_tensors(frames: Frames) -> Selected:
+    comm = frames.comm
+    again = comm.index[_is_sent_again(frames)].difference(_parameters_again(frames))
+    by = ["module", "op", "source_file", "source_line"]
+    return {key: calls_in(frames, rows) for key, rows in comm.loc[again].groupby(by, observed=True)}
 
 
 def _parameters_again(frames: Frames) -> pd.Index:
@@ -78,23 +81,32 @@ def _parameters_again(frames: Frames) -> pd.Index:
     return gathers.index[gathers.sort_values("id").duplicated(keys).reindex(gathers.index)]
 
 
-def _tensors_again(frames: Frames) -> pd.Index:
-    """Return gathers to which every recorded member sends the tensor of one same earlier gather.
-
-    If a tensor has changed on one member, all members have to gather it again.
-    """
+@of_each_call(OF_RANKS)
+def _sent_before(frames: Frames) -> pd.Series:
+    """Return the number of the rank's previous gather of the same tensors; nan if there is none."""
     number = numbers(frames)
     gathers = frames.comm[(frames.comm["kind"] == "all_gather") & (number >= 0)]
     calls = gathers[["rank", "group", "sent_id"]].astype({"group": object})
     calls = calls.assign(number=number[gathers.index]).sort_values("number", kind="stable")
     before = calls.groupby(["rank", "group", "sent_id"])["number"].shift(1)
     # Unknown tensors share the id -1 and must not pass for the same one.
-    calls["before"] = before.where(calls["sent_id"] >= 0)
-    collectives = calls.groupby(["group", "number"])["before"]
-    is_again = (collectives.transform("count") == collectives.transform("size")) & (
-        collectives.transform("min") == collectives.transform("max")
+    return before.where(calls["sent_id"] >= 0).reindex(frames.comm.index)
+
+
+@of_each_call(OF_COLLECTIVES)
+def _is_sent_again(frames: Frames) -> pd.Series:
+    """Return a mask of gathers to which all recorded members send what one earlier gather had.
+
+    If a tensor has changed on one member, all members have to gather it again.
+    """
+    number = numbers(frames)
+    gathers = frames.comm[(frames.comm["kind"] == "all_gather") & (number >= 0)]
+    before = _sent_before(frames)[gathers.index]
+    of_each = before.groupby([gathers["group"].cat.codes, number[gathers.index]])
+    is_again = (of_each.transform("count") == of_each.transform("size")) & (
+        of_each.transform("min") == of_each.transform("max")
     )
-    return calls.index[is_again]
+    return is_again.reindex(frames.comm.index, fill_value=False)
 
 
 def _few(names: str) -> str:
@@ -120,52 +132,73 @@ def _announced(frames: Frames) -> pd.DataFrame:
 
 def ping_pong(frames: Frames) -> list[Finding]:
     """Redistributions that revert the preceding one, or repeat an all-gather with its layouts."""
+    return [
+        Finding(
+            f"In {module or 'no module'}, a call {source} -> {target} {observation}.",
+            advice,
+            calls,
+            module,
+        )
+        for select, observation, advice in (
+            (
+                _reverting,
+                "reverts the redistribution of the preceding call",
+                "Keep the tensor in one layout between the two, on which both sides agree.",
+            ),
+            (
+                _repeating,
+                "has the same layouts as the preceding all-gather: one tensor that was resharded "
+                "in between or is gathered for each use, or several tensors that one call could "
+                "gather",
+                "Gather once and reuse the result (PrepareModuleInput on the parent module).",
+            ),
+        )
+        for (module, source, target), calls in selected(frames, select)
+    ]
+
+
+def _reverting(frames: Frames) -> Selected:
     calls = _announced(frames)
     calls = calls[calls["phase"].astype(object) == calls["before_phase"].astype(object)]
     source, target = calls["source_spec"].astype(object), calls["target_spec"].astype(object)
-    before = calls["before_source_spec"].astype(object), calls["before_target_spec"].astype(object)
-    undone = calls[(source == before[1]) & (target == before[0])]
-    again = calls[
-        (calls["kind"] == "all_gather")
-        & (calls["before_kind"].astype(object) == "all_gather")
-        & (source == before[0])
-        & (target == before[1])
-        & (calls["phase"] == "forward")
-    ]
-    return [
-        *_pairs(
-            frames,
-            undone,
-            "reverts the redistribution of the preceding call",
-            "Keep the tensor in one layout between the two, on which both sides agree.",
-        ),
-        *_pairs(
-            frames,
-            again,
-            "has the same layouts as the preceding all-gather: one tensor that was resharded in "
-            "between or is gathered for each use, or several tensors that one call could gather",
-            "Gather once and reuse the result (PrepareModuleInput on the parent module).",
-        ),
-    ]
+    is_source = source == calls["before_target_spec"].astype(object)
+    return _by_layouts(frames, calls[is_source & (target == calls["before_source_spec"])])
 
 
-def _pairs(frames: Frames, calls: pd.DataFrame, observation: str, advice: str) -> list[Finding]:
+def _repeating(frames: Frames) -> Selected:
+    calls = _announced(frames)
+    calls = calls[calls["phase"].astype(object) == calls["before_phase"].astype(object)]
+    is_same = np.logical_and.reduce(
+        [
+            calls[name].astype(object) == calls[f"before_{name}"].astype(object)
+            for name in ("source_spec", "target_spec", "kind")
+        ]
+    )
+    is_gather = (calls["kind"] == "all_gather") & (calls["phase"] == "forward")
+    return _by_layouts(frames, calls[is_gather & is_same])
+
+
+def _by_layouts(frames: Frames, calls: pd.DataFrame) -> Selected:
     by = ["module", "source_spec", "target_spec"]
-    return [
-        Finding(
-            title=f"In {module or 'no module'}, a call {source} -> {target} {observation}.",
-            advice=advice,
-            rows=rows.index,
-            cost_bytes=wire_bytes(rows),
-            cost_ns=transfer_ns(frames, rows),
-            module=str(module),
-        )
-        for (module, source, target), rows in calls.groupby(by, observed=True)
-    ]
+    return {key: calls_in(frames, rows) for key, rows in calls.groupby(by, observed=True)}
 
 
 def all_reduce_then_shard(frames: Frames) -> list[Finding]:
     """All-reduces directly followed by an all-gather of a shard of their result."""
+    return [
+        Finding(
+            f"In {module or 'no module'}, only a shard of an all-reduce's result is used: the "
+            f"next call gathers a shard of that shape ({spec}).",
+            "Use a reduce-scatter, which sends half as much (output_layouts=Shard(...) instead of "
+            "Replicate()).",
+            calls,
+            module,
+        )
+        for (module, spec), calls in selected(frames, _used_as_shard)
+    ]
+
+
+def _used_as_shard(frames: Frames) -> Selected:
     calls = _announced(frames)
     calls = calls[(calls["kind"] == "all_gather") & (calls["before_kind"] == "all_reduce")]
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
@@ -178,19 +211,15 @@ def all_reduce_then_shard(frames: Frames) -> list[Finding]:
     keys = zip(calls["group"], calls["source_spec"], calls["before_target_spec"], strict=True)
     calls = calls[np.array([key in fitting for key in keys], dtype=bool)]
     reduces = frames.comm.loc[calls["before_row"].astype("int64")]
-    return [
-        Finding(
-            title=f"In {module or 'no module'}, only a shard of an all-reduce's result is used: "
-            f"the next call gathers a shard of that shape ({spec}).",
-            advice="Use a reduce-scatter, which sends half as much (output_layouts=Shard(...) "
-            "instead of Replicate()).",
-            rows=rows.index,
+    return {
+        key: calls_in(
+            frames,
+            rows,
             cost_bytes=wire_bytes(rows) / 2,
             cost_ns=transfer_ns(frames, rows) / 2,
-            module=str(module),
         )
-        for (module, spec), rows in reduces.groupby(["module", "target_spec"], observed=True)
-    ]
+        for key, rows in reduces.groupby(["module", "target_spec"], observed=True)
+    }
 
 
 def _is_shard_of(now: Layout | None, before: Layout | None, axis: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE
-from commtrace.analyze.findings.finding import Finding, Rule
+from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.lateness import main_reasons
@@ -37,9 +37,7 @@ def stragglers(frames: Frames) -> list[Finding]:
                 f"before {place}{_because(worst)}.",
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",
-                rows=worst.index,
-                cost_bytes=0.0,
-                cost_ns=float(own["cost"].sum()),
+                calls=_calls(frames, worst, own["cost"].sum()),
             )
         )
     return found
@@ -57,9 +55,7 @@ def stalls(frames: Frames) -> list[Finding]:
             f"{_because(own.head(1))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
-            rows=own.index,
-            cost_bytes=0.0,
-            cost_ns=float(own["cost"].sum()),
+            calls=_calls(frames, own, own["cost"].sum()),
         )
         for rank, own in stalled.sort_values("cost", ascending=False).groupby("rank")
     ]
@@ -86,11 +82,14 @@ def load_imbalance(frames: Frames) -> list[Finding]:
             f"({most}); mostly before {place}.",
             advice="Balance the load in each step: batches of equal length, experts of equal load, "
             "garbage collection at the same time; or more cores, if ranks share them.",
-            rows=rest.index,
-            cost_bytes=0.0,
-            cost_ns=cost,
+            calls=_calls(frames, rest, cost),
         )
     ]
+
+
+def _calls(frames: Frames, events: pd.DataFrame, cost_ns: float) -> Evidence:
+    """Return the calls of stragglers, with the cost of their delays."""
+    return calls_in(frames, frames.calls_at(events.index), cost_bytes=0.0, cost_ns=float(cost_ns))
 
 
 def _delays(frames: Frames) -> pd.DataFrame:
@@ -101,15 +100,10 @@ def _delays(frames: Frames) -> pd.DataFrame:
     events = delayed_calls(frames)
     events = events[events["delay_ns"] > clock_error_ns(frames)]
     if len(frames.steps):
-        events = events[frames.comm.loc[events.index, "step"] >= 0]
-    late = frames.comm.loc[events.index]
-    events = events.assign(
-        rank=late["rank"],
-        step=late["step"],
-        # In floats, since the squares in `_always_late` could overflow 64 bits.
-        cost=events["delay_ns"].astype("float64") * events["num_ranks"],
-    )
-    return events[late["kind"].isin(NEEDS_EVERYONE)]
+        events = events[events["step"] >= 0]
+    # In floats, since the squares in `_always_late` could overflow 64 bits.
+    events = events.assign(cost=events["delay_ns"].astype("float64") * events["num_ranks"])
+    return events[events["kind"].isin(NEEDS_EVERYONE)]
 
 
 def _always_late(frames: Frames, events: pd.DataFrame) -> list[int]:
@@ -149,8 +143,8 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
 
     The words are like `all_gather in forward of layers.0 (train.py:7)`.
     """
-    calls = frames.comm.loc[events.index, _PLACE]
-    number = calls.groupby(_PLACE, observed=True, sort=False).ngroup()
+    calls = events[_PLACE]
+    number = calls.groupby(_PLACE, sort=False).ngroup()
     worst = events[number == events["cost"].groupby(number).sum().idxmax()]
     kind, phase, module, file, line = calls.loc[worst.index[0]]
     text = f"{kind} in {phase or 'other'}{f' of {module}' if module else ''}"

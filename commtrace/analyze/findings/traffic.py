@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from commtrace.analyze.census import in_module
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
+    Selected,
+    calls_in,
     calls_that,
+    selected,
     transfer,
     transfer_ns,
     wire_bytes,
@@ -25,7 +29,6 @@ from commtrace.analyze.findings.needs import (
     PROCESS_GROUPS,
     SIZES,
     STEPS,
-    in_module,
 )
 from commtrace.analyze.frame import Frames
 from commtrace.schema import ALL_USED, SOME_UNUSED
@@ -37,6 +40,27 @@ def small_messages(frames: Frames) -> list[Finding]:
 
     Buckets of gradients are counted separately; flags are left to rule `unused_parameter_flags`.
     """
+    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
+    found = []
+    for (group, kind, phase, carries), calls in selected(frames, _small):
+        num = len(calls.rows)
+        content = f"{carries}, " if carries else ""
+        of_what = f" of {kind} on {axes.get(group) or f'group {group}'}"
+        of_what += f" in {phase}" if phase else ""
+        found.append(
+            Finding(
+                title=f"{calls_that(frames, num, of_what, 'carry')} {content}"
+                f"{text_of_bytes(calls.payload_bytes / num)} on average, too small for the full "
+                "bandwidth of a link.",
+                advice=_TOGETHER.get(carries, _TOGETHER[""]),
+                calls=calls,
+            )
+        )
+    return found
+
+
+def _small(frames: Frames) -> Selected:
+    """Return small messages by group, kind, phase and contents."""
     comm = frames.comm
     small_bytes, least = map(frames.settings.threshold, ("small_bytes", "many_per_step"))
     small = comm[(comm["payload_bytes"] > 0) & (comm["payload_bytes"] < small_bytes)]
@@ -45,26 +69,12 @@ def small_messages(frames: Frames) -> list[Finding]:
     small = small.assign(cost=transfer(frames, small))
     small["times"] = small.groupby(["rank", "step", *of_one], observed=True)["id"].transform("size")
     small = small[small["times"] >= least]
-    found = []
-    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
-    for (group, kind, phase, carries), rows in small.groupby(of_one, observed=True):
+    found: Selected = {}
+    for key, rows in small.groupby(of_one, observed=True):
         bundles = rows.groupby(["rank", "step"])
         # One message remains of each bundle; it is counted like the longest.
         saved = rows["cost"].sum(min_count=1) - bundles["cost"].max().sum(min_count=1)
-        mean = text_of_bytes(rows["payload_bytes"].mean())
-        content = f"{carries}, " if carries else ""
-        of_what = f" of {kind} on {axes.get(group) or f'group {group}'}"
-        of_what += f" in {phase}" if phase else ""
-        found.append(
-            Finding(
-                title=f"{calls_that(frames, len(rows), of_what, 'carry')} {content}{mean} on "
-                "average, too small for the full bandwidth of a link.",
-                advice=_TOGETHER.get(str(carries), _TOGETHER[""]),
-                rows=rows.index,
-                cost_bytes=0.0,
-                cost_ns=float(saved),
-            )
-        )
+        found[key] = calls_in(frames, rows, cost_bytes=0.0, cost_ns=float(saved))
     return found
 
 
@@ -79,21 +89,35 @@ _TOGETHER = {
 
 def unused_parameter_flags(frames: Frames) -> list[Finding]:
     """Flags of used parameters, although DistributedDataParallel has logged that none is unused."""
-    flags = frames.comm[frames.comm["carries"] == "flags"]
+    explained = [
+        {pair for part in frames.by_ranks(_flags_explained, reason) for pair in part}
+        for reason in (ALL_USED, SOME_UNUSED)
+    ]
     return [
         Finding(
-            title=f"{calls_that(frames, len(rows), '', 'send')} flags of used parameters "
+            title=f"{calls_that(frames, len(calls.rows), '', 'send')} flags of used parameters "
             "(find_unused_parameters=True), but DistributedDataParallel has found none unused.",
             advice="Remove find_unused_parameters=True: it searches the autograd graph after "
             "each forward pass, sends these flags, and keeps the buckets in their first order. "
             "Keep it if control flow can leave parameters unused in later passes.",
-            rows=rows.index,
-            cost_bytes=wire_bytes(rows),
-            cost_ns=transfer_ns(frames, rows),
+            calls=calls,
         )
-        for _, rows in flags.groupby(["module", "group"], observed=True)
-        if (rows["reason"] == ALL_USED).any() and not (rows["reason"] == SOME_UNUSED).any()
+        for key, calls in selected(frames, _flags)
+        if key in explained[0] and key not in explained[1]
     ]
+
+
+def _flags(frames: Frames) -> Selected:
+    flags = frames.comm[frames.comm["carries"] == "flags"]
+    by = ["module", "group"]
+    return {key: calls_in(frames, rows) for key, rows in flags.groupby(by, observed=True)}
+
+
+def _flags_explained(frames: Frames, reason: str) -> set[tuple[str, str]]:
+    """Return module and group of flags with this reason."""
+    comm = frames.comm
+    rows = comm.loc[(comm["carries"] == "flags") & (comm["reason"] == reason), ["module", "group"]]
+    return set(rows.drop_duplicates().itertuples(index=False, name=None))
 
 
 def _top(module: str) -> str:
@@ -103,33 +127,59 @@ def _top(module: str) -> str:
 
 def float32_messages(frames: Frames) -> list[Finding]:
     """Messages of 32 bits in modules that also send 16 bits."""
-    comm = frames.comm
-    in_half = comm.loc[comm["dtype"].isin(HALF) & (comm["module"] != ""), "module"]
-    halves = {_top(str(module)) for module in in_half.unique()}
-    small_bytes = frames.settings.threshold("small_bytes")
-    wide = comm[(comm["dtype"] == "float32") & (comm["payload_bytes"] >= small_bytes)]
-    tops = {module: _top(str(module)) for module in wide["module"].unique()}
-    top = wide["module"].astype(object).map(tops).astype(object)
-    wide = wide[top.isin(halves)]
+    halves = {top for part in frames.by_ranks(_tops_in_half) for top in part}
     return [
         Finding(
-            title=calls_that(frames, len(rows), f" of {kind} in {phase} of {module}", "carry")
+            title=calls_that(frames, len(calls.rows), f" of {kind} in {phase} of {top}", "carry")
             + " float32 where the module computes in 16 bits.",
             advice="Reduce or gather in 16 bits (reduce_dtype, or a cast before), if the precision "
             "suffices.",
-            rows=rows.index,
+            calls=calls,
+            module=top,
+        )
+        for (top, kind, phase), calls in selected(frames, _in_float32)
+        if top in halves
+    ]
+
+
+def _tops_in_half(frames: Frames) -> set[str]:
+    """Return the blocks that send 16 bits."""
+    comm = frames.comm
+    in_half = comm.loc[comm["dtype"].isin(HALF) & (comm["module"] != ""), "module"]
+    return {_top(str(module)) for module in in_half.unique()}
+
+
+def _in_float32(frames: Frames) -> Selected:
+    comm, small_bytes = frames.comm, frames.settings.threshold("small_bytes")
+    wide = comm[(comm["dtype"] == "float32") & (comm["payload_bytes"] >= small_bytes)]
+    tops = {module: _top(str(module)) for module in wide["module"].unique()}
+    top = wide["module"].astype(object).map(tops).astype(object).rename("top")
+    return {
+        key: calls_in(
+            frames,
+            rows,
             cost_bytes=wire_bytes(rows) / 2,
             cost_ns=transfer_ns(frames, rows) / 2,
-            module=str(module),
         )
-        for (module, kind, phase), rows in wide.groupby(
-            [top[wide.index].rename("top"), "kind", "phase"], observed=True
-        )
-    ]
+        for key, rows in wide.groupby([top, "kind", "phase"], observed=True)
+    }
 
 
 def replication_fallback(frames: Frames) -> list[Finding]:
     """Operators that replicated a sharded argument, since no other candidate was valid."""
+    return [
+        Finding(
+            title=f"{op} in {module or 'no module'} replicated its argument {argument} "
+            f"({source} -> {target}).",
+            advice="Use a layout that the operator supports (`explain` lists them), or register a "
+            "rule: register_sharding.",
+            calls=calls,
+        )
+        for (op, module, argument, source, target), calls in selected(frames, _replicated)
+    ]
+
+
+def _replicated(frames: Frames) -> Selected:
     comm = frames.comm
     by_operator = ~comm["op"].isin(["", "redistribute", "redistribute.backward"])
     calls = comm[by_operator & (comm["target_spec"] != "")]
@@ -140,44 +190,46 @@ def replication_fallback(frames: Frames) -> list[Finding]:
         bool(a and b and a.sharded and b.is_replicated) for a, b in zip(source, target, strict=True)
     ]
     calls = calls[np.array(is_replicating, dtype=bool)]
-    return [
-        Finding(
-            title=f"{op} in {module or 'no module'} replicated its argument {argument} "
-            f"({source} -> {target}).",
-            advice="Use a layout that the operator supports (`explain` lists them), or register a "
-            "rule: register_sharding.",
-            rows=rows.index,
-            cost_bytes=wire_bytes(rows),
-            cost_ns=transfer_ns(frames, rows),
-        )
-        for (op, module, argument, source, target), rows in calls.groupby(
-            ["op", "module", "argument", "source_spec", "target_spec"], observed=True
-        )
-    ]
+    by = ["op", "module", "argument", "source_spec", "target_spec"]
+    return {key: calls_in(frames, rows) for key, rows in calls.groupby(by, observed=True)}
 
 
 def outside_modules(frames: Frames) -> list[Finding]:
     """Communication of forward and backward passes outside of any module."""
-    comm = frames.comm
-    calls = comm[comm["phase"].isin(PASSES) & ~in_module(comm)]
     return [
         Finding(
-            title=f"{calls_that(frames, len(rows), f' of {kind} in {phase}', 'are')} outside of "
-            f"any module, at {file or 'an unknown line'}{f':{line}' if file else ''}.",
+            title=f"{calls_that(frames, len(calls.rows), f' of {kind} in {phase}', 'are')} outside "
+            f"of any module, at {file or 'an unknown line'}{f':{line}' if file else ''}.",
             advice="Move them into a module, so that they are attributed to it, or check that they "
             "are intended.",
-            rows=rows.index,
-            cost_bytes=wire_bytes(rows),
-            cost_ns=transfer_ns(frames, rows),
+            calls=calls,
         )
-        for (kind, phase, file, line), rows in calls.groupby(
-            ["kind", "phase", "source_file", "source_line"], observed=True
-        )
+        for (kind, phase, file, line), calls in selected(frames, _outside)
     ]
+
+
+def _outside(frames: Frames) -> Selected:
+    comm = frames.comm
+    calls = comm[comm["phase"].isin(PASSES) & ~in_module(comm)]
+    by = ["kind", "phase", "source_file", "source_line"]
+    return {key: calls_in(frames, rows) for key, rows in calls.groupby(by, observed=True)}
 
 
 def padded_shards(frames: Frames) -> list[Finding]:
     """Collectives of unevenly sharded tensors, whose padding makes the payload larger."""
+    return [
+        Finding(
+            title=f"{kind} of {spec} in {module or 'no module'} sends "
+            f"{calls.share / len(calls.rows):.0%} padding, since the sharded dimension is not "
+            "divisible by the number of ranks.",
+            advice="Make the dimension a multiple of the number of ranks, or shard another one.",
+            calls=calls,
+        )
+        for (kind, spec, module), calls in selected(frames, _padded)
+    ]
+
+
+def _padded(frames: Frames) -> Selected:
     comm = frames.comm
     calls = comm[comm["kind"].isin(["all_gather", "reduce_scatter"]) & (comm["payload_bytes"] > 0)]
     specs = (
@@ -195,21 +247,19 @@ def padded_shards(frames: Frames) -> list[Finding]:
     waste = (calls["payload_bytes"] - tensor_bytes)[tensor_bytes > 0]
     waste = waste[waste > 0]
     rows = calls.loc[waste.index].assign(part=waste / calls.loc[waste.index, "payload_bytes"])
-    return [
-        Finding(
-            title=f"{kind} of {spec} in {module or 'no module'} sends {each['part'].mean():.0%} "
-            "padding, since the sharded dimension is not divisible by the number of ranks.",
-            advice="Make the dimension a multiple of the number of ranks, or shard another one.",
-            rows=each.index,
+    by = ["kind", specs[rows.index].rename("spec"), "module"]
+    return {
+        key: calls_in(
+            frames,
+            each,
             cost_bytes=float(
                 (each["wire_bytes"].where(each["wire_bytes"] >= 0) * each["part"]).sum(min_count=1)
             ),
             cost_ns=float((transfer(frames, each) * each["part"]).sum(min_count=1)),
+            share=float(each["part"].sum()),
         )
-        for (kind, spec, module), each in rows.groupby(
-            ["kind", specs[rows.index].rename("spec"), "module"], observed=True
-        )
-    ]
+        for key, each in rows.groupby(by, observed=True)
+    }
 
 
 SMALL_MESSAGES = Rule(

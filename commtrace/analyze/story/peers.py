@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -57,7 +57,7 @@ class MatchedCalls:
 def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
     """Return the calls that form one collective or transfer with a row of table `comm`."""
     same_group = frames.comm["group"] == call["group"]
-    part = replace(frames, comm=frames.comm[same_group])  # calls meet in their group only
+    part = frames.in_memory(comm=frames.comm[same_group])  # calls meet in their group only
     label: Any = call.name
     number = int(numbers(part)[label])
     if call["kind"] in TRANSFERS:

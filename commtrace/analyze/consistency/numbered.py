@@ -1,0 +1,70 @@
+"""Collectives with a known number in their group, which can be compared across ranks.
+
+`numbered` returns those of a part of a run; the other functions look up a few of the whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import is_transfer, numbers
+
+CollectiveKey = tuple[str, int]
+"""Group and number in it."""
+
+
+@cached_per_run
+def numbered(frames: Frames) -> pd.DataFrame:
+    """Return the collectives with a known number, in an added column `number`."""
+    number = numbers(frames)
+    is_known = ~is_transfer(frames) & (frames.comm["seq"] >= 0) & (number >= 0)
+    return frames.comm[is_known].assign(number=number[is_known])
+
+
+def calls_of(frames: Frames, wanted: Collection[CollectiveKey]) -> pd.DataFrame:
+    """Return the calls of some collectives, with `number`, in the order of table `comm`."""
+    return pd.concat(frames.by_collectives(_calls_of, frozenset(wanted))).sort_index()
+
+
+def _calls_of(part: Frames, wanted: Collection[CollectiveKey]) -> pd.DataFrame:
+    calls = numbered(part)
+    near = calls[calls["number"].isin({number for _, number in wanted})]
+    keys = zip(near["group"], near["number"], strict=True)
+    return near[np.array([key in wanted for key in keys], dtype=bool)]
+
+
+def calls_at_or_after(frames: Frames, wanted: Iterable[CollectiveKey]) -> pd.DataFrame:
+    """Return the calls of each of these collectives, and of the next one of its group, if any.
+
+    The next one may have a higher number, since the trace can lack calls of ring buffers.
+    """
+    by_group: dict[str, set[int]] = {}
+    for group, number in wanted:
+        by_group.setdefault(group, set()).add(number)
+    found = pd.concat(frames.by_collectives(_at_or_after, by_group)).sort_index()
+    # Each part has the next one among its own.
+    keep = [
+        _is_at_or_next(found[found["group"] == group]["number"], asked)
+        for group, asked in by_group.items()
+    ]
+    return found[pd.concat(keep).reindex(found.index)] if keep else found
+
+
+def _at_or_after(part: Frames, by_group: dict[str, set[int]]) -> pd.DataFrame:
+    calls = numbered(part)
+    calls = calls[calls["group"].isin([*by_group])]
+    keep = [
+        _is_at_or_next(of_group["number"], by_group[str(group)])
+        for group, of_group in calls.groupby("group", observed=True)
+    ]
+    return calls[pd.concat(keep).reindex(calls.index)] if keep else calls
+
+
+def _is_at_or_next(number: pd.Series, asked: set[int]) -> pd.Series:
+    known = {int(number[number > each].min()) for each in asked if (number > each).any()}
+    return number.isin(asked | known)

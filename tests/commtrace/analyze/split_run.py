@@ -1,0 +1,80 @@
+"""A run in memory that is analysed in parts, as a stored one is: `split_run(frames, ...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import TRANSFERS
+from commtrace.analyze.parts import PartedRun, RunPart
+
+SMALL = ("groups", "ranks", "steps", "sources")
+
+
+class SplitRun(PartedRun):
+    """A run with a part for the first rank, one for the others, and two for its collectives."""
+
+    def __init__(self, frames: Frames) -> None:
+        super().__init__(
+            frames.run,
+            {name: getattr(frames, name) for name in SMALL},
+            frames.path,
+            frames.settings,
+        )
+        self.__dict__["original"] = frames
+
+    def parts(self, sort: str) -> Iterator[RunPart]:
+        yield from self._of_ranks if sort == OF_RANKS else self._of_collectives
+
+    @cached_property
+    def _of_ranks(self) -> list[RunPart]:
+        frames: Any = self.__dict__["original"]
+        tables = (frames.comm, frames.ops, frames.kernels, frames.ranks, frames.steps)
+        ranks = sorted(set().union(*(table["rank"] for table in tables)))
+        return [
+            self._part(
+                OF_RANKS,
+                **{
+                    name: _own(getattr(frames, name), getattr(frames, name)["rank"].isin(some))
+                    for name in ("comm", "ops", "kernels", "ranks", "steps")
+                },
+            )
+            for some in (ranks[:1], ranks[1:])
+        ]
+
+    @cached_property
+    def _of_collectives(self) -> list[RunPart]:
+        comm: Any = self.__dict__["original"].comm
+        is_transfer = comm["kind"].isin(TRANSFERS)
+        # Transfers of a group are together; collectives of a group, by their number in it.
+        seq = comm["seq"].where(~is_transfer, -1)
+        if is_transfer.any():
+            seq = seq.where(~comm["group"].isin(comm["group"][is_transfer].unique()), -1)
+        place = (comm["group"].cat.codes.astype("int64") + seq) % 2
+        return [self._part(OF_COLLECTIVES, comm=_own(comm, place == each)) for each in (0, 1)]
+
+    def _part(self, sort: str, **tables: pd.DataFrame) -> RunPart:
+        frames: Any = self.__dict__["original"]
+        empty = {name: getattr(frames, name)[:0] for name in ("comm", "ops", "kernels")}
+        small = {name: getattr(frames, name) for name in SMALL}
+        return RunPart(
+            run=frames.run,
+            path=frames.path,
+            settings=frames.settings,
+            parent=self,
+            sort=sort,
+            **(empty | small | tables),
+        )
+
+
+def _own(table: pd.DataFrame, is_own: pd.Series) -> pd.DataFrame:
+    """Some rows, with categories of their own."""
+    rows = table[is_own].copy()
+    for name in rows.columns[rows.dtypes == "category"]:
+        rows[name] = rows[name].cat.remove_unused_categories()
+    return rows

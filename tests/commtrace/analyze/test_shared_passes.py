@@ -1,0 +1,127 @@
+"""Analyses that go on until each of them asks share a pass over the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from commtrace.analyze.shared_passes import Question, Tasks
+
+PARTS = (1, 2, 3)
+
+
+def double(part: int, *more: str) -> str:
+    return f"{2 * part}{''.join(more)}"
+
+
+def fails(part: int) -> int:
+    raise ValueError(f"part {part}")
+
+
+class Passes:
+    """Answers questions, and keeps which ones each pass had."""
+
+    def __init__(self) -> None:
+        self.passes: list[tuple[str, list[Any]]] = []
+        self.tasks = Tasks(self.answer)
+
+    def answer(self, sort: str, questions: Sequence[Question]) -> None:
+        self.passes.append((sort, [(each.function.__name__, *each.args) for each in questions]))
+        for part in PARTS:
+            for each in questions:
+                each.results.append(each.function(part, *each.args))
+
+    def ask(self, sort: str, function: Any = double, *args: str) -> list[Any]:
+        return self.tasks.ask(Question(sort, function, args))
+
+
+def test_a_question_outside_of_tasks_has_a_pass_of_its_own() -> None:
+    run = Passes()
+    assert run.ask("ranks") == run.ask("ranks") == ["2", "4", "6"]
+    assert len(run.passes) == 2
+
+
+def test_questions_of_several_analyses_share_a_pass() -> None:
+    run = Passes()
+    found = run.tasks.together([partial(run.ask, "ranks", double, each) for each in "abc"])
+    assert found[1] == ["2b", "4b", "6b"]
+    assert run.passes == [("ranks", [("double", "a"), ("double", "b"), ("double", "c")])]
+
+
+def test_the_same_question_is_answered_once_for_all_who_ask() -> None:
+    run = Passes()
+    found = run.tasks.together([partial(run.ask, "ranks", double, "x")] * 3)
+    assert found == [["2x", "4x", "6x"]] * 3
+    assert run.passes == [("ranks", [("double", "x")])]
+
+
+def test_the_sort_that_most_ask_for_comes_first() -> None:
+    run = Passes()
+
+    def twice() -> list[str]:
+        return run.ask("ranks", double, "1") + run.ask("collectives", double, "2")
+
+    run.tasks.together([partial(run.ask, "collectives"), twice, partial(run.ask, "ranks")])
+    assert run.passes == [
+        ("ranks", [("double", "1"), ("double",)]),
+        ("collectives", [("double",), ("double", "2")]),
+    ]
+
+
+def test_an_analysis_may_have_parts_that_go_on_together() -> None:
+    run = Passes()
+
+    def nested() -> list[list[str]]:
+        before = run.ask("ranks", double, "0")
+        inner = run.tasks.together([partial(run.ask, "ranks", double, each) for each in "ab"])
+        return [before, *inner, run.ask("ranks", double, "9")]
+
+    found = run.tasks.together([nested, partial(run.ask, "ranks", double, "0")])
+    assert found[0] == [["20", "40", "60"], *([f"{2 * p}{x}" for p in PARTS] for x in "ab9")]
+    assert [len(questions) for _, questions in run.passes] == [1, 2, 1]
+
+
+def test_an_error_of_a_pass_reaches_all_who_asked() -> None:
+    run = Passes()
+
+    def careful() -> str:
+        with pytest.raises(ValueError, match="part 1"):
+            run.ask("ranks", fails)
+        return "went on"
+
+    with pytest.raises(ValueError, match="part 1"):
+        run.tasks.together([careful, partial(run.ask, "ranks", fails)])
+    assert run.tasks.together([careful, lambda: "not asked"]) == ["went on", "not asked"]
+
+
+def test_an_error_of_one_analysis_leaves_the_others_alone() -> None:
+    run, done = Passes(), list[str]()
+
+    def wrong() -> None:
+        run.ask("ranks")
+        raise KeyError("mine")
+
+    def right() -> None:
+        run.ask("ranks")
+        done.extend(run.ask("ranks", double, "end"))
+
+    with pytest.raises(KeyError, match="mine"):
+        run.tasks.together([wrong, right])
+    assert done == ["2end", "4end", "6end"]
+
+
+def test_a_value_is_computed_by_one_analysis_while_the_others_wait() -> None:
+    run, computed = Passes(), list[list[str]]()
+
+    def value() -> list[str]:
+        if not computed:
+            computed.append(run.ask("ranks", double, "v"))
+        return computed[0]
+
+    found = run.tasks.together([partial(run.tasks.once, "v", value) for _ in range(3)])
+    assert found == [["2v", "4v", "6v"]] * 3
+    assert run.passes == [("ranks", [("double", "v")])]
+    assert run.tasks.once("v", value) is computed[0]
