@@ -153,24 +153,32 @@ def _whole(mean: float, num_ranks: int) -> tuple[int | None, bool]:
     return (total if is_total else total // num_ranks), is_total
 
 
+def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the runs of consecutive numbers, each as its first and its last.
+
+    >>> runs_of([7, 0, 1, 2])
+    [(0, 2), (7, 7)]
+    """
+    runs: list[tuple[int, int]] = []
+    for number in sorted({int(number) for number in numbers}):
+        first = runs.pop()[0] if runs and number == runs[-1][1] + 1 else number
+        runs.append((first, number))
+    return runs
+
+
 def text_of_ranks(ranks: Iterable[int], most: int = 8) -> str:
     """Format ranks, with runs of three or more contracted.
 
     >>> text_of_ranks([7, 0, 1, 2, 3]), text_of_ranks([5])
     ('ranks 0-3, 7', 'rank 5')
     """
-    spans: list[list[int]] = []
-    for rank in sorted({int(rank) for rank in ranks}):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
+    runs = runs_of(ranks)
     texts = [
         text
-        for first, last in spans
+        for first, last in runs
         for text in ([f"{first}-{last}"] if last > first + 1 else map(str, range(first, last + 1)))
     ]
-    is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
+    is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
     listed = ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
     return f"rank{'' if is_one else 's'} {listed}"
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dtensor_core.errors import DTensorError, MeshError, PlacementError, four_parts
+from dtensor_core.errors import DTensorError, MeshError, PlacementError
 from dtensor_core.mesh import DeviceMesh, current_mesh
 from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import keep, share
@@ -54,12 +54,10 @@ def distribute_tensor(
     mesh = current_mesh(device_mesh)
     if not tensor.is_leaf:
         raise LeafError(
-            four_parts(
-                summary="distribute_tensor of a non-leaf tensor",
-                found=f"a result of {tensor.grad_fn}",
-                why="it makes new leaves, so it should be used to distribute leaf tensors",
-                hint="distribute leaf tensors; inside of autograd use DTensor.from_local",
-            )
+            "distribute_tensor of a non-leaf tensor",
+            found=f"a result of {tensor.grad_fn}",
+            why="it makes new leaves, so it should be used to distribute leaf tensors",
+            hint="distribute leaf tensors; inside of autograd use DTensor.from_local",
         )
     try:
         normal = normalize_placements(placements, mesh, tensor.ndim)

@@ -12,6 +12,9 @@ from __future__ import annotations
 class DTensorError(Exception):
     """Base class of all errors that dtensor_core raises on purpose."""
 
+    def __init__(self, summary: str, *, found: str = "", why: str = "", hint: str = "") -> None:
+        super().__init__(four_parts(summary=summary, found=found, why=why, hint=hint))
+
 
 class PlacementError(DTensorError, ValueError):
     """An invalid placement: unknown reduction, bad dim, wrong number of placements."""
@@ -65,9 +68,5 @@ class NotationError(DTensorError, ValueError):
 
 def four_parts(*, summary: str, found: str, why: str = "", hint: str = "") -> str:
     """Format an error message: request, found, why, try; empty parts are left out."""
-    parts = [summary, f"Found: {found}"]
-    if why:
-        parts.append(f"Why: {why}")
-    if hint:
-        parts.append(f"Try: {hint}")
-    return "\n  ".join(parts)
+    parts = (("Found", found), ("Why", why), ("Try", hint))
+    return "\n  ".join([summary, *(f"{name}: {text}" for name, text in parts if text)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 
@@ -52,8 +52,7 @@ def zeros(
         MeshError: No mesh was passed, and no `with mesh:` is active.
         PlacementError: The placements do not fit the shape or the mesh.
     """
-    options = {"dtype": dtype, "layout": layout}
-    return _make(torch.zeros, size, options, device_mesh, placements, requires_grad)
+    return _make(torch.zeros, size, dtype, layout, device_mesh, placements, requires_grad)
 
 
 @as_node
@@ -79,8 +78,7 @@ def ones(
         MeshError: No mesh was passed, and no `with mesh:` is active.
         PlacementError: The placements do not fit the shape or the mesh.
     """
-    options = {"dtype": dtype, "layout": layout}
-    return _make(torch.ones, size, options, device_mesh, placements, requires_grad)
+    return _make(torch.ones, size, dtype, layout, device_mesh, placements, requires_grad)
 
 
 @as_node
@@ -106,8 +104,7 @@ def empty(
         MeshError: No mesh was passed, and no `with mesh:` is active.
         PlacementError: The placements do not fit the shape or the mesh.
     """
-    options = {"dtype": dtype, "layout": layout}
-    return _make(torch.empty, size, options, device_mesh, placements, requires_grad)
+    return _make(torch.empty, size, dtype, layout, device_mesh, placements, requires_grad)
 
 
 @as_node
@@ -136,12 +133,8 @@ def full(
         MeshError: No mesh was passed, and no `with mesh:` is active.
         PlacementError: The placements do not fit the shape or the mesh.
     """
-    options = {"dtype": dtype, "layout": layout}
-
-    def fill(shape: Sequence[int], **options: Any) -> torch.Tensor:
-        return torch.full(shape, fill_value, **options)
-
-    return _make(fill, (size,), options, device_mesh, placements, requires_grad)
+    fill = partial(torch.full, fill_value=fill_value)
+    return _make(fill, (size,), dtype, layout, device_mesh, placements, requires_grad)
 
 
 @as_node
@@ -169,9 +162,8 @@ def rand(
         MeshError: No mesh was passed, and no `with mesh:` is active.
         PlacementError: The placements do not fit the shape or the mesh.
     """
-    options = {"dtype": dtype, "layout": layout}
     sampled = _Sampled(torch.Tensor.uniform_, 1, generator)
-    return _make(sampled, size, options, device_mesh, placements, requires_grad)
+    return _make(sampled, size, dtype, layout, device_mesh, placements, requires_grad)
 
 
 @as_node
@@ -199,9 +191,8 @@ def randn(
         MeshError: No mesh was passed, and no `with mesh:` is active.
         PlacementError: The placements do not fit the shape or the mesh.
     """
-    options = {"dtype": dtype, "layout": layout}
     sampled = _Sampled(torch.Tensor.normal_, 16, generator)
-    return _make(sampled, size, options, device_mesh, placements, requires_grad)
+    return _make(sampled, size, dtype, layout, device_mesh, placements, requires_grad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +210,8 @@ class _Sampled:
 def _make(
     make: Callable[..., torch.Tensor] | _Sampled,
     size: Sequence[Size],
-    options: dict[str, Any],
+    dtype: torch.dtype | None,
+    layout: torch.layout,
     device_mesh: DeviceMesh | None,
     placements: Sequence[Placement] | None,
     requires_grad: bool,
@@ -227,21 +219,15 @@ def _make(
     mesh = current_mesh(device_mesh)
     shape = _shape(size)
     normal = normalize_placements(placements, mesh, len(shape))
-    dtype = options["dtype"] or torch.get_default_dtype()
-    goal = Spec(mesh, normal, TensorMeta(shape, contiguous_stride(shape), dtype))
+    expected = dtype or torch.get_default_dtype()
+    goal = Spec(mesh, normal, TensorMeta(shape, contiguous_stride(shape), expected))
     # Partial values are made from a tensor that is replicated along their axes.
     before = goal.with_placements([Replicate() if p.is_partial() else p for p in normal])
-    options = {**options, "device": mesh.device_type}
-    if isinstance(make, _Sampled):
-        local = torch.empty(before.local_shape, **options)
-        local = (
-            local
-            if before.coords is None
-            else draw(make, local, before, make.grain, make.generator)
-        )
-    else:
-        local = make(before.local_shape, **options)
-    if local.dtype is not dtype:
+    fill = torch.empty if isinstance(make, _Sampled) else make
+    local = fill(before.local_shape, dtype=dtype, layout=layout, device=mesh.device_type)
+    if isinstance(make, _Sampled) and before.coords is not None:
+        local = draw(make, local, before, make.grain, make.generator)
+    if local.dtype is not expected:
         meta = before.tensor_meta._replace(dtype=local.dtype)
         before, goal = Spec(mesh, before.placements, meta), Spec(mesh, normal, meta)
     local = execute(local, before, plan_between(before, goal), origin_of("factory"))

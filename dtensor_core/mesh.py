@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from dtensor_core.errors import MeshError, four_parts
+from dtensor_core.errors import MeshError
 from dtensor_core.torch_internals.dispatcher import no_dispatch_modes
 from dtensor_core.torch_internals.groups import meshes_in_force
 
@@ -50,11 +50,9 @@ def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
         return mesh
     if not meshes_in_force.mesh_stack:
         raise MeshError(
-            four_parts(
-                summary="a device mesh",
-                found="no mesh was passed, and no `with mesh:` is active",
-                hint="pass device_mesh=init_device_mesh(...)",
-            )
+            "a device mesh",
+            found="no mesh was passed, and no `with mesh:` is active",
+            hint="pass device_mesh=init_device_mesh(...)",
         )
     return meshes_in_force.get_current_mesh()
 
@@ -87,11 +85,9 @@ def axis_number(mesh: DeviceMesh, axis: int | str) -> int:
     if isinstance(axis, int) and -mesh.ndim <= axis < mesh.ndim:
         return axis % mesh.ndim
     raise MeshError(
-        four_parts(
-            summary=f"axis {axis!r} of {mesh}",
-            found=f"axes {', '.join(names)}",
-            hint="pass the name or the number of one of them",
-        )
+        f"axis {axis!r} of {mesh}",
+        found=f"axes {', '.join(names)}",
+        hint="pass the name or the number of one of them",
     )
 
 

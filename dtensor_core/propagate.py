@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dtensor_core.errors import MeshError, RuleError, four_parts
+from dtensor_core.errors import MeshError, RuleError
 from dtensor_core.mesh import axis_name
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.rule_builders import replicated_rule
@@ -187,12 +187,10 @@ def _common_mesh(call: Call):
     for spec in call.specs:
         if spec.mesh is not mesh and spec.mesh != mesh:
             raise MeshError(
-                four_parts(
-                    summary=f"{call.op} on inputs with different meshes",
-                    found=f"{mesh} and {spec.mesh}",
-                    why="one operator runs on the ranks of one mesh",
-                    hint="redistribute the tensors to a common mesh first",
-                )
+                f"{call.op} on inputs with different meshes",
+                found=f"{mesh} and {spec.mesh}",
+                why="one operator runs on the ranks of one mesh",
+                hint="redistribute the tensors to a common mesh first",
             )
     return mesh
 
@@ -431,12 +429,10 @@ def _cannot_keep(
     )
     kept = ", ".join(str(each.placements[axis]) for each in fixed)
     return RuleError(
-        four_parts(
-            summary=f"{call.op} to write its result in place, laid out as {kept} on axis {axis}",
-            found=f"arguments {', '.join(spec.text for spec in call.specs)}",
-            why="in-place operations that require placement changes are not supported, and the "
-            f"operator offers only {offered}",
-            hint="redistribute the tensor that is written to first, or use the operator's "
-            "out-of-place form",
-        )
+        f"{call.op} to write its result in place, laid out as {kept} on axis {axis}",
+        found=f"arguments {', '.join(spec.text for spec in call.specs)}",
+        why="in-place operations that require placement changes are not supported, and the "
+        f"operator offers only {offered}",
+        hint="redistribute the tensor that is written to first, or use the operator's "
+        "out-of-place form",
     )

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dtensor_core.errors import MeshError, RandomStateError, four_parts
+from dtensor_core.errors import MeshError, RandomStateError
 from dtensor_core.mesh import DeviceMesh, axis_name
 from dtensor_core.placement import Shard
 from dtensor_core.sharded_rng import apart
@@ -47,13 +47,11 @@ def manual_seed(seed: int, device_mesh: DeviceMesh) -> None:
     """
     if device_mesh.get_coordinate() is None:
         raise RandomStateError(
-            four_parts(
-                summary="manual_seed for the DTensors of a mesh",
-                found=f"manual_seed requires the current rank to be a part of the device mesh, "
-                f"{device_mesh}",
-                why="a rank outside of it draws no numbers for them",
-                hint="torch.manual_seed(seed), which any rank may call",
-            )
+            "manual_seed for the DTensors of a mesh",
+            found=f"manual_seed requires the current rank to be a part of the device mesh, "
+            f"{device_mesh}",
+            why="a rank outside of it draws no numbers for them",
+            hint="torch.manual_seed(seed), which any rank may call",
         )
     torch.manual_seed(seed)
 
@@ -97,15 +95,12 @@ def check_seeds(device_mesh: DeviceMesh) -> None:
     differing = [rank for rank, each in zip(ranks, found.tolist(), strict=True) if each != found[0]]
     if differing:
         raise RandomStateError(
-            four_parts(
-                summary=f"random numbers over {device_mesh}",
-                found=f"the {kind} generators of ranks {differing} are not in the state of rank "
-                f"{ranks[0]}",
-                why="replicas would hold different numbers, and shards would not belong to one "
-                "tensor",
-                hint="torch.manual_seed(seed) with the same seed on all ranks of the mesh, and "
-                "the same random calls on each; per_rank(mesh) is for plain tensors that differ",
-            )
+            f"random numbers over {device_mesh}",
+            found=f"the {kind} generators of ranks {differing} are not in the state of rank "
+            f"{ranks[0]}",
+            why="replicas would hold different numbers, and shards would not belong to one tensor",
+            hint="torch.manual_seed(seed) with the same seed on all ranks of the mesh, and "
+            "the same random calls on each; per_rank(mesh) is for plain tensors that differ",
         )
 
 
@@ -118,10 +113,8 @@ def _axes(mesh: DeviceMesh, axes: Sequence[str | int] | None) -> list[int]:
     unknown = [a for a in axes if a not in known and a not in known_numbers]
     if unknown or isinstance(axes, str):
         raise MeshError(
-            four_parts(
-                summary=f"random numbers per rank along axes {axes!r}",
-                found=f"a mesh with axes {list(known)}",
-                hint="pass a list of names or numbers of its axes",
-            )
+            f"random numbers per rank along axes {axes!r}",
+            found=f"a mesh with axes {list(known)}",
+            hint="pass a list of names or numbers of its axes",
         )
     return sorted({known[axis] if isinstance(axis, str) else axis for axis in axes})

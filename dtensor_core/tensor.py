@@ -26,21 +26,10 @@ from dtensor_core.dispatch import (
     results,
 )
 from dtensor_core.dispatch.materialized_views import LocalCopy, MaterializedView
-from dtensor_core.errors import (
-    MixedTensorError,
-    PlacementError,
-    RedistributeError,
-    four_parts,
-)
+from dtensor_core.errors import MixedTensorError, PlacementError, RedistributeError
 from dtensor_core.gradients import gradient_placements, gradient_spec, gradient_target
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh, on_change
-from dtensor_core.placement import (
-    Partial,
-    Placement,
-    Replicate,
-    Shard,
-    strided_shard,
-)
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, strided_shard
 from dtensor_core.redistribute.async_tensor import Pending, waited
 from dtensor_core.redistribute.execute import execute, execute_async, origin_of
 from dtensor_core.redistribute.metadata_check import check_alike, check_parts, made_equal
@@ -154,28 +143,20 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                 return dual
         if isinstance(local_tensor, DTensor):
             raise MixedTensorError(
-                four_parts(
-                    summary="DTensor.from_local of a DTensor",
-                    found=local_tensor._spec.text,
-                    why="the local_tensor argument only accepts torch.Tensor: the local tensor of "
-                    "a rank",
-                    hint="redistribute it, or pass its to_local()",
-                )
+                "DTensor.from_local of a DTensor",
+                found=local_tensor._spec.text,
+                why="the local_tensor argument only accepts torch.Tensor: the local tensor of "
+                "a rank",
+                hint="redistribute it, or pass its to_local()",
             )
         normal = normalize_placements(placements, mesh, local_tensor.ndim)
-        grads = (
-            None
-            if grad_placements is None
-            else normalize_placements(grad_placements, mesh, local_tensor.ndim)
-        )
+        grads = _normal_or_none(grad_placements, mesh, local_tensor.ndim)
         if (shape is None) != (stride is None):
             raise RedistributeError(
-                four_parts(
-                    summary="DTensor.from_local with a global shape",
-                    found=f"shape={shape} and stride={stride}",
-                    why="shape and stride cannot be derived from each other",
-                    hint="Please pass both shape and stride at the same time. Or none",
-                )
+                "DTensor.from_local with a global shape",
+                found=f"shape={shape} and stride={stride}",
+                why="shape and stride cannot be derived from each other",
+                hint="Please pass both shape and stride at the same time. Or none",
             )
         if run_check and mesh.get_coordinate() is not None:
             check_alike(local_tensor, mesh, shape, stride)
@@ -211,11 +192,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             if dual is not None:
                 return dual
         if torch.is_grad_enabled() and self.requires_grad:
-            grads = (
-                None
-                if grad_placements is None
-                else normalize_placements(grad_placements, self._spec.mesh, self.ndim)
-            )
+            grads = _normal_or_none(grad_placements, self._spec.mesh, self.ndim)
             local: Any = _ToLocal.apply(self, grads)
         else:
             local = self._local_tensor
@@ -251,11 +228,9 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         mesh = self._spec.mesh
         if device_mesh is not None and device_mesh != mesh:
             raise PlacementError(
-                four_parts(
-                    summary=f"redistribute to {device_mesh}",
-                    found=f"a tensor on {mesh}",
-                    why="redistribution moves data within one mesh",
-                )
+                f"redistribute to {device_mesh}",
+                found=f"a tensor on {mesh}",
+                why="redistribution moves data within one mesh",
             )
         if placements is None:
             raise RedistributeError("placements is needed for redistribute: one per mesh axis")
@@ -263,14 +238,11 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         for axis, (before, after) in enumerate(zip(self._spec.placements, target, strict=True)):
             if isinstance(after, Partial) and before is not after:
                 raise RedistributeError(
-                    four_parts(
-                        summary=f"Can not redistribute from {before} to {after} on "
-                        f"{axis_name(mesh, axis)}",
-                        found=self._spec.text,
-                        why="redistributing to Partial is for internal use only: partial sums have "
-                        "no meaning of their own",
-                        hint="redistribute to Replicate() or Shard(dim)",
-                    )
+                    f"Can not redistribute from {before} to {after} on {axis_name(mesh, axis)}",
+                    found=self._spec.text,
+                    why="redistributing to Partial is for internal use only: partial sums have "
+                    "no meaning of their own",
+                    hint="redistribute to Replicate() or Shard(dim)",
                 )
         if has_dual_level():
             to = forward_dtype
@@ -316,12 +288,10 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     def data(self, value: torch.Tensor) -> None:
         if not isinstance(value, DTensor):
             raise MixedTensorError(
-                four_parts(
-                    summary=f"the data of {self._spec.text} to be replaced",
-                    found=f"a plain tensor of shape {tuple(value.shape)}",
-                    why="the layout of a plain tensor on the mesh is unknown",
-                    hint="assign a DTensor, or use copy_, which accepts the full tensor",
-                )
+                f"the data of {self._spec.text} to be replaced",
+                found=f"a plain tensor of shape {tuple(value.shape)}",
+                why="the layout of a plain tensor on the mesh is unknown",
+                hint="assign a DTensor, or use copy_, which accepts the full tensor",
             )
         torch.Tensor.data.__set__(self, value)  # pyright: ignore
         self._local_tensor, self._spec = value._local_tensor, value._spec
@@ -425,6 +395,12 @@ def _moved(
     if async_op and type(local) is Pending:
         local.owned_by(moved)
     return moved
+
+
+def _normal_or_none(
+    placements: Sequence[Placement] | None, mesh: DeviceMesh, ndim: int
+) -> tuple[Placement, ...] | None:
+    return None if placements is None else normalize_placements(placements, mesh, ndim)
 
 
 def _dual(tensor: Any, crossing: Callable[[Any], Any]) -> Any:

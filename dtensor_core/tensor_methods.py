@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.errors import RuleError
 
 # Methods that read or write the memory of a tensor, each with an alternative.
 _OF_MEMORY = {
@@ -44,12 +44,10 @@ def formatted(self: Any, format_spec: str) -> str:
 def _refused(name: str, hint: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise RuleError(
-            four_parts(
-                summary=f".{name}() of {self._spec.text}",
-                found=f".{name}() is not supported for tensor subclasses",
-                why="a DTensor has no memory of its own: its shards are on several ranks",
-                hint=hint,
-            )
+            f".{name}() of {self._spec.text}",
+            found=f".{name}() is not supported for tensor subclasses",
+            why="a DTensor has no memory of its own: its shards are on several ranks",
+            hint=hint,
         )
 
     method.__name__ = name

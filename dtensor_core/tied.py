@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.errors import PlacementError
 from dtensor_core.tensor import DTensor
 
 
@@ -114,13 +114,11 @@ def _tie(place: _ParameterName, old: torch.Tensor, new: Any) -> None:
 
 def _refusal(place: str, wanted: str, other: str, layout: str) -> TiedError:
     return TiedError(
-        four_parts(
-            summary=f"{place} as {wanted}",
-            found=f"{other}, the same parameter, as {layout}",
-            why="a tied parameter is one tensor, which has one layout",
-            hint="give both names the same placements, or untie them before: "
-            "module.weight = nn.Parameter(module.weight.detach().clone())",
-        )
+        f"{place} as {wanted}",
+        found=f"{other}, the same parameter, as {layout}",
+        why="a tied parameter is one tensor, which has one layout",
+        hint="give both names the same placements, or untie them before: "
+        "module.weight = nn.Parameter(module.weight.detach().clone())",
     )
 
 

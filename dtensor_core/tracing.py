@@ -19,7 +19,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 
-from dtensor_core.errors import TransformError, four_parts
+from dtensor_core.errors import TransformError
 from dtensor_core.mesh import current_mesh
 from dtensor_core.torch_internals.compilation import (
     current_transform,
@@ -94,12 +94,10 @@ def outside_transforms(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         if any(map(_is_wrapped, tree_leaves((args, kwargs)))):
             raise TransformError(
-                four_parts(
-                    summary=f"{function.__name__} of a tensor that torch.func transforms",
-                    found="a tensor that wraps another one",
-                    why="torch.func transforms operators only, and this is not one",
-                    hint="pass DTensors to the transform; create and redistribute them outside",
-                )
+                f"{function.__name__} of a tensor that torch.func transforms",
+                found="a tensor that wraps another one",
+                why="torch.func transforms operators only, and this is not one",
+                hint="pass DTensors to the transform; create and redistribute them outside",
             )
         with without_transforms():
             return function(*args, **kwargs)

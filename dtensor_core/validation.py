@@ -12,16 +12,9 @@ from functools import lru_cache
 
 import torch
 
-from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.errors import PlacementError
 from dtensor_core.mesh import DeviceMesh
-from dtensor_core.placement import (
-    Partial,
-    Placement,
-    Replicate,
-    Shard,
-    _StridedShard,
-    as_placement,
-)
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, as_placement
 from dtensor_core.spec import TensorMeta
 
 
@@ -37,12 +30,10 @@ def normalize_placements(
         return (Replicate(),) * mesh.ndim
     if isinstance(placements, Placement) or len(placements) != mesh.ndim:
         raise PlacementError(
-            four_parts(
-                summary=f"placements {placements}",
-                found=f"a mesh of {mesh.ndim} axes, {mesh}",
-                why="`placements` must have the same length as the mesh has axes",
-                hint="give one placement per mesh axis",
-            )
+            f"placements {placements}",
+            found=f"a mesh of {mesh.ndim} axes, {mesh}",
+            why="`placements` must have the same length as the mesh has axes",
+            hint="give one placement per mesh axis",
         )
     if torch.compiler.is_dynamo_compiling():  # which warns of caches
         return _normalized.__wrapped__(tuple(placements), ndim)
@@ -55,12 +46,10 @@ def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement
     reductions = {each.reduce_op for each in normal if isinstance(each, Partial)}
     if len(reductions) > 1 and reductions != {"sum", "avg"}:
         raise PlacementError(
-            four_parts(
-                summary=f"placements {placements}",
-                found="Mixed Partial reduce types: " + ", ".join(sorted(reductions)),
-                why="these reductions do not commute; only sum and avg may be mixed",
-                hint="reduce all but one of them first",
-            )
+            f"placements {placements}",
+            found="Mixed Partial reduce types: " + ", ".join(sorted(reductions)),
+            why="these reductions do not commute; only sum and avg may be mixed",
+            hint="reduce all but one of them first",
         )
     return normal
 
@@ -72,11 +61,9 @@ def _normalize(placement: Placement, ndim: int) -> Placement:
         return placement
     if not -ndim <= dim < ndim:
         raise PlacementError(
-            four_parts(
-                summary=f"a tensor of {ndim} dims placed {placement!r}",
-                found=f"dims {-ndim} to {ndim - 1}" if ndim else "a scalar, which has no dim",
-                hint="shard a dim that the tensor has, or use Replicate()",
-            )
+            f"a tensor of {ndim} dims placed {placement!r}",
+            found=f"dims {-ndim} to {ndim - 1}" if ndim else "a scalar, which has no dim",
+            hint="shard a dim that the tensor has, or use Replicate()",
         )
     if dim >= 0:
         return placement
@@ -101,12 +88,10 @@ def global_meta(
         is_part = mesh.get_coordinate() is not None  # other ranks hold nothing, of any shape
         if len(shape) != len(stride) or (is_part and local.ndim != len(shape)):
             raise PlacementError(
-                four_parts(
-                    summary=f"a DTensor of shape={tuple(shape)} and stride={tuple(stride)}",
-                    found=f"a local tensor of shape {tuple(local.shape)}",
-                    why="shape and stride need one entry per dim of the local tensor",
-                    hint="pass the shape and the stride of the full tensor",
-                )
+                f"a DTensor of shape={tuple(shape)} and stride={tuple(stride)}",
+                found=f"a local tensor of shape {tuple(local.shape)}",
+                why="shape and stride need one entry per dim of the local tensor",
+                hint="pass the shape and the stride of the full tensor",
             )
         return TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
     sizes, strides = list(local.shape), list(local.stride())

@@ -70,11 +70,11 @@ def fitted(
     for name in shown:
         justify = "right" if name in numbers else "left"
         table.add_column(
-            Text(_shortened(headings[name], widths[name])), justify=justify, no_wrap=True
+            Text(shortened(headings[name], widths[name])), justify=justify, no_wrap=True
         )
     num_truncated = 0
     for row in zip(*(texts[name] for name in shown), strict=True):
-        cells = [_shortened(text, widths[name]) for name, text in zip(shown, row, strict=True)]
+        cells = [shortened(text, widths[name]) for name, text in zip(shown, row, strict=True)]
         num_truncated += sum(cell != text for cell, text in zip(cells, row, strict=True))
         table.add_row(*map(Text, cells))
     left_out = tuple(headings[name] for name in headings if name not in widths)
@@ -102,7 +102,7 @@ def _widths(
     return chosen
 
 
-def _shortened(text: str, width: int) -> str:
+def shortened(text: str, width: int) -> str:
     """Shorten a text to `width` cells; keep its end and its indentation."""
     if cell_len(text) <= width:
         return text

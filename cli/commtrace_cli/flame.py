@@ -74,13 +74,7 @@ def flame(
 
 def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
     from commtrace.analyze import notices_of
-    from commtrace.figures.flame import (
-        VALUES,
-        flame_nodes,
-        level_of,
-        nothing_to_draw,
-        value_note,
-    )
+    from commtrace.figures.flame import VALUES, flame_nodes, level_of, nothing_to_draw, value_note
     from commtrace_cli.text_flame import Tree, flame_lines, largest, num_truncated
 
     console = data_console()

@@ -9,7 +9,14 @@ from rich.table import Table
 
 from commtrace.schema import FORMAT_VERSION
 from commtrace.settings import EVERY_LINK, THRESHOLDS, Settings, settings_of
-from commtrace.units import known_note, ordinal, text_of_bytes, text_of_duration, text_of_value
+from commtrace.units import (
+    known_note,
+    ordinal,
+    runs_of,
+    text_of_bytes,
+    text_of_duration,
+    text_of_value,
+)
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
 from commtrace_cli.terminal import Text, data_console, finish, working
@@ -147,13 +154,7 @@ def _unknown(info: RunInfo) -> Text:
 
 
 def _listed(ranks: tuple[int, ...]) -> str:
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs_of(ranks)]
     return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(texts)}"
 
 

@@ -32,20 +32,23 @@ from commtrace_cli import (
     summary,
     table,
     timeline,
+    watch,
 )
 from commtrace_cli.terminal import ClosedOutput, fail, forget_odd_sizes, spare_letters
 
 EXIT_CODES = {
     "0": "success",
     "1": "the script failed, or could not be recorded; `check` found inconsistent ranks; `diff` or "
-    "`findings` found what `--fail-on` guards",
+    "`findings` found what `--fail-on` guards; `watch` saw ranks die",
     "2": "a usage error",
     "3": "the trace cannot be read",
+    "4 to 7": "`watch`: a hang, a straggler, a mismatch, or no answer to `--dump`",
     "128 + n": "stopped by signal n: 130 by Ctrl-C, 141 if the reader closed the output",
 }
 
 COMMANDS: dict[str, tuple[ModuleType, ...]] = {
     "Record": (run, record, demo),
+    "Watch": (watch,),
     "Look": (summary, report, timeline, flame, table, explain),
     "Judge": (findings, check, diff),
     "Traces": (info, dump, merge, import_, export),

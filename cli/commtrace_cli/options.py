@@ -5,9 +5,10 @@ The file exceeds the usual length, because one place has the names and helps of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,12 +38,9 @@ def _tables(incomplete: str) -> list[str]:
     return [name for name in CATALOG if name.startswith(incomplete)]
 
 
-def _raw_tables(incomplete: str) -> list[str]:
-    return [name for name in TABLES if name.startswith(incomplete)]
-
-
-def _calls(incomplete: str) -> list[str]:
-    return [name for name in ("longest", "biggest") if name.startswith(incomplete)]
+def _one_of(*names: str) -> Callable[[str], list[str]]:
+    """Return the completion of one of some names."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 def _one_format(context: typer.Context, value: bool) -> bool:
@@ -121,74 +119,144 @@ class Metric(str, Enum):
     TIME = "time"
 
 
+def _argument(metavar: str, help: str, **more: Any) -> Any:
+    """Declare an argument, without a note on its default."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+def _option(usage: str, help: str, **more: Any) -> Any:
+    """Declare an option by its names and the word for its value: `--limit N`, `--force -f`."""
+    words = usage.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = " ".join(words[len(names) :])
+    return typer.Option(*names, metavar=metavar or None, help=help, **more)
+
+
 Trace = Annotated[
     Path,
-    typer.Argument(
-        metavar="TRACE",
-        help="A run.json, the folder RUN.comm of a run, or the spools of an interrupted one.",
-        show_default=False,
+    _argument(
+        "TRACE",
+        "A run.json, the folder RUN.comm of a run, or the spools of an interrupted one.",
         autocompletion=_traces,
     ),
 ]
 Parts = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="PART...",
-        help="Folders RUN.comm, folders of spools, spools and run files, of any nodes.",
-        show_default=False,
+    _argument(
+        "PART...",
+        "Folders RUN.comm, folders of spools, spools and run files, of any nodes.",
         autocompletion=_traces,
     ),
 ]
-Sources = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FILE...", help="One file per rank, or folders of them.", show_default=False
-    ),
-]
+Sources = Annotated[list[Path], _argument("FILE...", "One file per rank, or folders of them.")]
 Baseline = Annotated[
-    Path,
-    typer.Argument(
-        metavar="BASELINE",
-        help="The trace to compare with.",
-        show_default=False,
-        autocompletion=_traces,
-    ),
+    Path, _argument("BASELINE", "The trace to compare with.", autocompletion=_traces)
 ]
 Compared = Annotated[
     list[Path],
+    _argument(
+        "TRACE...", "One or more traces to compare with the baseline.", autocompletion=_traces
+    ),
+]
+GrowingRun = Annotated[
+    Path,
     typer.Argument(
-        metavar="TRACE...",
-        help="One or more traces to compare with the baseline.",
+        metavar="RUN",
+        help="The folder RUN.comm of a run that is being recorded, or the file run.json that it "
+        "is recorded to.",
         show_default=False,
         autocompletion=_traces,
+    ),
+]
+Interval = Annotated[
+    float,
+    typer.Option(
+        "--interval", metavar="SECONDS", min=0.1, max=3600, help="Time between two refreshes."
+    ),
+]
+Once = Annotated[bool, typer.Option("--once", metavar="", help="Show the state once, and exit.")]
+AsJsonLines = Annotated[
+    bool, typer.Option("--json", metavar="", help="At each refresh, one line of JSON.")
+]
+OnHang = Annotated[
+    str | None,
+    typer.Option(
+        "--on-hang",
+        metavar="DURATION",
+        help="Exit with code 4 once a rank has been in a call for this long, such as 60s or 5m.",
+        show_default=False,
+    ),
+]
+OnStraggler = Annotated[
+    str | None,
+    typer.Option(
+        "--on-straggler",
+        metavar="SHARE",
+        help="Exit with code 5 once all others have waited for one rank in this part of the last "
+        "ten seconds, such as 20%, and three times as long as for any other.",
+        show_default=False,
+    ),
+]
+OnMismatch = Annotated[
+    bool,
+    typer.Option(
+        "--on-mismatch",
+        metavar="",
+        help="Exit with code 6 once members of a group disagree in a collective.",
+    ),
+]
+Exec = Annotated[
+    str | None,
+    typer.Option(
+        "--exec",
+        metavar="COMMAND",
+        help="With an alarm: run this shell command before exiting.",
+        show_default=False,
+    ),
+]
+Serve = Annotated[
+    bool,
+    typer.Option(
+        "--serve",
+        metavar="",
+        help="Also show the state as a page, on this machine only, at the address that is printed.",
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port", metavar="PORT", min=0, max=65535, help="Port of the page; 0 for any free one."
+    ),
+]
+DumpRanks = Annotated[
+    str | None,
+    typer.Option(
+        "--dump",
+        metavar="RANKS",
+        help="Ask these ranks, such as 0,3-5 or all, for their stacks and calls in flight, print "
+        "them and exit; with an alarm, when it goes off.",
+        show_default=False,
     ),
 ]
 DiffOutput = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write the comparison as an HTML page; by default, it is printed in the terminal.",
-        show_default=False,
+    _option(
+        "--output -o FILE",
+        "Write the comparison as an HTML page; by default, it is printed in the terminal.",
     ),
 ]
 FailOnIncrease = Annotated[
     list[Metric] | None,
-    typer.Option(
-        "--fail-on-increase",
-        metavar="WHAT",
-        help="Exit with code 1 if the total of calls, bytes or time grew. May be repeated.",
-        show_default=False,
+    _option(
+        "--fail-on-increase WHAT",
+        "Exit with code 1 if the total of calls, bytes or time grew. May be repeated.",
     ),
 ]
 FailOn = Annotated[
     list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="RULE",
-        help="Exit with code 1 if this rule, or `any` rule, has a finding. May be repeated.",
-        show_default=False,
+    _option(
+        "--fail-on RULE",
+        "Exit with code 1 if this rule, or `any` rule, has a finding. May be repeated.",
     ),
 ]
 Libraries = Annotated[
@@ -202,59 +270,40 @@ Libraries = Annotated[
     ),
 ]
 Tolerance = Annotated[
-    float,
-    typer.Option(
-        "--tolerance", metavar="PART", min=0.0, help="Allowed growth as a fraction: 0.1 is 10%."
-    ),
+    float, _option("--tolerance PART", "Allowed growth as a fraction: 0.1 is 10%.", min=0.0)
 ]
 TableName = Annotated[
     str | None,
-    typer.Argument(
-        metavar="NAME",
-        help="Name of the table; by default, all tables are listed.",
-        show_default=False,
-        autocompletion=_tables,
+    _argument(
+        "NAME", "Name of the table; by default, all tables are listed.", autocompletion=_tables
     ),
 ]
 RawTable = Annotated[
     str,
-    typer.Argument(
-        metavar="TABLE",
-        help=f"{', '.join(list(TABLES)[:-1])} or {list(TABLES)[-1]}.",
-        show_default=False,
-        autocompletion=_raw_tables,
+    _argument(
+        "TABLE",
+        f"{', '.join(list(TABLES)[:-1])} or {list(TABLES)[-1]}.",
+        autocompletion=_one_of(*TABLES),
     ),
 ]
 Where = Annotated[
     list[str] | None,
-    typer.Option(
-        "--where",
-        metavar="CONDITION",
-        help="Only rows that satisfy the condition: COLUMN, one of = != < <= > >= or ~ (contains), "
+    _option(
+        "--where CONDITION",
+        "Only rows that satisfy the condition: COLUMN, one of = != < <= > >= or ~ (contains), "
         "VALUE. May be repeated; all conditions must hold.",
-        show_default=False,
     ),
 ]
 Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--columns",
-        metavar="NAMES",
-        help="Only these columns, separated by `,`.",
-        show_default=False,
-    ),
+    list[str] | None, _option("--columns NAMES", "Only these columns, separated by `,`.")
 ]
-Limit = Annotated[
-    int | None,
-    typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.", show_default=False),
-]
+Limit = Annotated[int | None, _option("--limit N", "Maximum number of rows.", min=1)]
 Call = Annotated[
     str,
-    typer.Argument(
-        metavar="CALL",
-        help="RANK:ID or ID of a call, `longest` (longest blocked time), or `biggest`.",
-        show_default=False,
-        autocompletion=_calls,
+    _argument(
+        "CALL",
+        "RANK:ID or ID of a call, `longest` (longest blocked time), or `biggest`.",
+        autocompletion=_one_of("longest", "biggest"),
     ),
 ]
 Script = Annotated[
@@ -274,13 +323,8 @@ Ranks = Annotated[
     int,
     typer.Option("--nproc", "-n", metavar="N", help="Number of ranks to start on this machine."),
 ]
-RanksOfDemo = Annotated[
-    int, typer.Option("--nproc", "-n", metavar="N", help="Number of ranks: 1, 2 or 4.")
-]
-SequenceParallel = Annotated[
-    bool,
-    typer.Option("--sequence-parallel", metavar="", help="Use sequence parallelism, too."),
-]
+RanksOfDemo = Annotated[int, _option("--nproc -n N", "Number of ranks: 1, 2 or 4.")]
+SequenceParallel = Annotated[bool, _option("--sequence-parallel", "Use sequence parallelism, too.")]
 IsModule = Annotated[
     bool,
     typer.Option("-m", metavar="", help="SCRIPT is the name of a module, as after `python -m`."),
@@ -417,75 +461,75 @@ RunOutput = Annotated[
     ),
 ]
 MergeOutput = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="The run file to write, or a folder RUN.comm into which the parts are copied.",
+    Path | None,
+    _option(
+        "--output -o FILE",
+        "The run file to write, or a folder RUN.comm into which the parts are copied. By default "
+        "run.json, or for one folder RUN.comm its dataset.",
+        show_default=False,
     ),
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
-To = Annotated[ExportFormat, typer.Option("--to", help="The format to write.", show_default=False)]
+AsDataset = Annotated[
+    bool,
+    _option(
+        "--dataset",
+        "Prepare a dataset in the folder: in the one that is given, or in that of -o RUN.comm. "
+        "Needs the package pyarrow.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    _option(
+        "--workers N",
+        "Processes that prepare the dataset, each of which holds one rank in memory. By default "
+        "one for each core.",
+        min=1,
+        show_default=False,
+    ),
+]
+Output = Annotated[Path, _option("--output -o FILE", "The file to write.")]
+To = Annotated[ExportFormat, _option("--to", "The format to write.")]
 ExportOutput = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="The file or folder to write; by default named after the trace, in the current "
-        "folder.",
-        show_default=False,
+    _option(
+        "--output -o PATH",
+        "The file or folder to write; by default named after the trace, in the current folder.",
     ),
 ]
 PictureOutput = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write a picture: .html is self-contained, .json is plotly's; .png, .svg and .pdf "
+    _option(
+        "--output -o FILE",
+        "Write a picture: .html is self-contained, .json is plotly's; .png, .svg and .pdf "
         "need the package kaleido. By default, the picture is drawn in the terminal.",
-        show_default=False,
     ),
 ]
-ChosenRanks = Annotated[
-    str | None,
-    typer.Option(
-        "--ranks", metavar="RANKS", help="Only these ranks: `0,1` or `0-3,8`.", show_default=False
-    ),
-]
+ChosenRanks = Annotated[str | None, _option("--ranks RANKS", "Only these ranks: `0,1` or `0-3,8`.")]
 Link = Annotated[
     list[str] | None,
-    typer.Option(
-        "--link",
-        metavar="SPEED",
-        help="Speed of a rank's link, `400 Gbit/s` or `50 GB/s`, to compare busbw with; "
+    _option(
+        "--link SPEED",
+        "Speed of a rank's link, `400 Gbit/s` or `50 GB/s`, to compare busbw with; "
         "`dp=400 Gbit/s` for the groups of a mesh axis, or for a group. May be repeated. By "
         "default that of the settings, else the best busbw of the run.",
-        show_default=False,
     ),
 ]
 FlameWidth = Annotated[
     Width,
-    typer.Option(
+    _option(
         "--by",
-        help="Measure of the widths: bytes sent, time from issue to completion, blocked time, "
-        "calls.",
+        "Measure of the widths: bytes sent, time from issue to completion, blocked time, calls.",
     ),
 ]
 Phase = Annotated[
     str,
-    typer.Option(
-        "--phase",
-        metavar="PHASE",
-        help="Only forward, backward, recompute, optimizer or other.",
+    _option(
+        "--phase PHASE",
+        "Only forward, backward, recompute, optimizer or other.",
         show_default=False,
     ),
 ]
-Force = Annotated[
-    bool, typer.Option("--force", "-f", metavar="", help="Overwrite an existing output.")
-]
+Force = Annotated[bool, _option("--force -f", "Overwrite an existing output.")]
 HowMuch = Annotated[
     Detail | None,
     typer.Option(
@@ -500,52 +544,27 @@ Stacks = Annotated[
 ]
 Groupings = Annotated[
     list[Grouping] | None,
-    typer.Option(
-        "--by",
-        metavar="TABLE",
-        help="Only this table: kind, phase, module or op. May be repeated.",
-        show_default=False,
-    ),
+    _option("--by TABLE", "Only this table: kind, phase, module or op. May be repeated."),
 ]
 Window = Annotated[
     str | None,
-    typer.Option(
-        "--window",
-        metavar="FROM:TO",
-        help="Only this time window, relative to the start of the run: 1.5s:2s, 250ms: or :80us.",
-        show_default=False,
+    _option(
+        "--window FROM:TO",
+        "Only this time window, relative to the start of the run: 1.5s:2s, 250ms: or :80us.",
     ),
 ]
-Steps = Annotated[
-    str | None,
-    typer.Option(
-        "--steps", metavar="FIRST:LAST", help="Only these steps: 3:5, or 4.", show_default=False
-    ),
-]
-Rows = Annotated[
-    int, typer.Option("--rows", metavar="N", min=1, help="Maximum number of rows of a table.")
-]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", metavar="", callback=_one_format, help="Exact numbers as JSON."),
-]
+Steps = Annotated[str | None, _option("--steps FIRST:LAST", "Only these steps: 3:5, or 4.")]
+Rows = Annotated[int, _option("--rows N", "Maximum number of rows of a table.", min=1)]
+AsJson = Annotated[bool, _option("--json", "Exact numbers as JSON.", callback=_one_format)]
 AsCsv = Annotated[
     bool,
-    typer.Option(
+    _option(
         "--csv",
-        metavar="",
-        callback=_one_format,
-        help="Exact numbers of one table as CSV. Text that a spreadsheet would evaluate as a "
+        "Exact numbers of one table as CSV. Text that a spreadsheet would evaluate as a "
         "formula is prefixed with an apostrophe.",
+        callback=_one_format,
     ),
 ]
 Version = Annotated[
-    bool,
-    typer.Option(
-        "--version",
-        metavar="",
-        callback=_version,
-        is_eager=True,
-        help="Print the version and exit.",
-    ),
+    bool, _option("--version", "Print the version and exit.", callback=_version, is_eager=True)
 ]

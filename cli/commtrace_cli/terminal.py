@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
@@ -151,6 +151,25 @@ def working(on: str) -> Iterator[None]:
         return
     with console.status(Text(on)):
         yield
+
+
+@contextmanager
+def counting(on: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a spinner while the body runs; yield a function of how much is done, and of how much."""
+    console = word_console()
+    if not console.is_terminal:
+        yield _ignore
+        return
+    with console.status(Text(on)) as status:
+
+        def show(done: int, of: int) -> None:
+            status.update(Text(f"{on}: {done:,} of {of:,}"))
+
+        yield show
+
+
+def _ignore(done: int, of: int) -> None:
+    """Show nothing."""
 
 
 def say(text: str, *, always: bool = False) -> None:

@@ -18,6 +18,7 @@ from rich.cells import cell_len, set_cell_size
 
 from commtrace.escaping import visible
 from commtrace.units import text_of_mean, text_of_value
+from commtrace_cli.fitting import shortened
 from commtrace_cli.terminal import Text, colour_of_kind
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ class Tree:
             elif node.role == "module":
                 path = node.name.removeprefix(f"{above}.") if above else node.name
                 texts = [path or NO_MODULE]
-            elif node.role == "op":
-                texts.append(node.name)
             else:
                 texts.append(node.name)
         return JOINED.join(texts)
@@ -114,7 +113,7 @@ def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> 
     longest = max(_AMOUNT, *(len(text) + 2 for text in amounts))
     bar = max(width - label - _NUMBERS + _AMOUNT - longest, LEAST_BAR)
     return [
-        _line(row, _fit(name, label), amount.rjust(longest), bar)
+        _line(row, set_cell_size(shortened(name, label), label), amount.rjust(longest), bar)
         for row, name, amount in zip(rows, names, amounts, strict=True)
     ]
 
@@ -149,15 +148,6 @@ def _line(row: Row, name: str, amount: str, bar: int) -> Text:
     return line.append(
         "█" * (last - first), style=colour_of_kind(row.kind) if row.kind else "bright_black"
     )
-
-
-def _fit(name: str, width: int) -> str:
-    """Fit a name into `width` cells; keep the end of a longer one."""
-    if cell_len(name) <= width:
-        return set_cell_size(name, width)
-    indent = len(name) - len(name.lstrip())
-    room = width - indent - 1
-    return set_cell_size(f"{' ' * indent}…{name[-room:]}", width)
 
 
 def largest(rows: Sequence[Row], most: int) -> list[Row]:

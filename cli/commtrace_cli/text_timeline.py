@@ -65,11 +65,10 @@ def cells(
     edges = _points(first, last, range(num_columns + 1), num_columns)
     from_column = np.searchsorted(edges, begin, side="right") - 1
     to_column = np.searchsorted(edges, end, side="left") - 1
-    pieces = np.repeat(np.arange(len(table)), to_column - from_column + 1)
-    within = np.arange(len(pieces)) - np.repeat(
-        np.cumsum(to_column - from_column + 1) - (to_column - from_column + 1),
-        to_column - from_column + 1,
-    )
+    num_columns_of = to_column - from_column + 1
+    pieces = np.repeat(np.arange(len(table)), num_columns_of)
+    firsts = np.cumsum(num_columns_of) - num_columns_of
+    within = np.arange(len(pieces)) - np.repeat(firsts, num_columns_of)
     column = from_column[pieces] + within
     lasts = np.minimum(end.to_numpy()[pieces], edges[column + 1]) - np.maximum(
         begin.to_numpy()[pieces], edges[column]

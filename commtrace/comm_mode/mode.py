@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from commtrace.atomic_write import atomic_write
@@ -52,12 +51,7 @@ class CommDebugMode:
             self._listening.record_operators(rank or 0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop counting."""
         if self._depth == 1:
             self._tree = self._current_tree()

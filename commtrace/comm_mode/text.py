@@ -17,21 +17,13 @@ from commtrace.escaping import visible
 
 NOISE_LEVELS = (0, 1, 2, 3)
 
-_TRIVIAL = frozenset(
-    f"aten.{name}"
-    for name in (
-        "detach.default",
-        "t.default",
-        "view.default",
-        "_to_copy.default",
-        "as_strided.default",
-        "transpose.int",
-    )
+_TRIVIAL_OPERATORS = (
+    "detach.default t.default view.default _to_copy.default as_strided.default transpose.int"
 )
+_TRIVIAL = frozenset(f"aten.{name}" for name in _TRIVIAL_OPERATORS.split())
 _TITLES = dict(
     zip(PASSES, ("FORWARD PASS", "BACKWARD PASS", "ACTIVATION CHECKPOINTING"), strict=True)
 )
-
 _SUFFIXES = dict(zip(PASSES, ("forward", "backward", "checkpointing"), strict=True))
 
 Counted = Mapping[str, Mapping[str, Counts]]

@@ -36,7 +36,7 @@ from commtrace.exporters.perfetto_kernels import (
     kernel_tracks,
     track_names,
 )
-from commtrace.exporters.trace_events import arrow, dumped, meta, rest, slice_event, us
+from commtrace.exporters.trace_events import arrow, dumped, meta, rest, slice_event, track, us
 from commtrace.exporters.trace_events import lanes as lanes_of
 
 STEPS, HOST, COMMUNICATION = 1, 1000, 10_000_000
@@ -117,18 +117,12 @@ def _names(
         host = hosts.get(rank, "")
         yield meta("process_name", rank, 0, name=f"rank {rank}" + (f" on {host}" if host else ""))
         yield meta("process_sort_index", rank, 0, sort_index=rank)
-        yield meta("thread_name", rank, STEPS, name="steps")
-        yield meta("thread_sort_index", rank, STEPS, sort_index=STEPS)
+        yield from track(rank, STEPS, "steps")
         for place, thread in enumerate(_threads(frames, rank)):
-            tid = HOST + place
-            yield meta("thread_name", rank, tid, name=f"thread {thread}")
-            yield meta("thread_sort_index", rank, tid, sort_index=tid)
+            yield from track(rank, HOST + place, f"thread {thread}")
         for lane in range(int(num_lanes.get(rank, -1)) + 1):
             name = "communication" if not lane else f"communication {lane + 1}"
-            yield meta("thread_name", rank, COMMUNICATION + lane, name=name)
-            yield meta(
-                "thread_sort_index", rank, COMMUNICATION + lane, sort_index=COMMUNICATION + lane
-            )
+            yield from track(rank, COMMUNICATION + lane, name)
         yield from track_names(kernels, rank)
 
 

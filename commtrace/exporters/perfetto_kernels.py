@@ -13,7 +13,7 @@ import pandas as pd
 
 from commtrace.analyze.device_work import rows_of_calls
 from commtrace.analyze.frame import Frames
-from commtrace.exporters.trace_events import arrow, lanes, meta, rest, slice_event
+from commtrace.exporters.trace_events import arrow, lanes, rest, slice_event, track
 
 KERNELS = 100_000_000
 """Number of the first track of a rank's streams."""
@@ -72,9 +72,8 @@ def kernel_tracks(frames: Frames) -> KernelTracks:
 def track_names(found: KernelTracks, rank: int) -> Iterator[str]:
     """Yield the names of a rank's tracks."""
     tracks = found.tracks[found.tracks["rank"] == rank]
-    for track, title in zip(tracks["track"].tolist(), tracks["title"].tolist(), strict=True):
-        yield meta("thread_name", rank, track, name=title)
-        yield meta("thread_sort_index", rank, track, sort_index=track)
+    for number, title in zip(tracks["track"].tolist(), tracks["title"].tolist(), strict=True):
+        yield from track(rank, number, title)
 
 
 def kernel_events(
@@ -86,7 +85,7 @@ def kernel_events(
     delays = (table["start_ns"] - table["launch_ns"]).where(table["launch_ns"] >= 0, -1)
     columns = [table[name].tolist() for name in ("name", "category", "id", "stream", "call_id")]
     places = [found.kernels[name].tolist() for name in ("rank", "track", "start", "end")]
-    for rank, track, start, end, name, category, id_, stream, call_id, delay in zip(
+    for rank, on_track, start, end, name, category, id_, stream, call_id, delay in zip(
         *places, *columns, delays.tolist(), strict=True
     ):
         text = texts.get((name, category))
@@ -97,7 +96,7 @@ def kernel_events(
         args += [f'"stream":{stream}'] if stream >= 0 else []
         args += [f'"call":{call_id}'] if call_id >= 0 else []
         args += [f'"launch_delay_ns":{delay}'] if delay >= 0 else []
-        yield slice_event(rank, track, start, end, f"{text}{','.join(args)}}}")
+        yield slice_event(rank, on_track, start, end, f"{text}{','.join(args)}}}")
     yield from _arrows(found, calls, tracks)
 
 
@@ -109,8 +108,8 @@ def _arrows(found: KernelTracks, calls: pd.DataFrame, tracks: np.ndarray) -> Ite
     starts = zip(of_call["start"].tolist(), tracks[of_call.index].tolist(), strict=True)
     ends = zip(*(kernels[name].tolist() for name in ("rank", "track", "start")), strict=True)
     number = _FIRST_ARROW
-    for (begin, track), (rank, of_kernel, start) in zip(starts, ends, strict=True):
+    for (begin, of_one), (rank, of_kernel, start) in zip(starts, ends, strict=True):
         if start >= begin:
-            yield arrow("s", FLOW, number, rank, track, begin)
+            yield arrow("s", FLOW, number, rank, of_one, begin)
             yield arrow("f", FLOW, number, rank, of_kernel, start)
             number += 1

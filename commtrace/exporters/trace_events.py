@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Any
 
@@ -52,6 +53,12 @@ def _allowed(value: Any) -> Any:
 def meta(what: str, pid: int, tid: int, /, **args: Any) -> str:
     """Return the event that names or sorts a process or a track."""
     return dumped({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+
+
+def track(rank: int, number: int, name: str) -> Iterator[str]:
+    """Yield the events that name a track and sort it by its number."""
+    yield meta("thread_name", rank, number, name=name)
+    yield meta("thread_sort_index", rank, number, sort_index=number)
 
 
 def rest(name: str, category: str, /, **args: Any) -> str:

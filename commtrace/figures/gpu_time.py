@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 
 from commtrace.analyze.gpu_time import ALL_STREAMS, CONCURRENT, PARTS
 from commtrace.figures.label import bold, lines, plain
-from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
+from commtrace.figures.stacked_bars import fill, row_layout
+from commtrace.figures.theme import LIGHT, Theme, empty, theme_of, titled
 from commtrace.units import text_of_duration
 
 MAX_BARS, MAX_DEVICES = 48, 128
@@ -44,7 +45,6 @@ WORDS: dict[str, str] = {
 }
 """Parts of a bar in their order, as the legend names them."""
 
-_ROW_PIXELS, _LEAST_ROW_PIXELS, _MOST_PIXELS = 34, 11, 900
 _LEGEND_PIXELS = 46
 """Height of a legend of two lines."""
 
@@ -73,7 +73,7 @@ def gpu_time(
                 orientation="h",
                 x=(bars[part] / 1e9).tolist(),
                 y=list(range(len(bars))),
-                marker=_look(part, theme),
+                marker=fill(theme, theme.device[part], PATTERNS.get(part, "")),
                 hovertext=texts,
                 hoverinfo="text",
                 meta={"part": part},
@@ -119,51 +119,22 @@ def device_bars(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _layout(theme: Theme, bars: pd.DataFrame, num_devices: int) -> go.Layout:
-    num = len(bars)
-    row = max(min(_ROW_PIXELS, _MOST_PIXELS / num), _LEAST_ROW_PIXELS)
     words = "time"
     if bars["num_steps"].max() > 1:
         words = f"time per step, mean of {bars['num_steps'].max():,} steps"
     shown = len(bars[["rank", "device"]].drop_duplicates())
     if shown < num_devices:
         words += f"; {shown} of {num_devices} devices, those that compute the smallest part"
-    every = -(-num // 32)
-    longest = max(map(len, bars["label"]))
-    made = layout(
+    labels = bars["label"].tolist()
+    return row_layout(
         theme,
-        height=max(90 + _LEGEND_PIXELS + round(row * num), 200),
-        margin={"l": 24 + 7 * min(longest, 24), "r": 16, "t": 8 + _LEGEND_PIXELS, "b": 48},
+        labels,
+        words,
+        left=24 + 7 * min(max(map(len, labels)), 24),
+        top=8 + _LEGEND_PIXELS,
+        around=90 + _LEGEND_PIXELS,
+        least=200,
     )
-    made.update(
-        barmode="stack",
-        bargap=0.28,
-        showlegend=True,
-        legend=LEGEND,
-        xaxis={
-            "title": {"text": words},
-            "tickformat": "~s",
-            "ticksuffix": "s",
-            "rangemode": "tozero",
-        },
-        yaxis={
-            "range": [num - 0.5, -0.5],
-            "tickmode": "array",
-            "tickvals": list(range(0, num, every)),
-            "ticktext": bars["label"][::every].tolist(),
-            "showgrid": False,
-            "ticks": "",
-        },
-    )
-    return made
-
-
-def _look(part: str, theme: Theme) -> dict[str, Any]:
-    colour = theme.device[part]
-    look: dict[str, Any] = {"color": colour, "line": {"width": 0}}
-    if part in PATTERNS:
-        hatched = {"shape": PATTERNS[part], "size": 6, "solidity": 0.4}
-        look["pattern"] = hatched | {"fgcolor": colour, "bgcolor": theme.surface}
-    return look
 
 
 def _hover_text(bar: Mapping[Any, Any]) -> str:

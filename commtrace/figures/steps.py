@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from commtrace.figures.label import bold, lines
+from commtrace.figures.stacked_bars import fill
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
 from commtrace.units import known_note, text_of_duration
 
@@ -63,7 +64,7 @@ def steps(
                 x=((drawn["first"] + drawn["last"]) / 2).tolist(),
                 y=(drawn[part] / 1e9).tolist(),
                 width=(0.86 * (drawn["last"] - drawn["first"] + 1)).tolist(),
-                marker=_look(part, theme),
+                marker=_marker(part, theme),
                 hovertext=texts,
                 hoverinfo="text",
                 meta={"part": part},
@@ -115,13 +116,9 @@ def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     return means.reset_index(drop=True)
 
 
-def _look(part: str, theme: Theme) -> dict[str, Any]:
-    colour = theme.use(part)
-    look: dict[str, Any] = {"color": colour, "line": {"width": 0}}
-    if part == UNKNOWN:
-        hatched = {"shape": "x", "size": 6, "solidity": 0.3}
-        look["pattern"] = hatched | {"fgcolor": theme.use("transfer"), "bgcolor": theme.surface}
-    return look
+def _marker(part: str, theme: Theme) -> dict[str, Any]:
+    hatching = "x" if part == UNKNOWN else ""
+    return fill(theme, theme.use(part), hatching, lines=theme.use("transfer"), solidity=0.3)
 
 
 def _layout(theme: Theme, drawn: pd.DataFrame) -> go.Layout:

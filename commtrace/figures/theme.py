@@ -64,120 +64,81 @@ class Theme:
         return self.uses.get(use, self.uses["not known"])
 
 
-LIGHT = Theme(
-    name="light",
-    surface="#ffffff",
-    ink="#17202c",
-    muted="#586374",
-    grid="#e4e8ee",
-    operator="#cfd6e1",
-    modules=("#e9edf3", "#dfe5ed"),
-    kinds={
-        "all_reduce": "#2b45ab",
-        "all_gather": "#d97a24",
-        "reduce_scatter": "#2ba09d",
-        "all_to_all": "#7d1047",
-        "broadcast": "#b5394b",
-        "send": "#8d63d6",
-        "recv": "#5a2d8c",
-        "reduce": "#946f43",
-        "gather": "#77801c",
-        "scatter": "#35400f",
-        "barrier": "#7b8391",
-        "other": "#4f5763",
+_COLOURS: dict[str, Any] = {
+    "surface": ("#ffffff", "#151a22"),
+    "ink": ("#17202c", "#e8ecf2"),
+    "muted": ("#586374", "#9ba6b6"),
+    "grid": ("#e4e8ee", "#2a323e"),
+    "operator": ("#cfd6e1", "#3d4858"),
+    "modules": [("#e9edf3", "#252d39"), ("#dfe5ed", "#2d3643")],
+    "kinds": {
+        "all_reduce": ("#2b45ab", "#5f7df2"),
+        "all_gather": ("#d97a24", "#e39a4a"),
+        "reduce_scatter": ("#2ba09d", "#63dcb8"),
+        "all_to_all": ("#7d1047", "#a3628f"),
+        "broadcast": ("#b5394b", "#d6542f"),
+        "send": ("#8d63d6", "#bda4f5"),
+        "recv": ("#5a2d8c", "#8a5fd0"),
+        "reduce": ("#946f43", "#b98d5a"),
+        "gather": ("#77801c", "#d6cc5e"),
+        "scatter": ("#35400f", "#6f7d24"),
+        "barrier": ("#7b8391", "#8992a3"),
+        "other": ("#4f5763", "#bcc4d0"),
     },
-    phases={
-        "forward": "#dde9fb",
-        "backward": "#fbead6",
-        "recompute": "#efe3f8",
-        "optimizer": "#dff1e1",
-        "other": "#f1f3f6",
+    "phases": {
+        "forward": ("#dde9fb", "#213549"),
+        "backward": ("#fbead6", "#463722"),
+        "recompute": ("#efe3f8", "#3d2f4a"),
+        "optimizer": ("#dff1e1", "#233f2b"),
+        "other": ("#f1f3f6", "#323b48"),
     },
-    uses={
-        "exposed": "#b8431f",
-        "overlapped": "#4a90d2",
-        "working": "#d3dae4",
-        "Wait at N x N": "#c8551f",
-        "Wait at Barrier": "#8a6a00",
-        "Late Broadcast": "#9c2f6c",
-        "Early Reduce": "#1c7a58",
-        "Late Sender": "#2d6db0",
-        "Late Receiver": "#5a4ab2",
-        "transfer": "#64738a",
-        "not known": "#b4bdc9",
+    "uses": {
+        "exposed": ("#b8431f", "#f2794b"),
+        "overlapped": ("#4a90d2", "#4889c9"),
+        "working": ("#d3dae4", "#384353"),
+        "Wait at N x N": ("#c8551f", "#ef8a5c"),
+        "Wait at Barrier": ("#8a6a00", "#d8bb48"),
+        "Late Broadcast": ("#9c2f6c", "#e180b5"),
+        "Early Reduce": ("#1c7a58", "#5bc89e"),
+        "Late Sender": ("#2d6db0", "#6eb2ef"),
+        "Late Receiver": ("#5a4ab2", "#a89af4"),
+        "transfer": ("#64738a", "#8795aa"),
+        "not known": ("#b4bdc9", "#4c5868"),
     },
-    device={
-        "compute": "#25675e",
-        "exposed_transfer": "#dd6a1f",
-        "exposed_wait": "#cc5a2c",
-        "exposed_unknown": "#a3735c",
-        "copy": "#8a45dc",
-        "other": "#9a8c3c",
-        "idle_host": "#a98500",
-        "idle_kernel": "#5f7188",
-        "idle_launch": "#8391a5",
-        "idle_unknown": "#c2cad5",
+    "device": {
+        "compute": ("#25675e", "#74d8c9"),
+        "exposed_transfer": ("#dd6a1f", "#ec7323"),
+        "exposed_wait": ("#cc5a2c", "#e2703a"),
+        "exposed_unknown": ("#a3735c", "#b88a74"),
+        "copy": ("#8a45dc", "#a678f0"),
+        "other": ("#9a8c3c", "#9c8f45"),
+        "idle_host": ("#a98500", "#e6c955"),
+        "idle_kernel": ("#5f7188", "#9cabbf"),
+        "idle_launch": ("#8391a5", "#7a889c"),
+        "idle_unknown": ("#c2cad5", "#465160"),
     },
-    scale=("#e3edf7", "#a5c6e6", "#5794cc", "#225fa1", "#0b2c5b"),
-)
+    "scale": [
+        ("#e3edf7", "#1e2c3d"),
+        ("#a5c6e6", "#254f7d"),
+        ("#5794cc", "#3b80c1"),
+        ("#225fa1", "#80b9e9"),
+        ("#0b2c5b", "#ddeffe"),
+    ],
+}
+"""Colours by their role, in the light and in the dark theme."""
 
-DARK = Theme(
-    name="dark",
-    surface="#151a22",
-    ink="#e8ecf2",
-    muted="#9ba6b6",
-    grid="#2a323e",
-    operator="#3d4858",
-    modules=("#252d39", "#2d3643"),
-    kinds={
-        "all_reduce": "#5f7df2",
-        "all_gather": "#e39a4a",
-        "reduce_scatter": "#63dcb8",
-        "all_to_all": "#a3628f",
-        "broadcast": "#d6542f",
-        "send": "#bda4f5",
-        "recv": "#8a5fd0",
-        "reduce": "#b98d5a",
-        "gather": "#d6cc5e",
-        "scatter": "#6f7d24",
-        "barrier": "#8992a3",
-        "other": "#bcc4d0",
-    },
-    phases={
-        "forward": "#213549",
-        "backward": "#463722",
-        "recompute": "#3d2f4a",
-        "optimizer": "#233f2b",
-        "other": "#323b48",
-    },
-    uses={
-        "exposed": "#f2794b",
-        "overlapped": "#4889c9",
-        "working": "#384353",
-        "Wait at N x N": "#ef8a5c",
-        "Wait at Barrier": "#d8bb48",
-        "Late Broadcast": "#e180b5",
-        "Early Reduce": "#5bc89e",
-        "Late Sender": "#6eb2ef",
-        "Late Receiver": "#a89af4",
-        "transfer": "#8795aa",
-        "not known": "#4c5868",
-    },
-    device={
-        "compute": "#74d8c9",
-        "exposed_transfer": "#ec7323",
-        "exposed_wait": "#e2703a",
-        "exposed_unknown": "#b88a74",
-        "copy": "#a678f0",
-        "other": "#9c8f45",
-        "idle_host": "#e6c955",
-        "idle_kernel": "#9cabbf",
-        "idle_launch": "#7a889c",
-        "idle_unknown": "#465160",
-    },
-    scale=("#1e2c3d", "#254f7d", "#3b80c1", "#80b9e9", "#ddeffe"),
-)
 
+def _in_theme(place: int, colours: Any) -> Any:
+    """Return the colours of a role in the theme at this place."""
+    if isinstance(colours, dict):
+        return {name: _in_theme(place, each) for name, each in colours.items()}
+    if isinstance(colours, list):
+        return tuple(_in_theme(place, each) for each in colours)
+    return colours[place]
+
+
+LIGHT = Theme("light", **_in_theme(0, _COLOURS))
+DARK = Theme("dark", **_in_theme(1, _COLOURS))
 THEMES: dict[str, Theme] = {theme.name: theme for theme in (LIGHT, DARK)}
 
 

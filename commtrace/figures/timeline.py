@@ -22,6 +22,7 @@ from commtrace.figures.kernel_bars import kernel_bars
 from commtrace.figures.kernel_lanes import Lanes, kernel_lanes
 from commtrace.figures.label import bold, lines, plain, wrapped
 from commtrace.figures.spans import TRANSFER, WAIT, call_spans, marks, phase_spans
+from commtrace.figures.stacked_bars import fill
 from commtrace.figures.theme import (
     LEGEND,
     LEGEND_PIXELS,
@@ -124,7 +125,7 @@ def _add_legend(figure: Any, theme: Theme) -> None:
         trace.showlegend = part in (TRANSFER, "phase") or (part == "kernel" and not of_call)
         trace.legendgroup = trace.name if of_call else part + trace.name
     if has_wait:
-        hatched = _look(WAIT, theme.muted, theme)
+        hatched = _marker(WAIT, theme.muted, theme)
         figure.add_trace(legend_entry("waiting for the last rank", hatched, orientation="h"))
     figure.update_layout(
         showlegend=True,
@@ -298,19 +299,15 @@ def _call_bars(
             height=group["height"].tolist(),
             hovertext=group["text"].tolist(),
             customdata=group["row"].tolist(),
-            marker=_look(part, theme.kind(kind), theme),
+            marker=_marker(part, theme.kind(kind), theme),
             meta={"part": part, "kind": kind},
         )
         for (kind, part), group in by_part
     ]
 
 
-def _look(part: str, colour: str, theme: Theme) -> dict[str, Any]:
-    look: dict[str, Any] = {"color": colour, "line": {"width": 0}}
-    if part == WAIT:
-        hatched = {"shape": "/", "size": 5, "solidity": 0.42}
-        look["pattern"] = hatched | {"fgcolor": colour, "bgcolor": theme.surface}
-    return look
+def _marker(part: str, colour: str, theme: Theme) -> dict[str, Any]:
+    return fill(theme, colour, "/" if part == WAIT else "", size=5, solidity=0.42)
 
 
 def _texts(frames: Frames, drawn: pd.DataFrame) -> list[str]:

@@ -12,7 +12,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from commtrace.figures.label import bold, lines
-from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
+from commtrace.figures.stacked_bars import fill, row_layout
+from commtrace.figures.theme import LIGHT, Theme, empty, theme_of, titled
 from commtrace.units import known_note, text_of_duration
 
 MAX_RANKS = 128
@@ -27,8 +28,6 @@ PATTERNS: dict[str, str] = {
     "Late Receiver": "+",
 }
 """Hatching of each wait state, so that they are distinguishable without colours."""
-
-_ROW_PIXELS, _LEAST_ROW_PIXELS, _MOST_PIXELS = 34, 11, 900
 
 
 def waits(
@@ -67,7 +66,7 @@ def waits(
                 orientation="h",
                 x=(drawn["lasts_ns"] / 1e9).tolist(),
                 y=drawn["rank"].map(rows).tolist(),
-                marker=_look(part, theme),
+                marker=fill(theme, theme.use(part), PATTERNS.get(part, ""), solidity=0.45),
                 hovertext=[
                     _hover_text(row, blocked[row.rank], notes[row.rank])
                     for row in drawn.itertuples(index=False)
@@ -105,41 +104,9 @@ def wait_parts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _layout(theme: Theme, ranks: list[int], num_ranks: int) -> go.Layout:
-    row = max(min(_ROW_PIXELS, _MOST_PIXELS / len(ranks)), _LEAST_ROW_PIXELS)
-    height = max(90 + round(row * len(ranks)), 190)
-    made = layout(theme, height=height, margin={"l": 72, "r": 16, "t": 34, "b": 48})
-    every = -(-len(ranks) // 32)
     several = f"; {len(ranks)} of {num_ranks} ranks, those blocked longest"
-    made.update(
-        barmode="stack",
-        bargap=0.28,
-        showlegend=True,
-        legend=LEGEND,
-        xaxis={
-            "title": {"text": "time blocked" + (several if num_ranks > len(ranks) else "")},
-            "tickformat": "~s",
-            "ticksuffix": "s",
-            "rangemode": "tozero",
-        },
-        yaxis={
-            "range": [len(ranks) - 0.5, -0.5],
-            "tickmode": "array",
-            "tickvals": list(range(0, len(ranks), every)),
-            "ticktext": [f"rank {rank}" for rank in ranks[::every]],
-            "showgrid": False,
-            "ticks": "",
-        },
-    )
-    return made
-
-
-def _look(part: str, theme: Theme) -> dict[str, Any]:
-    colour = theme.use(part)
-    look: dict[str, Any] = {"color": colour, "line": {"width": 0}}
-    if part in PATTERNS:
-        hatched = {"shape": PATTERNS[part], "size": 6, "solidity": 0.45}
-        look["pattern"] = hatched | {"fgcolor": colour, "bgcolor": theme.surface}
-    return look
+    title = "time blocked" + (several if num_ranks > len(ranks) else "")
+    return row_layout(theme, [f"rank {rank}" for rank in ranks], title, left=72)
 
 
 def _hover_text(row: Any, blocked_ns: int, note: str) -> str:

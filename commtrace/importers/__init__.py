@@ -13,12 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from commtrace.importers.documents import (
-    FLIGHT_RECORDER,
-    PROFILER,
-    Document,
-    documents_of,
-)
+from commtrace.importers.documents import FLIGHT_RECORDER, PROFILER, Document, documents_of
 from commtrace.importers.flight_recorder import read_dumps
 from commtrace.importers.kineto import read_profiles
 from commtrace.importers.recorded import Imported, non_members

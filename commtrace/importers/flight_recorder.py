@@ -22,13 +22,7 @@ from commtrace.importers.dump_launches import CallLaunch, launches_of, number_co
 from commtrace.importers.dump_rows import rows_of
 from commtrace.importers.matching import infer_members
 from commtrace.importers.names import NOT_KNOWN
-from commtrace.importers.recorded import (
-    Imported,
-    RankRecord,
-    group_row,
-    members_of,
-    ranks_of,
-)
+from commtrace.importers.recorded import Imported, RankRecord, group_row, members_of, ranks_of
 from commtrace.importers.worlds import numbered, with_names, worlds_of
 
 

@@ -13,14 +13,7 @@ from typing import Any
 
 from commtrace.importers.kineto_calls import HostCall
 from commtrace.importers.kineto_spans import COLLECTIVE_NAME, CommunicationWork
-from commtrace.importers.names import (
-    NOT_KNOWN,
-    ROOTED,
-    TRANSFERS,
-    dtype_of,
-    kind_of,
-    shapes_text,
-)
+from commtrace.importers.names import NOT_KNOWN, ROOTED, TRANSFERS, dtype_of, kind_of, shapes_text
 from commtrace.schema import MAX_RANKS
 from commtrace.tracefile.reading import DamageError, is_int
 

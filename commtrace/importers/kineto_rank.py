@@ -17,19 +17,9 @@ from typing import Any
 
 from commtrace.errors import InvalidTraceError
 from commtrace.event import CommEvent, KernelRow, OpEvent, StepRow
+from commtrace.importers import kineto_arguments as arguments
 from commtrace.importers.device_kernels import Kernel
 from commtrace.importers.documents import Document
-from commtrace.importers.kineto_arguments import (
-    channels_of,
-    is_async,
-    message_of,
-    peer_of,
-    ranks_in,
-    reduction_of,
-    root_of,
-    seq_of,
-    splits_of,
-)
 from commtrace.importers.kineto_calls import HostCall, calls_of
 from commtrace.importers.kineto_events import Events
 from commtrace.importers.kineto_joining import Joined, give_work, with_kernels
@@ -139,7 +129,7 @@ class Profile:
         return groups
 
     def _ranks_in(self, text: str, about: Mapping[str, Any]) -> list[int]:
-        ranks = ranks_in(text, about, self._most_members)
+        ranks = arguments.ranks_in(text, about, self._most_members)
         self._most_members -= len(ranks)
         return ranks
 
@@ -177,13 +167,13 @@ class Profile:
         row = record.groups.get(group)
         ranks = members_of(row) if row is not None else ()
         size = len(ranks) or (row.size if row is not None else NOT_KNOWN)
-        sent, received, dtype, shapes = message_of(call, kind)
+        sent, received, dtype, shapes = arguments.message_of(call, kind)
         name, itemsize = dtype_of(dtype) if dtype else ("", NOT_KNOWN)
         payload = payload_of(kind, sent, received, itemsize, size)
         if payload < 0 <= max(sent, received) and itemsize > 0:
             record.messages[number] = sent, received, itemsize
-        splits = splits_of(call, kind, (sent, received), itemsize, size)
-        root = root_of(call, kind, ranks)
+        splits = arguments.splits_of(call, kind, (sent, received), itemsize, size)
+        root = arguments.root_of(call, kind, ranks)
         source = call.place.get("source", ("", NOT_KNOWN, ""))
         return CommEvent(
             rank=record.rank,
@@ -191,16 +181,16 @@ class Profile:
             kind=kind,
             native_op=f"c10d::{call.name}" if call.args else call.name,
             group=group,
-            seq=seq_of(args) if kind not in TRANSFERS else NOT_KNOWN,
-            reduce_op=reduction_of(call, kind),
+            seq=arguments.seq_of(args) if kind not in TRANSFERS else NOT_KNOWN,
+            reduce_op=arguments.reduction_of(call, kind),
             root=root,
-            peer=peer_of(call, kind, ranks),
+            peer=arguments.peer_of(call, kind, ranks),
             dtype=name if kind != "barrier" else "",
             input_shapes=shapes[0],
             output_shapes=shapes[1],
             payload_bytes=payload,
             wire_bytes=wire_of(kind, payload, ranks, record.rank, root, splits[0]),
-            is_async=is_async(call),
+            is_async=arguments.is_async(call),
             step=self._step_of(call.start),
             phase=call.place.get("phase", ""),
             module=call.place.get("module", ""),
@@ -223,7 +213,7 @@ class Profile:
             "stream": work.stream,
             "algorithm": work.kernel.algorithm,
             "protocol": work.kernel.protocol,
-            "channels": channels_of(work),
+            "channels": arguments.channels_of(work),
         }
 
     def _device_name(self, work: Work) -> str:
@@ -273,7 +263,7 @@ class Profile:
         return {
             "issue_ns": call.start + epoch,
             "call_ns": call.end - call.start,
-            "blocked_ns": NOT_KNOWN if is_async(call) else end - call.start,
+            "blocked_ns": NOT_KNOWN if arguments.is_async(call) else end - call.start,
             "complete_ns": end + epoch,
         }
 

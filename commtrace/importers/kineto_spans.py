@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from commtrace.collective_table import KINDS
@@ -29,6 +29,7 @@ from commtrace.tracefile.reading import is_int
 
 FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE, LAUNCH, STEP, WORKER = range(11)
 
+EventFields = Mapping[str, Any]
 Span = tuple[int, int, int, str, Mapping[str, Any]]
 """Start, minus end (so that outer spans sort first), type, name, arguments."""
 
@@ -79,9 +80,7 @@ class Gathered:
     """Number of events with invalid times, or that end before they begin."""
 
 
-def gather(
-    events: Iterable[Mapping[str, Any]], recognized: Callable[[str], Kernel | None]
-) -> Gathered:
+def gather(events: Iterable[EventFields], recognized: Callable[[str], Kernel | None]) -> Gathered:
     """Collect the events of interest; `recognized` knows the kernels that communicate."""
     found = Gathered(recognized)
     first, last = _FAR_NS, -_FAR_NS
@@ -104,7 +103,7 @@ def gather(
     return found
 
 
-def _times_of(event: Mapping[str, Any]) -> tuple[int, int] | None:
+def _times_of(event: EventFields) -> tuple[int, int] | None:
     """Return begin and end in ns; None if the event's times are invalid."""
     begins, lasts = event["ts"], event.get("dur") or 0
     try:
@@ -150,24 +149,20 @@ _BEGINNINGS = {_ENGINE: BACKWARD, _STEP: STEP, _OPTIMIZER_STEP: OPTIMIZER}
 _ANNOTATIONS = frozenset({STEP, OPTIMIZER, WORKER, NOTE})
 
 
-def _of_operator(
-    found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
-) -> None:
+def _of_operator(found: Gathered, event: EventFields, name: str, start: int, end: int) -> None:
     if isinstance(event.get("pid"), int):
         found.pids.add(event["pid"])
     _take(found, event, _meaning(name), start, end)
 
 
-def _of_annotation(
-    found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
-) -> None:
+def _of_annotation(found: Gathered, event: EventFields, name: str, start: int, end: int) -> None:
     meaning = _meaning(name)
     if meaning[0] in _ANNOTATIONS:
         _take(found, event, meaning, start, end)
 
 
 def _take(
-    found: Gathered, event: Mapping[str, Any], meaning: tuple[int, str], start: int, end: int
+    found: Gathered, event: EventFields, meaning: tuple[int, str], start: int, end: int
 ) -> None:
     span_type, name = meaning
     if span_type == STEP:
@@ -179,14 +174,14 @@ def _take(
         _add(found, event, span_type, name, start, end)
 
 
-def _of_python(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
+def _of_python(found: Gathered, event: EventFields, name: str, start: int, end: int) -> None:
     if name.startswith(_MODULE):
         _add(found, event, MODULE, name[len(_MODULE) :], start, end)
     elif not is_library(name.rpartition("(")[0]):
         _add(found, event, FRAME, name, start, end)
 
 
-def _of_kernel(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
+def _of_kernel(found: Gathered, event: EventFields, name: str, start: int, end: int) -> None:
     args = event.get("args") or _NO_ARGS
     kernel = found.recognized(name)
     if kernel is None and COLLECTIVE_NAME in args:
@@ -199,15 +194,13 @@ def _of_kernel(found: Gathered, event: Mapping[str, Any], name: str, start: int,
         found.kernels.append(work)
 
 
-def _of_copy(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
-    found.other_work.append(Work(start, end, MEMCPY, name, *_placed(event)))
+def _of_memory(
+    category: str, found: Gathered, event: EventFields, name: str, start: int, end: int
+) -> None:
+    found.other_work.append(Work(start, end, category, name, *_placed(event)))
 
 
-def _of_fill(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
-    found.other_work.append(Work(start, end, MEMSET, name, *_placed(event)))
-
-
-def _placed(event: Mapping[str, Any]) -> tuple[int, int, int]:
+def _placed(event: EventFields) -> tuple[int, int, int]:
     """Return the device, the stream and the correlation of an event of a device."""
     args = event.get("args") or _NO_ARGS
     device, stream = _index(args.get("device")), _index(args.get("stream"))
@@ -236,35 +229,29 @@ def _correlation(args: Mapping[str, Any]) -> int:
     return number if is_int(number) and 0 < number < _FAR_NS else NOT_KNOWN
 
 
-def _of_runtime(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
+def _of_runtime(found: Gathered, event: EventFields, name: str, start: int, end: int) -> None:
     correlation = _correlation(event.get("args") or _NO_ARGS)
     if correlation >= 0:
         found.launches[correlation] = _index(event.get("tid")), start
 
 
-_HANDLERS = {
-    "cpu_op": _of_operator,
-    "operator": _of_operator,
+_RUNTIMES = (
+    "cuda_runtime cuda_driver hip_runtime xpu_runtime xpu_driver privateuse1_runtime "
+    "privateuse1_driver runtime"
+)
+_HANDLERS: dict[str, Callable[[Gathered, EventFields, str, int, int], None]] = {
+    **dict.fromkeys(("cpu_op", "operator"), _of_operator),
     "python_function": _of_python,
     "user_annotation": _of_annotation,
     "kernel": _of_kernel,
-    "gpu_memcpy": _of_copy,
-    "memcpy": _of_copy,
-    "gpu_memset": _of_fill,
-    "memset": _of_fill,
-    "cuda_runtime": _of_runtime,
-    "cuda_driver": _of_runtime,
-    "hip_runtime": _of_runtime,
-    "xpu_runtime": _of_runtime,
-    "xpu_driver": _of_runtime,
-    "privateuse1_runtime": _of_runtime,
-    "privateuse1_driver": _of_runtime,
-    "runtime": _of_runtime,
+    **dict.fromkeys(("gpu_memcpy", "memcpy"), partial(_of_memory, MEMCPY)),
+    **dict.fromkeys(("gpu_memset", "memset"), partial(_of_memory, MEMSET)),
+    **dict.fromkeys(_RUNTIMES.split(), _of_runtime),
 }
 
 
 def _add(
-    found: Gathered, event: Mapping[str, Any], span_type: int, name: str, start: int, end: int
+    found: Gathered, event: EventFields, span_type: int, name: str, start: int, end: int
 ) -> None:
     spans = found.spans.setdefault(_index(event.get("tid")), [])
     # Arguments of an operator are read only if it describes communication.

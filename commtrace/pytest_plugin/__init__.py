@@ -70,7 +70,7 @@ def _is_recorded(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Find baseline entries without a test, before tests are deselected."""
     if options.setting(config, "update") or options.setting(config, "baseline") != options.OFF:
-        from commtrace.pytest_plugin.stale_baselines import stale_entries
+        from commtrace.pytest_plugin.baseline import stale_entries
 
         with _as_usage_error():
             config.stash[_stale] = stale_entries(config, items)

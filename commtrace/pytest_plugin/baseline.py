@@ -17,19 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.errors import NewerTraceError, NotATraceError
 from commtrace.pytest_plugin.mismatch import ExpectationError, text_table
 from commtrace.pytest_plugin.observed import Observed
-from commtrace.pytest_plugin.options import INCREASE
-from commtrace.tracefile.reading import (
-    Allowance,
-    is_int,
-    parse_json,
-    read_file,
-    reading,
-    text_in,
-)
+from commtrace.pytest_plugin.options import INCREASE, setting
+from commtrace.tracefile.reading import Allowance, is_int, parse_json, read_file, reading, text_in
 from commtrace.units import text_of_value
 
 if TYPE_CHECKING:
@@ -241,3 +236,33 @@ def _arrow(before: str, after: str) -> str:
 
 def _text_of(name: str, value: float) -> str:
     return f"{value:g}" if name == "calls" else text_of_value(value, "bytes")
+
+
+def test_name(item: pytest.Item) -> str:
+    """Return a test's name in its file's baseline: `TestClass::test_name[parameters]`."""
+    return item.nodeid.partition("::")[2]
+
+
+def stale_entries(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, list[str]]:
+    """Return by baseline file the entries that no collected test has.
+
+    Only test files collected as a whole are checked, since a test that was not selected still
+    exists.
+    """
+    partly = {
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        for argument in config.args
+        if "::" in argument
+    }
+    names: dict[Path, set[str]] = {}
+    for item in items:
+        names.setdefault(item.path, set()).add(test_name(item))
+    folder, root = setting(config, "baseline_dir"), config.rootpath
+    found = {}
+    for file, known in names.items():
+        path = path_of(file, folder, root)
+        stale = [] if file.resolve() in partly else sorted({*read(path)} - known)
+        if stale:
+            inside = path.relative_to(root) if path.is_relative_to(root) else path
+            found[inside.as_posix()] = stale
+    return found

@@ -13,11 +13,11 @@ from commtrace.errors import CommtraceError
 from commtrace.escaping import visible
 from commtrace.pytest_plugin.expectation import SUM, Claim, text_of
 from commtrace.pytest_plugin.observed import Observed, Row, unknown_modules
-from commtrace.units import text_of_bytes
+from commtrace.units import runs_of, text_of_bytes
 
 DEFAULT_ROWS = 20
 _COLUMNS = ("calls", "kind", "payload", "wire", "phase", "module", "operator", "group", "line")
-_NUMBERS = frozenset({"calls", "payload", "wire", "found"})
+_NUMBERS = frozenset({"calls", "payload", "wire"})
 
 
 class ExpectationError(CommtraceError, AssertionError):
@@ -91,13 +91,7 @@ def spans(numbers: Iterable[int]) -> str:
     >>> spans([3, 0, 1, 2, 7])
     '0-3, 7'
     """
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs_of(numbers))
 
 
 def text_of_observed(found: Observed, rows: int = DEFAULT_ROWS) -> str:
@@ -170,7 +164,7 @@ def text_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  "
         + "  ".join(
-            text.rjust(width) if name in _NUMBERS and name != "found" else text.ljust(width)
+            text.rjust(width) if name in _NUMBERS else text.ljust(width)
             for name, text, width in zip(columns, line, widths, strict=True)
         ).rstrip()
         for line in table

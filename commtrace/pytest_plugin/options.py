@@ -25,16 +25,32 @@ class Option:
 
     Attributes:
         values: its choices, `bool`, `int`, or `str` for a folder.
+        of_marker: the marker takes it too.
+        of_ini: the ini file may set it.
     """
 
     name: str
     default: Any
     values: Any
     help: str
-    flag: str = ""
-    ini: str = ""
-    marker: str = ""
+    of_marker: bool = False
+    of_ini: bool = True
     metavar: str = ""
+
+    @property
+    def flag(self) -> str:
+        """Flag of the command line."""
+        return f"--comms-{self.name.replace('_', '-')}"
+
+    @property
+    def ini(self) -> str:
+        """Key in the ini file, if there is one."""
+        return f"comms_{self.name}" if self.of_ini else ""
+
+    @property
+    def marker(self) -> str:
+        """Argument of the marker, if there is one."""
+        return self.name if self.of_marker else ""
 
     def value_of(self, value: Any, *, caller: str) -> Any:
         """Convert a given value to the option's type.
@@ -69,52 +85,31 @@ OPTIONS = (
         "op",
         ("op", "collective"),
         "record operators and communication (op), or communication only (collective)",
-        "--comms-detail",
-        "comms_detail",
-        "detail",
+        of_marker=True,
     ),
+    Option("stacks", False, bool, "record the full Python stack of each call", of_marker=True),
     Option(
-        "stacks",
-        False,
-        bool,
-        "record the full Python stack of each call",
-        "--comms-stacks",
-        "comms_stacks",
-        "stacks",
-    ),
-    Option(
-        "all",
-        False,
-        bool,
-        "record every test, including those without the marker or the fixture",
-        "--comms-all",
-        "comms_all",
+        "all", False, bool, "record every test, including those without the marker or the fixture"
     ),
     Option(
         "consistent",
         False,
         bool,
         "fail a test whose ranks are inconsistent; a single rank passes",
-        "--comms-consistent",
-        "comms_consistent",
-        "consistent",
+        of_marker=True,
     ),
     Option(
         "baseline",
         OFF,
         (OFF, INCREASE, SAME),
         "compare with the baseline: fail on more calls or bytes (increase) or on any change (same)",
-        "--comms-baseline",
-        "comms_baseline",
-        "baseline",
+        of_marker=True,
     ),
     Option(
         "baseline_dir",
         "",
         str,
         "folder of the baselines, relative to the root; the default is beside each test file",
-        "--comms-baseline-dir",
-        "comms_baseline_dir",
         metavar="DIR",
     ),
     Option(
@@ -122,34 +117,17 @@ OPTIONS = (
         False,
         bool,
         "write the baselines of the recorded tests that run and pass",
-        "--comms-update",
+        of_ini=False,
     ),
     Option(
         "report",
         "",
         str,
         "save the trace and the page of each recorded test that fails",
-        "--comms-report",
-        "comms_report",
         metavar="DIR",
     ),
-    Option(
-        "summary",
-        False,
-        bool,
-        "print a summary of each recorded test at the end",
-        "--comms-summary",
-        "comms_summary",
-    ),
-    Option(
-        "rows",
-        20,
-        int,
-        "maximum number of rows of the table in a failure",
-        "--comms-rows",
-        "comms_rows",
-        metavar="N",
-    ),
+    Option("summary", False, bool, "print a summary of each recorded test at the end"),
+    Option("rows", 20, int, "maximum number of rows of the table in a failure", metavar="N"),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
 OF_MARKER = tuple(option.marker for option in OPTIONS if option.marker)

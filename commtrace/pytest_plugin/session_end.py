@@ -12,7 +12,7 @@ from typing import Any
 from commtrace.escaping import visible
 from commtrace.pytest_plugin import baseline
 from commtrace.pytest_plugin.mismatch import text_table
-from commtrace.units import text_of_bytes
+from commtrace.units import counted, text_of_bytes
 
 
 class SessionReport:
@@ -40,7 +40,7 @@ class SessionReport:
                 ]
         for path, entries in sorted(files.items()):
             if baseline.write(root / path, entries):
-                self._written.append(f"{path}: {_num(len(entries), 'test')}")
+                self._written.append(f"{path}: {counted(len(entries), 'test')}")
 
     def print_to(self, terminal: Any, *, summary: bool) -> None:
         """Print written baselines, stale entries, saved traces and, if asked for, the summary."""
@@ -60,10 +60,6 @@ class SessionReport:
         terminal.section("communication")
         for line in lines:
             terminal.line(visible(line))
-
-
-def _num(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _table(tests: dict[str, dict[str, Any]]) -> str:

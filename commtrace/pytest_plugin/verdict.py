@@ -190,7 +190,7 @@ class Verdict:
         inside = path.relative_to(root) if path.is_relative_to(root) else path
         return {
             "path": inside.as_posix(),
-            "test": test_name(self._item),
+            "test": baseline.test_name(self._item),
             "entry": baseline.entry_of(found),
             "keeps": self._keeps_baseline,
         }
@@ -209,8 +209,3 @@ class Verdict:
         for path in paths:
             write_report(load(path), path.with_suffix(".html"))
         self.report_data["saved"] = str(place)
-
-
-def test_name(item: pytest.Item) -> str:
-    """Return a test's name in its file's baseline: `TestClass::test_name[parameters]`."""
-    return item.nodeid.partition("::")[2]

@@ -9,6 +9,7 @@ name that escaped escaping could do no harm.
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import hashlib
 import json
@@ -22,29 +23,37 @@ from plotly.offline import get_plotlyjs
 
 from commtrace.escaping import visible_value
 
+ENVIRONMENT = Environment(
+    loader=PackageLoader("commtrace.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=visible_value,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+"""Templates escape everything and make control characters visible; no value may be missing."""
+
 
 def offline_page(
     template: str, *, style: str, scripts: Sequence[str], data: Mapping[str, Any], **shown: Any
 ) -> str:
     """Render a template that extends `offline.html`, with its values, scripts and their `data`."""
-    environment = Environment(
-        loader=PackageLoader("commtrace.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=visible_value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    script, plotly = "\n".join(map(source, scripts)), get_plotlyjs()
-    return environment.get_template(template).render(
-        policy=content_policy(script, plotly),
+    script = "\n".join(map(source, scripts))
+    return ENVIRONMENT.get_template(template).render(
+        policy=content_policy(script, get_plotlyjs()),
         # Only texts of this package are exempt from escaping; no value of a trace is.
         style=Markup(style),
         script=Markup(script),
-        plotly=packed(plotly),
+        plotly=_packed_plotly(),
         data=packed(json.dumps(data, separators=(",", ":"), default=_plain)),
         **shown,
     )
+
+
+@functools.cache
+def _packed_plotly() -> str:
+    """Compress plotly.js once for all pages that a process writes."""
+    return packed(get_plotlyjs())
 
 
 def source(name: str) -> str:

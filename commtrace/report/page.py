@@ -17,14 +17,7 @@ from commtrace.analyze.notices import notices_on
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
-from commtrace.figures.flame import (
-    NUM_UNKNOWN,
-    VALUES,
-    block_names,
-    flame,
-    flame_nodes,
-    value_note,
-)
+from commtrace.figures.flame import NUM_UNKNOWN, VALUES, block_names, flame, flame_nodes, value_note
 from commtrace.figures.kernel_bars import WORDS as SORTS_OF_WORK
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
@@ -40,21 +33,11 @@ from commtrace.schema import PHASES
 from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration
 
-SCRIPTS = (
-    *("format.js", "figures.js", "address.js", "keys.js", "download.js", "themes.js", "table.js"),
-    *("calls.js", "tables.js", "filter.js", "meeting.js", "story.js", "detail.js", "flame.js"),
-    *(
-        "blocks.js",
-        "spans.js",
-        "lanes.js",
-        "steps.js",
-        "traces.js",
-        "timeline.js",
-        "steering.js",
-        "cards.js",
-    ),
-    *("fields.js", "page.js"),
+_SCRIPTS = (
+    "format figures address keys download themes table calls tables filter meeting story detail "
+    "flame blocks spans lanes steps traces timeline steering cards fields page"
 )
+SCRIPTS = tuple(f"{name}.js" for name in _SCRIPTS.split())
 
 
 def write_report(

@@ -71,6 +71,28 @@ def diff_style() -> str:
     )
 
 
+def live_style() -> str:
+    """Return all CSS of the page of a run that is watched.
+
+    The system's theme applies unless the root's `data-theme` sets one.
+    """
+    light, dark = (
+        f"{_variables(page_colours(theme))} color-scheme: {theme.name};" for theme in (LIGHT, DARK)
+    )
+    return "\n".join(
+        [
+            f":root {{ {light} }}",
+            "@media (prefers-color-scheme: dark) {",
+            f"  :root:not([data-theme=light]) {{ {dark} }}",
+            "}",
+            f":root[data-theme=dark] {{ {dark} }}",
+            *(f".kind-{kind} {{ --own: var(--kind-{kind}); }}" for kind in LIGHT.kinds),
+            source("picture.css"),
+            source("live.css"),
+        ]
+    )
+
+
 def page_colours(theme: Theme) -> dict[str, str]:
     """Return the colours of a theme by their variables in the page's style sheet."""
     place = (LIGHT, DARK).index(theme)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
-from commtrace.escaping import visible_value
+from commtrace.report.offline import ENVIRONMENT
 
 _STYLE = """<style>
 .commtrace { font-size: 13px; line-height: 1.45; max-width: 62rem; color: inherit }
@@ -34,16 +32,8 @@ _STYLE = """<style>
 .commtrace .number { text-align: right; font-variant-numeric: tabular-nums }
 </style>"""
 
-_ENVIRONMENT = Environment(
-    autoescape=True,
-    undefined=StrictUndefined,
-    finalize=visible_value,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-
 
 def html(template: str, **values: Any) -> str:
     """Fill in the template, and wrap it with its style."""
-    body = _ENVIRONMENT.from_string(template).render(**values)
+    body = ENVIRONMENT.from_string(template).render(**values)
     return f'{_STYLE}\n<div class="commtrace">\n{body}\n</div>'

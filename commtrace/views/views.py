@@ -95,12 +95,7 @@ class Views(ABC):
         Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
         asks for it, or by default if plotly's default template is dark.
         """
-        from commtrace.figures import PICTURES
-        from commtrace.views.theme import usual_theme
-
-        if name not in PICTURES:
-            raise unknown_name("picture", name, PICTURES)
-        return PICTURES[name].draw(self.frames(), **({"theme": usual_theme()} | options))
+        return _drawn(self.frames(), name, options)
 
     def flame(self, **options: Any) -> go.Figure:
         """Draw communication by phase, module, operator and kind, as wide as its `value`.
@@ -135,11 +130,7 @@ class Views(ABC):
         Raises:
             UsageError: `link` is no speed.
         """
-        from commtrace.figures import PICTURES
-        from commtrace.views.theme import usual_theme
-
-        frames = self.frames().with_link(link)
-        return PICTURES["bandwidth"].draw(frames, **({"theme": usual_theme()} | options))
+        return _drawn(self.frames().with_link(link), "bandwidth", options)
 
     def waits(self, **options: Any) -> go.Figure:
         """Draw the time for which each rank is blocked, by waiting and by transfer."""
@@ -180,3 +171,15 @@ class Views(ABC):
             return card(self.frames())
         except RecordingError:  # the recording has not begun
             return None
+
+
+def _drawn(frames: Frames, name: str, options: dict[str, Any]) -> go.Figure:
+    """Return a picture, by default in the dark theme if plotly's default template is dark."""
+    import plotly.io
+
+    from commtrace.figures import PICTURES
+
+    if name not in PICTURES:
+        raise unknown_name("picture", name, PICTURES)
+    theme = "dark" if "dark" in str(plotly.io.templates.default or "") else "light"
+    return PICTURES[name].draw(frames, **({"theme": theme} | options))

@@ -10,16 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from dtensor_core.debug.explain import (
-    ExplainError,
-    Explanation,
-    PlannedOperator,
-    explain,
-)
-from dtensor_core.debug.explicit import (
-    ExplicitRedistributionContext,
-    ImplicitRedistributionError,
-)
+from dtensor_core.debug.explain import ExplainError, Explanation, PlannedOperator, explain
+from dtensor_core.debug.explicit import ExplicitRedistributionContext, ImplicitRedistributionError
 from dtensor_core.debug.visualize import visualize_sharding
 from dtensor_core.errors import four_parts
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dtensor_core import observe
-from dtensor_core.errors import DTensorError, four_parts
+from dtensor_core.errors import DTensorError
 from dtensor_core.tensor import DTensor
 from dtensor_core.torch_internals.autograd import current_graph_task_id
 from dtensor_core.torch_internals.dispatcher import TorchDispatchMode
@@ -159,12 +159,10 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
             fn(*args, **kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ExplainError(
-            four_parts(
-                summary=f"explain {getattr(fn, '__name__', fn)}",
-                found=f"it runs {error.args[0] if error.args else error}",
-                why="the result depends on the tensor's data, and explain computes nothing",
-                hint="explain the code before and after it separately",
-            )
+            f"explain {getattr(fn, '__name__', fn)}",
+            found=f"it runs {error.args[0] if error.args else error}",
+            why="the result depends on the tensor's data, and explain computes nothing",
+            hint="explain the code before and after it separately",
         ) from error
     finally:
         mode.restore_gradients()

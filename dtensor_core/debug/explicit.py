@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from dtensor_core import observe
-from dtensor_core.errors import DTensorError, four_parts
+from dtensor_core.errors import DTensorError
 from dtensor_core.mesh import axes_name
 from dtensor_core.placement import Placement
 from dtensor_core.redistribute.transitions import Step
@@ -67,20 +67,20 @@ class ExplicitRedistributionContext:
         for move in moves:
             steps: Sequence[Step] = move.steps
             if self._strict or any(step.communicates for step in steps):
-                text = _text(operator, move, steps)
+                error = _error(operator, move, steps)
                 if self._mode == "raise":
-                    raise ImplicitRedistributionError(text)
-                logger.warning(text)
+                    raise error
+                logger.warning(str(error))
 
 
-def _text(operator: str, move: observe.Move, steps: Sequence[Step]) -> str:
+def _error(operator: str, move: observe.Move, steps: Sequence[Step]) -> ImplicitRedistributionError:
     argument, target = move.argument, steps[-1].target
     spec: Spec = move.spec
     ways = "; ".join(
         f"{way} in {seconds * 1e6:.3g} µs" for way, seconds in move.candidates[:_SHOWN]
     )
-    return four_parts(
-        summary=f"Implicit redistribution of {argument} for {operator}, while "
+    return ImplicitRedistributionError(
+        f"Implicit redistribution of {argument} for {operator}, while "
         "ExplicitRedistributionContext was active",
         found=f"{argument} is {spec.text} and {_needed(spec, target)} ({_steps_text(spec, steps)})",
         why=f"cheapest candidate (arguments -> results) of: {ways}" if ways else "",

@@ -5,13 +5,12 @@ Used by the dispatcher.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dtensor_core import observe
-from dtensor_core.dispatch.arguments import first_mesh, spec_on
+from dtensor_core.dispatch.arguments import Args, Kwargs, first_mesh, spec_on
 from dtensor_core.dispatch.coalescing import reduced_together
 from dtensor_core.dispatch.entry import Entry
 from dtensor_core.dispatch.fallback import apply_policy
@@ -25,8 +24,8 @@ from dtensor_core.torch_internals.trees import tree_leaves
 def redistribute_arguments(
     op: OpOverload,
     entry: Entry,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     local: list[Any],
     local_kwargs: dict[str, Any],
 ) -> None:
@@ -71,15 +70,13 @@ def redistribute_arguments(
             local_kwargs[name] = moved(given, local_kwargs[name])
 
 
-def _inputs(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def _inputs(entry: Entry, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """Return the tensors that are read, in the order in which moves number them."""
     inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.kind.written})
     return [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
 
 
-def _as_moves(
-    entry: Entry, mesh: DeviceMesh, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[observe.Move]:
+def _as_moves(entry: Entry, mesh: DeviceMesh, args: Args, kwargs: Kwargs) -> list[observe.Move]:
     """Describe the redistributions about to happen, for a guard."""
     tensors = _inputs(entry, args, kwargs)
     there = [

@@ -15,8 +15,12 @@ from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+"""Arguments of an operator by position and by name: tensors, specs or local tensors, and values."""
 
-def flattened(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+
+def flattened(args: Iterable[Any], kwargs: Kwargs) -> Iterator[Any]:
     """Yield every value in order, those in lists included."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, (list, tuple)):
@@ -26,7 +30,7 @@ def flattened(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def converted(
-    kind: type, convert: Callable[[Any], Any], args: Iterable[Any], kwargs: Mapping[str, Any]
+    kind: type, convert: Callable[[Any], Any], args: Iterable[Any], kwargs: Kwargs
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with every value of type `kind` converted, those in lists included."""
 
@@ -49,7 +53,7 @@ def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
     return Spec(mesh, (Replicate(),) * mesh.ndim, meta)
 
 
-def first_mesh(args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceMesh:
+def first_mesh(args: Args, kwargs: Kwargs) -> DeviceMesh:
     """Return the mesh of the first DTensor among the arguments."""
     for arg in flattened(args, kwargs):
         spec = getattr(arg, "_spec", None)
@@ -58,7 +62,7 @@ def first_mesh(args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceMesh:
     raise AssertionError("dispatched without a DTensor")
 
 
-def plain_numbers(args: Any, kwargs: Mapping[str, Any]) -> frozenset[int]:
+def plain_numbers(args: Any, kwargs: Kwargs) -> frozenset[int]:
     """Return the numbers of the plain tensors among the arguments."""
     found = [each for each in flattened(args, kwargs) if isinstance(each, torch.Tensor)]
     return frozenset(n for n, each in enumerate(found) if not hasattr(each, "_spec"))

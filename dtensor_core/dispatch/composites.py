@@ -26,7 +26,7 @@ import torch.nn.functional as F
 
 from dtensor_core.dispatch.inplace_writeback import check_differentiable, does_not_fit, without_out
 from dtensor_core.dispatch.recurrent import cell, layer
-from dtensor_core.errors import OutOfRangeError, RuleError, four_parts
+from dtensor_core.errors import OutOfRangeError, RuleError
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.dispatcher import (
@@ -141,11 +141,9 @@ def _check_classes(indices: Any, num_classes: int) -> None:
     if least < 0 or most >= num_classes:
         what = "non-negative" if least < 0 else "smaller than num_classes"
         raise OutOfRangeError(
-            four_parts(
-                summary=f"one_hot: Class values must be {what}.",
-                found=f"class {least if least < 0 else most}",
-                hint=f"classes from 0 to {num_classes - 1}",
-            )
+            f"one_hot: Class values must be {what}.",
+            found=f"class {least if least < 0 else most}",
+            hint=f"classes from 0 to {num_classes - 1}",
         )
 
 
@@ -298,13 +296,11 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
     has = proxies.has_proxy_slot if proxies else None
     if has and mode and (has(tensor, mode.tracer) or has(tangent, mode.tracer)):
         raise RuleError(
-            four_parts(
-                summary="torch.func.linearize of a function of DTensors",
-                found=f"a tangent of shape {tuple(tangent.shape)} as the argument of a graph",
-                why="the traced graph would contain the local tensors of its DTensor arguments as "
-                "constants",
-                hint="torch.func.jvp, which does not trace",
-            )
+            "torch.func.linearize of a function of DTensors",
+            found=f"a tangent of shape {tuple(tangent.shape)} as the argument of a graph",
+            why="the traced graph would contain the local tensors of its DTensor arguments as "
+            "constants",
+            hint="torch.func.jvp, which does not trace",
         )
     return tensor.numel() == tangent.numel()
 

@@ -16,6 +16,7 @@ import torch
 from dtensor_core import observe
 from dtensor_core.dispatch import results, shape_generic_cache
 from dtensor_core.dispatch.argument_moves import redistribute_arguments
+from dtensor_core.dispatch.arguments import Args, Kwargs
 from dtensor_core.dispatch.contexts import (
     implicit_replication,
     is_replicating,
@@ -68,10 +69,7 @@ def install(cls: type[torch.Tensor], stand_ins: Mapping[str, Callable[..., Any]]
 
 @untraced
 def dispatch(
-    op: OpOverload,
-    types: Sequence[type],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    op: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> Any:
     """Run an operator of which at least one argument is a DTensor.
 
@@ -150,7 +148,7 @@ def dispatch(
     return FINISH[type(kind)](op, kind, result, args, kwargs or {}, local, local_kwargs)
 
 
-def _settled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+def _settled(args: Args, kwargs: Kwargs) -> tuple[Any, Mapping[str, Any]]:
     """Make arguments hashable: adopt torch's DTensors, and settle symbolic numbers."""
     return adopted_arguments(args, kwargs, _class) or numbers(args, kwargs)
 
@@ -165,7 +163,7 @@ def counted_as(number: Any) -> Any:
     return type(number) if number and number - number == 0 else _singular(number)
 
 
-def _named(op: OpOverload, kwargs: Mapping[str, Any], key: list[Any]) -> dict[str, Any]:
+def _named(op: OpOverload, kwargs: Kwargs, key: list[Any]) -> dict[str, Any]:
     """Return the local keyword arguments, adding each one to the key with its name."""
     local_kwargs: dict[str, Any] = {}
     for name, arg in kwargs.items():
@@ -289,9 +287,7 @@ def _learn(op: OpOverload) -> None:
     _known.add(id(op))
 
 
-def _miss(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], key: tuple[Any, ...]
-) -> Entry:
+def _miss(op: OpOverload, args: Args, kwargs: Kwargs, key: tuple[Any, ...]) -> Entry:
     """Decide a call not seen before, at these sizes or at others, and cache it.
 
     If the decision depends on a number, only the calls of this key are looked up by its value too.
@@ -334,11 +330,7 @@ def _kept(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -
 
 
 def _by_value(
-    key: tuple[Any, ...],
-    op: OpOverload,
-    names: Sequence[str],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    key: tuple[Any, ...], op: OpOverload, names: Sequence[str], args: Args, kwargs: Kwargs
 ) -> tuple[Any, ...]:
     """Return the key of a call with the values of these numbers."""
     places = argument_names(op)

@@ -135,14 +135,12 @@ def apply_policy(found: Missing) -> None:
     choice = _choice()
     if choice == "error":
         raise MissingRuleError(
-            four_parts(
-                summary=f"{found.op}, under missing_rule('error')",
-                found=found.gathers,
-                why="it has no sharding rule: it would run on full tensors, for which "
-                f"{found.num_bytes} bytes would be gathered",
-                hint="register a rule by dtensor_core.experimental.register_sharding, redistribute "
-                "these arguments to Replicate() yourself, or missing_rule('warn')",
-            )
+            f"{found.op}, under missing_rule('error')",
+            found=found.gathers,
+            why="it has no sharding rule: it would run on full tensors, for which "
+            f"{found.num_bytes} bytes would be gathered",
+            hint="register a rule by dtensor_core.experimental.register_sharding, redistribute "
+            "these arguments to Replicate() yourself, or missing_rule('warn')",
         )
     if choice == "warn" and found.op not in _warned:
         _warned.add(found.op)
@@ -175,11 +173,9 @@ def refuse_collective(op: OpOverload) -> None:
     """Raise MissingRuleError if the operator is a collective that was given a DTensor."""
     if op.namespace in _COLLECTIVES:
         raise MissingRuleError(
-            four_parts(
-                summary=f"{op} of a DTensor",
-                found="a collective, which does not have a sharding strategy registered",
-                why="collectives take local tensors, and a DTensor does not say which local data "
-                "to send",
-                hint="call redistribute() or full_tensor(), or pass to_local() to the collective",
-            )
+            f"{op} of a DTensor",
+            found="a collective, which does not have a sharding strategy registered",
+            why="collectives take local tensors, and a DTensor does not say which local data "
+            "to send",
+            hint="call redistribute() or full_tensor(), or pass to_local() to the collective",
         )

@@ -8,14 +8,15 @@ Called by `dispatch`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dtensor_core.dispatch.arguments import Args, Kwargs
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
-from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.errors import RuleError
 from dtensor_core.placement import Partial, norm_exponent
 from dtensor_core.redistribute.execute import Origin, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
@@ -48,14 +49,12 @@ class Out:
     plan: Plan | None
     origin: Origin
 
-    def of(self, kwargs: Mapping[str, Any]) -> Any:
+    def of(self, kwargs: Kwargs) -> Any:
         """Return the tensor that the caller gave."""
         return kwargs[self.name] if self.index is None else kwargs[self.name][self.index]
 
 
-def check_given(
-    op: OpOverload, backs: Sequence[Back], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
+def check_given(op: OpOverload, backs: Sequence[Back], args: Args, kwargs: Kwargs) -> None:
     """Raise RuleError if the write would replace the user's partial sums by a reduced value.
 
     Also if it may write negative values to pending norms, which are not reduced yet.
@@ -69,14 +68,12 @@ def check_given(
             _check_sign(op, target._spec, args, kwargs)  # pyright: ignore
         if getattr(target, "_given_partial_sums", False):
             raise RuleError(
-                four_parts(
-                    summary=f"{op} to write its result in place to {target._spec.text}",  # pyright: ignore
-                    found="partial sums that were passed to DTensor.from_local",
-                    why="in-place operations that require placement changes are not supported: "
-                    "the operator needs the reduced value, and the partial sums would be lost",
-                    hint="redistribute to Replicate() or Shard(dim) first, or use the operator's "
-                    "out-of-place form",
-                )
+                f"{op} to write its result in place to {target._spec.text}",  # pyright: ignore
+                found="partial sums that were passed to DTensor.from_local",
+                why="in-place operations that require placement changes are not supported: "
+                "the operator needs the reduced value, and the partial sums would be lost",
+                hint="redistribute to Replicate() or Shard(dim) first, or use the operator's "
+                "out-of-place form",
             )
 
 
@@ -89,18 +86,16 @@ _KEEP_SIGN = frozenset((
 ))  # fmt: skip
 
 
-def _check_sign(op: OpOverload, home: Spec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check_sign(op: OpOverload, home: Spec, args: Args, kwargs: Kwargs) -> None:
     """Raise RuleError if a result that may be negative would be written to pending norms."""
     name = op._schema.name.rpartition("::")[2].removesuffix("_").removeprefix("_foreach_")
     if name in _KEEP_SIGN and not any(map(_may_be_negative, tree_leaves((args, kwargs)))):
         return
     raise RuleError(
-        four_parts(
-            summary=f"{op} to write its result in place to {home.text}",
-            found="pending norms, which are not reduced yet",
-            why="the result may be negative, and a pending norm cannot represent negative values",
-            hint="redistribute to Replicate() first, or use the operator's out-of-place form",
-        )
+        f"{op} to write its result in place to {home.text}",
+        found="pending norms, which are not reduced yet",
+        why="the result may be negative, and a pending norm cannot represent negative values",
+        hint="redistribute to Replicate() first, or use the operator's out-of-place form",
     )
 
 
@@ -149,7 +144,7 @@ def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
     raise RuleError(f"{op} has no form without out=, which DTensors need")
 
 
-def check_differentiable(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check_differentiable(op: OpOverload, args: Args, kwargs: Kwargs) -> None:
     """Raise torch's error if a call with `out=` has no gradients, which some calls have.
 
     Whether torch copies the result into `out=`, so that gradients pass, depends on the operator and
@@ -177,10 +172,7 @@ def _without_data(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def outs_of(
-    op: OpOverload,
-    results: Sequence[Spec | None] | None,
-    kwargs: Mapping[str, Any],
-    names: Collection[str],
+    op: OpOverload, results: Sequence[Spec | None] | None, kwargs: Kwargs, names: Collection[str]
 ) -> tuple[Out, ...]:
     """Return the destinations of the results, in order.
 
@@ -209,16 +201,14 @@ def outs_of(
 def does_not_fit(op: OpOverload, spec: Spec, shape: Sequence[int]) -> RuleError:
     """Make the error for writing a result of another shape."""
     return RuleError(
-        four_parts(
-            summary=f"{op} to change the shape of {spec.text} in place",
-            found=f"a result of shape {tuple(shape)}",
-            why="the shape of a written argument cannot change",
-            hint="use the operator's out-of-place form",
-        )
+        f"{op} to change the shape of {spec.text} in place",
+        found=f"a result of shape {tuple(shape)}",
+        why="the shape of a written argument cannot change",
+        hint="use the operator's out-of-place form",
     )
 
 
-def _brought(op: OpOverload, out: Out, result: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+def _brought(op: OpOverload, out: Out, result: torch.Tensor, kwargs: Kwargs) -> Any:
     """Return the local result in the layout of its destination."""
     goal = getattr(out.of(kwargs), "_spec", None)
     if out.spec is not None and out.plan is not None:
@@ -231,7 +221,7 @@ def _brought(op: OpOverload, out: Out, result: torch.Tensor, kwargs: Mapping[str
     return execute(result, full, plan_between(full, goal), out.origin)
 
 
-def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping[str, Any]) -> Any:
+def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Kwargs) -> Any:
     """Copy the local results into the tensors of `out=`, in their layouts, and return these.
 
     A plain destination is an empty tensor that torch made for an unused result; it is resized.

@@ -9,14 +9,14 @@ keep their layouts. The local lists then go through the list operator in one cal
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from dtensor_core.dispatch.arguments import converted
+from dtensor_core.dispatch.arguments import Args, Kwargs, converted
 from dtensor_core.dispatch.metadata import as_meta, output_metadata
 from dtensor_core.operators.call import Call, tensors
 from dtensor_core.operators.local_operator import local_operator
@@ -62,9 +62,7 @@ def is_list_operator(op: OpOverload) -> bool:
     return named and bool(arguments) and str(arguments[0].type) == "List[Tensor]"
 
 
-def any_element_mixes(
-    args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[torch.Tensor]
-) -> bool:
+def any_element_mixes(args: Args, kwargs: Kwargs, cls: type[torch.Tensor]) -> bool:
     """True if plain tensors with more than one element meet DTensors in an element of the lists."""
     values = [*args, *kwargs.values()]
     lists = [value for value in values if isinstance(value, (list, tuple))]
@@ -81,11 +79,7 @@ def any_element_mixes(
 
 
 def decide_elements(
-    op: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    written: Sequence[int | str],
-    plain: Collection[int],
+    op: OpOverload, args: Args, kwargs: Kwargs, written: Sequence[int | str], plain: Collection[int]
 ) -> list[Element]:
     """Decide every element of a list operator.
 

@@ -6,13 +6,15 @@ Called by `dispatch` on a cache miss; nothing here runs on a cached call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from dtensor_core.dispatch.arguments import (
+    Args,
+    Kwargs,
     converted,
     first_mesh,
     flattened,
@@ -50,7 +52,7 @@ from dtensor_core.dispatch.written_arguments import (
     written_arguments,
     written_aside,
 )
-from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.errors import RuleError
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.operators.memory_layout import MAY_COPY
@@ -68,9 +70,7 @@ _RESHAPING = frozenset(
 )
 
 
-def make_entry(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, derives: bool = True
-) -> Entry:
+def make_entry(op: OpOverload, args: Args, kwargs: Kwargs, *, derives: bool = True) -> Entry:
     """Make the entry of a call with these arguments.
 
     Args:
@@ -121,8 +121,8 @@ class _Made:
     def __init__(
         self,
         op: OpOverload,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         call: Call,
         decision: Decision,
         names: Sequence[str],
@@ -268,8 +268,8 @@ def _is_view(op: OpOverload) -> bool:
 
 def _list_entry(
     op: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     names: Sequence[str],
     written: tuple[int | str, ...],
     plain: frozenset[int],
@@ -304,9 +304,7 @@ def _list_entry(
     )
 
 
-def _out_entry(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], names: set[str]
-) -> Entry:
+def _out_entry(op: OpOverload, args: Args, kwargs: Kwargs, names: set[str]) -> Entry:
     """Make the entry of a call with `out=`: that of the call without it, plus the destinations."""
     rest = {name: arg for name, arg in kwargs.items() if name not in names}
     functional = without_out(op, names)
@@ -331,10 +329,7 @@ def _out_entry(
 
 
 def _factory_entry(
-    op: OpOverload,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    written: tuple[int | str, ...],
+    op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs, written: tuple[int | str, ...]
 ) -> Entry:
     """Make the entry of a call whose only tensor is `out=`.
 
@@ -349,12 +344,10 @@ def _factory_entry(
     fixed_arguments(call, written)
     if spec.sums:
         raise RuleError(
-            four_parts(
-                summary=f"{op} to write to {spec.text}",
-                found="partial sums that are not reduced yet",
-                why="the written values would be summed over the ranks",
-                hint="write to a tensor that is Replicate or Shard",
-            )
+            f"{op} to write to {spec.text}",
+            found="partial sums that are not reduced yet",
+            why="the written values would be summed over the ranks",
+            hint="write to a tensor that is Replicate or Shard",
         )
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -375,9 +368,7 @@ def _returns_one_tensor(op: OpOverload) -> bool:
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
 
-def _numbered(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[str], tuple[Spec, ...]]:
+def _numbered(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[list[str], tuple[Spec, ...]]:
     """Return names and specs of the tensor arguments, lists flattened."""
     names: list[str] = []
     specs: list[Spec] = []

@@ -9,13 +9,14 @@ part alone raises, since ranks may do so independently and nothing can be fetche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from dtensor_core.errors import RuleError, StaleViewError, four_parts
+from dtensor_core.dispatch.arguments import Args, Kwargs
+from dtensor_core.errors import RuleError, StaleViewError
 from dtensor_core.operators.memory_layout import CopyConversions
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.dispatcher import OpOverload, below_inplace_or_view
@@ -35,7 +36,7 @@ class MaterializedView:
     op: OpOverload
     number: int
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    kwargs: Kwargs
     local: torch.Tensor
     spec: Spec
     version: int | None
@@ -154,13 +155,11 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
 def _stale(view: Any) -> StaleViewError:
     copied = view._copied
     return StaleViewError(
-        four_parts(
-            summary=f"the local part of {view._spec.text}",
-            found=f"{copied.op} of {copied.base._spec.text}, which was written since",
-            why="taking this view needed communication, so it is a copy: the next operator on all "
-            "ranks fetches the written values, but reading the local tensor does not",
-            hint="take the view again, or call redistribute(), full_tensor() or an operator first",
-        )
+        f"the local part of {view._spec.text}",
+        found=f"{copied.op} of {copied.base._spec.text}, which was written since",
+        why="taking this view needed communication, so it is a copy: the next operator on all "
+        "ranks fetches the written values, but reading the local tensor does not",
+        hint="take the view again, or call redistribute(), full_tensor() or an operator first",
     )
 
 
@@ -186,30 +185,23 @@ def check_writable(copied: MaterializedView | LocalCopy) -> None:
     base = copied.base._spec
     if any(step == 0 and size > 1 for step, size in zip(base.stride, base.shape, strict=True)):
         raise RuleError(
-            four_parts(
-                summary="to write to a view of a DTensor",
-                found=f"a copy, {copied.spec.text}: {copied.op} of an expanded tensor needed "
-                "communication",
-                why="elements of an expanded tensor share memory, so one write would change "
-                "several",
-                hint="clone() the expanded tensor first",
-            )
+            "to write to a view of a DTensor",
+            found=f"a copy, {copied.spec.text}: {copied.op} of an expanded tensor needed "
+            "communication",
+            why="elements of an expanded tensor share memory, so one write would change several",
+            hint="clone() the expanded tensor first",
         )
     if _name(copied) not in _SCATTERS:
         raise RuleError(
-            four_parts(
-                summary="to write to a view of a DTensor",
-                found=f"a copy, {copied.spec.text}: {copied.op} needed communication",
-                why="the write could not be propagated to the base of the view",
-                hint="redistribute that tensor first so that the view needs no communication, or "
-                "use the operator's out-of-place form",
-            )
+            "to write to a view of a DTensor",
+            found=f"a copy, {copied.spec.text}: {copied.op} needed communication",
+            why="the write could not be propagated to the base of the view",
+            hint="redistribute that tensor first so that the view needs no communication, or "
+            "use the operator's out-of-place form",
         )
 
 
-def write_through(
-    copied: MaterializedView | LocalCopy, op: OpOverload | None, args: Sequence[Any]
-) -> None:
+def write_through(copied: MaterializedView | LocalCopy, op: OpOverload | None, args: Args) -> None:
     """Write the copy, which `op` has written, into its base.
 
     An operator that overwrites the entire copy is replayed from its argument, so the copy need not
@@ -233,7 +225,7 @@ def write_through(
         copied.version = copied.base._version + 1  # set by autograd after the operator
 
 
-def _constant(copied: MaterializedView, args: Sequence[Any]) -> Any:
+def _constant(copied: MaterializedView, args: Args) -> Any:
     """Return the value that `fill_` writes, replicated; None if it is a DTensor."""
     value = args[1] if len(args) > 1 else 0
     if hasattr(value, "_spec"):
@@ -242,7 +234,7 @@ def _constant(copied: MaterializedView, args: Sequence[Any]) -> Any:
     return _full(copied, copied.local.new_full((), 0, dtype=dtype).fill_(value).expand(shape))
 
 
-def _source(copied: MaterializedView, args: Sequence[Any]) -> Any:
+def _source(copied: MaterializedView, args: Args) -> Any:
     """Return the value that `copy_` writes, in the layout of its source."""
     shape, dtype = list(copied.spec.shape), copied.spec.dtype
     if hasattr(args[1], "_spec"):

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
-from dtensor_core.dispatch.arguments import converted, flattened
+from dtensor_core.dispatch.arguments import Args, Kwargs, converted, flattened
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.operators.call import argument_names
 from dtensor_core.spec import Spec, TensorMeta
@@ -39,7 +39,7 @@ _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _GROUPED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
+def output_metadata(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
     """Return the metadata of the tensors that a call returns; None if it depends on data.
 
     `args` and `kwargs` hold specs for tensors.
@@ -58,9 +58,7 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     return found
 
 
-def _batch_norm_moments(
-    op: OpOverload, metas: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Metas:
+def _batch_norm_moments(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
     """Correct saved moments: none with running stats, and on CPU in the input's dtype."""
     given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
     x, *parameters = [value for value in given.values() if isinstance(value, Spec)]
@@ -76,9 +74,7 @@ def _batch_norm_moments(
     return (metas[0], moments, moments, *reserve, *running)
 
 
-def _layer_norm_moments(
-    op: OpOverload, metas: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Metas:
+def _layer_norm_moments(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
     """Correct saved moments: on CPU in the input's dtype, unless the weights are wider."""
     x, *parameters = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     if x.mesh.device_type != "cpu" or any(each.dtype is not x.dtype for each in parameters):
@@ -86,9 +82,7 @@ def _layer_norm_moments(
     return (metas[0], *(each._replace(dtype=x.dtype) for each in metas[1:]))
 
 
-def _batch_norm_gradients(
-    op: OpOverload, metas: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Metas:
+def _batch_norm_gradients(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
     """Drop unwanted results: the meta kernel always returns a gradient of the input first."""
     given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
     return metas[len(metas) - sum(given["output_mask"]) :]
@@ -97,9 +91,7 @@ def _batch_norm_gradients(
 def _column_major(index: int) -> Callable[..., Metas]:
     """Matrices of one result are column-major on CPU, as LAPACK leaves them."""
 
-    def mended(
-        op: OpOverload, metas: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Metas:
+    def mended(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
         shape, _, dtype = metas[index]
         if args[0].mesh.device_type != "cpu" or len(shape) < 2:
             return metas
@@ -130,7 +122,7 @@ _MENDED: dict[str, Callable[..., Metas]] = {
 _WITHOUT_IDENTITY = frozenset((torch.ops.aten.max.default, torch.ops.aten.min.default))
 
 
-def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def copies_sizes(op: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     """True if the sizes of the results are 1 or sizes of the arguments.
 
     The choice of argument depends only on which sizes are equal to each other, to 0 or to 1.
@@ -142,7 +134,7 @@ def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
     return shortcut not in (None, *_NEW_SIZES) and _worked_out(op, args, kwargs) is not None
 
 
-def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
+def _worked_out(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
     """Return the metadata from a shortcut, or None if none applies."""
     name = op._schema.name
     shortcut = _SHORTCUTS.get(_base_name(op))
@@ -186,26 +178,26 @@ def _contiguous(shape: Sequence[int], dtype: torch.dtype) -> TensorMeta:
     return TensorMeta(torch.Size(shape), contiguous_stride(shape), dtype)
 
 
-def _elementwise(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _elementwise(specs: Sequence[Spec], args: Args) -> Metas | None:
     """Metadata of the largest argument, if the others broadcast to it."""
     if any(spec.dtype is not specs[0].dtype for spec in specs) or complex in map(type, args):
         return None
     return _broadcast(specs, specs[0].dtype)
 
 
-def _comparison(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _comparison(specs: Sequence[Spec], args: Args) -> Metas | None:
     if any(spec.dtype is not specs[0].dtype for spec in specs) or complex in map(type, args):
         return None
     return _broadcast(specs, torch.bool)
 
 
-def _where(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _where(specs: Sequence[Spec], args: Args) -> Metas | None:
     if [spec.dtype is torch.bool for spec in specs] != [True, False, False]:
         return None
     return _broadcast(specs, specs[1].dtype)
 
 
-def _masked_fill(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _masked_fill(specs: Sequence[Spec], args: Args) -> Metas | None:
     """In place or not, metadata of the first argument if the mask broadcasts to it."""
     if [spec.dtype is torch.bool for spec in specs] != [False, True] or type(args[2]) is complex:
         return None
@@ -221,26 +213,26 @@ def _broadcast(specs: Sequence[Spec], dtype: torch.dtype) -> Metas | None:
     return (_contiguous(largest.shape, dtype),)
 
 
-def _softmax(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _softmax(specs: Sequence[Spec], args: Args) -> Metas | None:
     spec, dim, to_float = args
     if to_float or not -spec.ndim <= dim < spec.ndim:
         return None
     return (spec.tensor_meta,)
 
 
-def _softmax_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _softmax_backward(specs: Sequence[Spec], args: Args) -> Metas | None:
     grad, output, _, dtype = args
     if grad.shape != output.shape or dtype is not grad.dtype:
         return None
     return (grad.tensor_meta,)
 
 
-def _dropout(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _dropout(specs: Sequence[Spec], args: Args) -> Metas | None:
     meta = specs[0].tensor_meta
     return meta, meta._replace(dtype=torch.bool)
 
 
-def _reduced(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _reduced(specs: Sequence[Spec], args: Args) -> Metas | None:
     """Without `dim`, or with an empty one, all dims are reduced."""
     (spec,) = specs
     given = args[1] if len(args) > 1 and args[1] else range(spec.ndim)
@@ -253,7 +245,7 @@ def _reduced(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return (_contiguous(kept, spec.dtype),)
 
 
-def _cat(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _cat(specs: Sequence[Spec], args: Args) -> Metas | None:
     first, dim = specs[0], args[1] if len(args) > 1 else 0
     if not -first.ndim <= dim < first.ndim or any(s.dtype is not first.dtype for s in specs):
         return None
@@ -265,7 +257,7 @@ def _cat(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return (_contiguous(shape, first.dtype),)
 
 
-def _layer_norm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _layer_norm(specs: Sequence[Spec], args: Args) -> Metas | None:
     """The result, then mean and rstd of the normalized dims."""
     spec, normed = args[0], tuple(args[1])
     leading = spec.ndim - len(normed)
@@ -278,7 +270,7 @@ def _layer_norm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return spec.tensor_meta, moments, moments
 
 
-def _layer_norm_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _layer_norm_backward(specs: Sequence[Spec], args: Args) -> Metas | None:
     """Gradients of the input, the weight and the bias, as requested."""
     grad, spec, _, _, _, weight, bias, wanted = args
     if grad.shape != spec.shape or 0 in spec.shape or spec.dtype.itemsize < 4:
@@ -289,7 +281,7 @@ def _layer_norm_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | 
     return tuple(each.tensor_meta for each in requested) if None not in requested else None
 
 
-def _product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _product(specs: Sequence[Spec], args: Args) -> Metas | None:
     """Product of matrices, or of equally large batches of them."""
     left, right = specs
     if left.ndim != right.ndim or left.shape[:-2] != right.shape[:-2]:
@@ -299,7 +291,7 @@ def _product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return (_contiguous((*left.shape[:-1], right.shape[-1]), left.dtype),)
 
 
-def _addmm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _addmm(specs: Sequence[Spec], args: Args) -> Metas | None:
     if len(specs) != 3:
         return None
     bias, left, right = specs
@@ -309,7 +301,7 @@ def _addmm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return (_contiguous(shape, left.dtype),) if tuple(bias.shape) in (shape, shape[1:]) else None
 
 
-def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _grouped_product(specs: Sequence[Spec], args: Args) -> Metas | None:
     """[m, n] of each group, or of all rows; each row starts at a multiple of 16 bytes.
 
     The kernel supports three floating-point dtypes; its meta kernel supports only bfloat16 and
@@ -373,7 +365,7 @@ _LAYOUT_CHECKS: dict[Any, Callable[[Spec], bool]] = {
 }
 
 
-def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
+def _by_kernel(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
     """Return the metadata according to the operator's meta kernel.
 
     For tensors without elements the meta kernel may accept calls that no device accepts, or refuse
@@ -402,9 +394,7 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     )
 
 
-def _on(
-    device: str, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> torch.Tensor | Sequence[Any]:
+def _on(device: str, op: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor | Sequence[Any]:
     """Run a call on tensors of a device, without data, and return its result."""
     made, named = converted(Spec, partial(_without_data, device), args, kwargs)
     if "device" in named:

@@ -7,14 +7,13 @@ of others is unknown, and `refuse_mixed` names them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from dtensor_core.dispatch.arguments import flattened
+from dtensor_core.dispatch.arguments import Args, Kwargs, flattened
 from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
-from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.errors import MixedTensorError
 from dtensor_core.torch_internals.autograd import current_node
 from dtensor_core.torch_internals.dispatcher import OpOverload
 
@@ -60,9 +59,7 @@ def _is_one_number(tensor: torch.Tensor) -> bool:
     )
 
 
-def refuse_mixed(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[Any]
-) -> None:
+def refuse_mixed(op: OpOverload, args: Args, kwargs: Kwargs, cls: type[Any]) -> None:
     """Raise MixedTensorError if DTensors (of class `cls`) meet a plain tensor of unknown layout."""
     tensors = [value for value in flattened(args, kwargs) if isinstance(value, torch.Tensor)]
     if all(isinstance(each, cls) for each in tensors):
@@ -85,17 +82,15 @@ def refuse_mixed(
     if plain:
         known: Any = {name: t for name, t in each if isinstance(t, cls)}
         raise MixedTensorError(
-            four_parts(
-                # Programs match on this text, which is torch's.
-                summary=f"{op}: got mixed torch.Tensor and DTensor, need to convert all "
-                "torch.Tensor to DTensor before calling distributed operators!",
-                found="; ".join(
-                    [*plain, *(f"{n}, a DTensor {t._spec.text}" for n, t in known.items())]
-                ),
-                why="the layout of a plain tensor on the mesh is unknown",
-                hint=f"if {plain[0].partition(',')[0]} is the same on every rank, "
-                "DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim), or run under "
-                "dtensor_core.experimental.implicit_replication(); "
-                "distribute_tensor(tensor, mesh, placements) to split it",
-            )
+            # Programs match on this text, which is torch's.
+            f"{op}: got mixed torch.Tensor and DTensor, need to convert all "
+            "torch.Tensor to DTensor before calling distributed operators!",
+            found="; ".join(
+                [*plain, *(f"{n}, a DTensor {t._spec.text}" for n, t in known.items())]
+            ),
+            why="the layout of a plain tensor on the mesh is unknown",
+            hint=f"if {plain[0].partition(',')[0]} is the same on every rank, "
+            "DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim), or run under "
+            "dtensor_core.experimental.implicit_replication(); "
+            "distribute_tensor(tensor, mesh, placements) to split it",
         )

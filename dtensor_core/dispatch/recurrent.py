@@ -15,13 +15,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.placement import (
-    Partial,
-    Placement,
-    Replicate,
-    Shard,
-    shard_in_blocks,
-)
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, shard_in_blocks
 from dtensor_core.torch_internals.dispatcher import COMPOSITE_IMPLICIT, OpOverload
 from dtensor_core.torch_internals.trees import tree_leaves, tree_map
 from dtensor_core.tracing import is_transforming

@@ -6,13 +6,13 @@ tensor, which it wraps itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from dtensor_core import observe
-from dtensor_core.dispatch.arguments import first_mesh, spec_on
+from dtensor_core.dispatch.arguments import Args, Kwargs, first_mesh, spec_on
 from dtensor_core.dispatch.entry import (
     CallKind,
     InPlaceCall,
@@ -51,22 +51,14 @@ def install(cls: type[torch.Tensor]) -> None:
     _class_of_copies = class_of_copies(cls)
 
 
-def observed(
-    op: OpOverload, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+def observed(op: OpOverload, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """Run a function that replaces `op`, through `observe.runner` if a recorder has set it."""
     runner = observe.runner
     return function(*args, **kwargs) if runner is None else runner(op, function, args, kwargs)
 
 
 def _finish_plain(
-    op: OpOverload,
-    call: PlainCall | InPlaceCall,
-    result: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    local: Sequence[Any],
-    local_kwargs: Mapping[str, Any],
+    op: OpOverload, call: PlainCall | InPlaceCall, result: Any, args: Args, kwargs: Kwargs, *_: Any
 ) -> Any:
     """Wrap the local results."""
     if call.outputs is None:
@@ -86,10 +78,9 @@ def _finish_view(
     op: OpOverload,
     call: ViewCall,
     result: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    local: Sequence[Any],
-    local_kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
+    *_: Any,
     number: int = 0,
 ) -> Any:
     """Wrap a view of the first argument, the result of this `number`.
@@ -127,10 +118,10 @@ def _finish_in_place(
     op: OpOverload,
     call: InPlaceCall,
     result: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    local: Sequence[Any],
-    local_kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
+    local: Args,
+    local_kwargs: Kwargs,
 ) -> Any:
     """Write results back to their arguments, and return the arguments themselves."""
     if call.backs:
@@ -143,7 +134,7 @@ def _finish_in_place(
     if call.returns_nothing:
         return None
     if not call.written:
-        return _finish_plain(op, call, result, args, kwargs, local, local_kwargs)
+        return _finish_plain(op, call, result, args, kwargs)
     places = [args[p] if isinstance(p, int) else kwargs[p] for p in call.written]
     for place in places:
         if getattr(place, "_copied", None) is not None:
@@ -155,27 +146,20 @@ def _finish_views(
     op: OpOverload,
     call: ViewCall,
     result: Sequence[torch.Tensor],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    local: Sequence[Any],
-    local_kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
+    *_: Any,
 ) -> Any:
     """Wrap several views of the first argument."""
     views = [
-        _finish_view(op, call, view, args, kwargs, local, local_kwargs, number)
+        _finish_view(op, call, view, args, kwargs, number=number)
         for number, view in enumerate(result)
     ]
     return views if type(result) is list else tuple(views)
 
 
 def _finish_reshaping(
-    op: OpOverload,
-    call: ReshapingCall,
-    result: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    local: Sequence[Any],
-    local_kwargs: Mapping[str, Any],
+    op: OpOverload, call: ReshapingCall, result: Any, args: Args, kwargs: Kwargs, *_: Any
 ) -> Any:
     """Give the first argument the result and its spec."""
     # A DTensor has no elements of its own: this changes its global shape and strides only.
@@ -186,13 +170,7 @@ def _finish_reshaping(
 
 
 def _finish_out(
-    op: OpOverload,
-    call: OutCall,
-    result: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    local: Sequence[Any],
-    local_kwargs: Mapping[str, Any],
+    op: OpOverload, call: OutCall, result: Any, args: Args, kwargs: Kwargs, *_: Any
 ) -> Any:
     """Copy the results to the tensors of `out=`."""
     return observed(op, fill_outs, (call.outs, op, result, kwargs), {})
@@ -214,7 +192,7 @@ def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: b
     return made
 
 
-def _full(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _full(local: torch.Tensor, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """Wrap a result whose shape depends on data: it is replicated."""
     spec = spec_on(first_mesh(args, kwargs), local)
     return new_dtensor(_class, local, spec, False)

@@ -9,13 +9,13 @@ for lists of parameters and gradients.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from dtensor_core.dispatch.arguments import converted
-from dtensor_core.errors import MixedTensorError, PlacementError, four_parts
+from dtensor_core.dispatch.arguments import Args, Kwargs, converted
+from dtensor_core.errors import MixedTensorError, PlacementError
 from dtensor_core.placement import as_placement
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.tensors import new_dtensor
@@ -42,12 +42,10 @@ def adopted(value: Any, cls: type[Any]) -> Any:
         placements = tuple(as_placement(each) for each in spec.placements)
     except PlacementError as error:
         raise MixedTensorError(
-            four_parts(
-                summary="an operator on DTensors of torch and of dtensor_core",
-                found=f"a DTensor of torch placed {spec.placements}",
-                why=str(error),
-                hint="redistribute it first",
-            )
+            "an operator on DTensors of torch and of dtensor_core",
+            found=f"a DTensor of torch placed {spec.placements}",
+            why=str(error),
+            hint="redistribute it first",
         ) from None
     local = value._local_tensor
     local = local.wait() if hasattr(local, "trigger_wait") else local
@@ -64,7 +62,7 @@ def mixes(tensors: Iterable[torch.Tensor], cls: type[Any]) -> bool:
 
 
 def adopted_arguments(
-    args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[Any]
+    args: Args, kwargs: Kwargs, cls: type[Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Adopt torch's DTensors among the arguments of an operator; None if there are none."""
     found = False

@@ -6,11 +6,12 @@ They are named by their positions, or by their names if they are those of `out=`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from dtensor_core.dispatch.arguments import Args, Kwargs
 from dtensor_core.dispatch.inplace_writeback import does_not_fit
 from dtensor_core.errors import RuleError
 from dtensor_core.operators.call import Call
@@ -19,9 +20,7 @@ from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.dispatcher import OpOverload
 
 
-def written_arguments(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[int | str, ...]:
+def written_arguments(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[int | str, ...]:
     """Return the arguments that the call writes to: positions, or names of `out=`."""
     if not op._schema.is_mutable:
         return ()
@@ -58,7 +57,7 @@ def _alias(argument: Any) -> Any:
     return argument.alias_info and tuple(argument.alias_info.before_set)
 
 
-def only_place(op: OpOverload, written: Sequence[int | str], args: Sequence[Any]) -> int | None:
+def only_place(op: OpOverload, written: Sequence[int | str], args: Args) -> int | None:
     """Return the position of the DTensor that an in-place operator returns, or None."""
     if op._schema.returns and len(written) == 1 and isinstance(written[0], int):
         return written[0] if hasattr(args[written[0]], "_spec") else None

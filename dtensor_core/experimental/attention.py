@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from dtensor_core.errors import MeshError, PlacementError, RuleError, four_parts
+from dtensor_core.errors import MeshError, PlacementError, RuleError
 from dtensor_core.experimental.ring import Ring
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Partial, Replicate, Shard
@@ -58,10 +58,8 @@ def set_rotate_method(rotate_method: str) -> None:
     """
     if rotate_method not in _ROTATIONS:
         raise UnsupportedAttentionError(
-            four_parts(
-                summary=f"to rotate keys and values by {rotate_method!r}",
-                found=f"the methods {', '.join(_ROTATIONS)}",
-            )
+            f"to rotate keys and values by {rotate_method!r}",
+            found=f"the methods {', '.join(_ROTATIONS)}",
         )
     _cp_options.rotate_method = rotate_method
 
@@ -141,12 +139,10 @@ def _check(
 ) -> None:
     if mesh.ndim != 1:
         raise MeshError(
-            four_parts(
-                summary="context_parallel",
-                found=f"{mesh}",
-                why="a sequence is sharded along one axis",
-                hint='one axis of it: mesh["cp"], or several: mesh["dp", "cp"]._flatten()',
-            )
+            "context_parallel",
+            found=f"{mesh}",
+            why="a sequence is sharded along one axis",
+            hint='one axis of it: mesh["cp"], or several: mesh["dp", "cp"]._flatten()',
         )
     if len(buffers) != len(dims):
         raise PlacementError(
@@ -158,13 +154,11 @@ def _check(
     for buffer, dim in zip(buffers, dims, strict=True):
         if buffer.shape[dim] % mesh.size():
             raise PlacementError(
-                four_parts(
-                    summary=f"a sequence of {buffer.shape[dim]} over {mesh.size()} ranks",
-                    found=f"a buffer of shape {tuple(buffer.shape)}, its sequence in dim {dim}",
-                    why="every rank holds an equal part of the sequence",
-                    hint="pad the sequence to a multiple of the number of ranks, or of twice that "
-                    "number",
-                )
+                f"a sequence of {buffer.shape[dim]} over {mesh.size()} ranks",
+                found=f"a buffer of shape {tuple(buffer.shape)}, its sequence in dim {dim}",
+                why="every rank holds an equal part of the sequence",
+                hint="pad the sequence to a multiple of the number of ranks, or of twice that "
+                "number",
             )
 
 
@@ -220,12 +214,10 @@ def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
     masked = [rank for rank, flag in enumerate(flags.tolist()) if flag]
     if masked:
         raise UnsupportedAttentionError(
-            four_parts(
-                summary="attention with a mask inside of context_parallel",
-                found=f"one on rank {', '.join(map(str, masked))} of the mesh's {len(flags)}",
-                why="the mask may refer to local or to full queries and keys",
-                hint="is_causal=True, or attention of DTensors outside of it",
-            )
+            "attention with a mask inside of context_parallel",
+            found=f"one on rank {', '.join(map(str, masked))} of the mesh's {len(flags)}",
+            why="the mask may refer to local or to full queries and keys",
+            hint="is_causal=True, or attention of DTensors outside of it",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.errors import PlacementError
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Placement
 from dtensor_core.tensor import DTensor
@@ -119,14 +119,11 @@ def _local(value: Any, layout: Layout, grad: Layout, what: str, redistribute: bo
         if target != value.placements:
             if not redistribute:
                 raise PlacementError(
-                    four_parts(
-                        summary=f"{what} placed {target}",
-                        found=f"placements {value.placements}",
-                        why="redistribute_inputs is False, so the argument may not be "
-                        "redistributed",
-                        hint="redistribute the argument before the call, or set "
-                        "redistribute_inputs=True",
-                    )
+                    f"{what} placed {target}",
+                    found=f"placements {value.placements}",
+                    why="redistribute_inputs is False, so the argument may not be redistributed",
+                    hint="redistribute the argument before the call, or set "
+                    "redistribute_inputs=True",
                 )
             value = value.redistribute(placements=target)
     return value.to_local(grad_placements=grad)

@@ -15,13 +15,10 @@ from dtensor_core.integrations import (
     torch_dtensor,
 )
 
+_PATCHES = (checkpoint, factories, fsdp, optimizers, parameters, pretrained, torch_dtensor)
+
 
 def install() -> None:
     """Install all patches."""
-    checkpoint.install()
-    factories.install()
-    fsdp.install()
-    optimizers.install()
-    parameters.install()
-    pretrained.install()
-    torch_dtensor.install()
+    for each in _PATCHES:
+        each.install()

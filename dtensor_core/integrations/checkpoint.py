@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dtensor_core.api import distribute_tensor
-from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.errors import PlacementError
 from dtensor_core.integrations.when_loaded import when_loaded
 from dtensor_core.placement import Placement
 from dtensor_core.spec import Spec
@@ -46,13 +46,11 @@ def boxes(spec: Spec) -> list[Box]:
     """
     if spec.sums:
         raise PlacementError(
-            four_parts(
-                summary=f"a checkpoint of {spec.text}",
-                found="partial sums along an axis",
-                why="Any checkpointing related operations are not supported for DTensor with "
-                "partial placements!",
-                hint="redistribute to Replicate() or Shard(dim) first",
-            )
+            f"a checkpoint of {spec.text}",
+            found="partial sums along an axis",
+            why="Any checkpointing related operations are not supported for DTensor with "
+            "partial placements!",
+            hint="redistribute to Replicate() or Shard(dim) first",
         )
     if spec.coords is None:
         return []
@@ -114,10 +112,8 @@ def tensor_shard(self: DTensor, index: Any) -> torch.Tensor:
                 part = part.narrow(dim, start, size)
             return part
     raise PlacementError(
-        four_parts(
-            summary=f"the piece of {index.fqn} at {tuple(index.offset)}",
-            found=f"{self._spec.text}, of which this rank holds {boxes(self._spec)}",
-        )
+        f"the piece of {index.fqn} at {tuple(index.offset)}",
+        found=f"{self._spec.text}, of which this rank holds {boxes(self._spec)}",
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.errors import MixedTensorError
 from dtensor_core.tensor import DTensor
 from dtensor_core.torch_internals.tensors import data_attribute
 
@@ -18,12 +18,10 @@ from dtensor_core.torch_internals.tensors import data_attribute
 def _set_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(value, DTensor) and not isinstance(parameter, DTensor):
         raise MixedTensorError(
-            four_parts(
-                summary=f"parameter.data = a DTensor {value._spec.text}",
-                found=f"a plain parameter of shape {tuple(parameter.shape)}",
-                why="a parameter can't become a DTensor in place",
-                hint="module.weight = nn.Parameter(dtensor), or distribute_module",
-            )
+            f"parameter.data = a DTensor {value._spec.text}",
+            found=f"a plain parameter of shape {tuple(parameter.shape)}",
+            why="a parameter can't become a DTensor in place",
+            hint="module.weight = nn.Parameter(dtensor), or distribute_module",
         )
     data_attribute.__set__(parameter, value)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.errors import MixedTensorError
 from dtensor_core.integrations.when_loaded import when_loaded
 from dtensor_core.tensor import DTensor
 
@@ -31,12 +31,10 @@ def patch(module: Any) -> None:
     def spec_of_number(self: Any, op: Any, tensor: Any, mesh: Any) -> Any:
         if isinstance(tensor, DTensor):
             raise MixedTensorError(
-                four_parts(
-                    summary=f"{op} of a DTensor of torch and one of dtensor_core",
-                    found=tensor._spec.text,
-                    why="torch's DTensor is the first argument, so torch dispatches the call",
-                    hint="pass the DTensor of dtensor_core first, or its full_tensor()",
-                )
+                f"{op} of a DTensor of torch and one of dtensor_core",
+                found=tensor._spec.text,
+                why="torch's DTensor is the first argument, so torch dispatches the call",
+                hint="pass the DTensor of dtensor_core first, or its full_tensor()",
             )
         return original(self, op, tensor, mesh)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.errors import OutOfRangeError, four_parts
+from dtensor_core.errors import OutOfRangeError
 from dtensor_core.layout import Extent
 from dtensor_core.operators.local_operator import Local
 from dtensor_core.spec import Spec
@@ -61,12 +61,10 @@ def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, 
         at = int(index[(index < first) | (index >= size)][0])
     message = _MESSAGES.get(_name(op), "index out of range in self")
     raise OutOfRangeError(
-        four_parts(
-            summary=f"{op}: {message.format(at=at, size=size)}",
-            found=f"index {at} is out of bounds for dimension {dim} with size {size}",
-            why="no rank holds it",
-            hint=f"positions from {first} to {size - 1}",
-        )
+        f"{op}: {message.format(at=at, size=size)}",
+        found=f"index {at} is out of bounds for dimension {dim} with size {size}",
+        why="no rank holds it",
+        hint=f"positions from {first} to {size - 1}",
     )
 
 

@@ -18,13 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from dtensor_core.operators.local_operator import LocalMaker
-from dtensor_core.placement import (
-    Partial,
-    Placement,
-    Replicate,
-    norm_exponent,
-    shard_in_blocks,
-)
+from dtensor_core.placement import Partial, Placement, Replicate, norm_exponent, shard_in_blocks
 from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
 

@@ -134,29 +134,32 @@ class SharedGroup:
 
     def send(self, source: int, target: int, tag: int, tensor: torch.Tensor) -> Transfer:
         """Begin or complete the transfer of `tensor` between two group ranks."""
-        for transfer in self._transfers:
-            if transfer.send is None and transfer.connects(source, target, tag):
-                transfer.source, transfer.send = source, tensor
-                return self._complete(transfer)
-        transfer = Transfer(self, source, target, tag)
-        transfer.send = tensor
-        self._transfers.append(transfer)
-        return transfer
+        transfer = self._transfer("send", source, target, tag, tensor)
+        transfer.source = source
+        return self._moved(transfer)
 
     def receive(self, source: int | None, target: int, tag: int, tensor: torch.Tensor) -> Transfer:
         """Begin or complete the transfer into `tensor`; from any rank if `source` is None."""
+        return self._moved(self._transfer("receive", source, target, tag, tensor))
+
+    def _transfer(
+        self, side: str, source: int | None, target: int, tag: int, tensor: torch.Tensor
+    ) -> Transfer:
+        """Give a tensor to the first transfer that lacks it, or to a new one."""
         for transfer in self._transfers:
-            if transfer.receive is None and transfer.connects(source, target, tag):
-                transfer.receive = tensor
-                return self._complete(transfer)
-        transfer = Transfer(self, source, target, tag)
-        transfer.receive = tensor
-        self._transfers.append(transfer)
+            if getattr(transfer, side) is None and transfer.connects(source, target, tag):
+                break
+        else:
+            transfer = Transfer(self, source, target, tag)
+            self._transfers.append(transfer)
+        setattr(transfer, side, tensor)
         return transfer
 
-    def _complete(self, transfer: Transfer) -> Transfer:
-        self._transfers.remove(transfer)
-        transfer.move()
+    def _moved(self, transfer: Transfer) -> Transfer:
+        """Move the data of a transfer that has both sides."""
+        if transfer.send is not None and transfer.receive is not None:
+            self._transfers.remove(transfer)
+            transfer.move()
         return transfer
 
 

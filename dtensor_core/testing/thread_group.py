@@ -9,6 +9,7 @@ about a collective get an error that names both calls.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,20 +18,7 @@ import torch.distributed as dist
 from dtensor_core.testing.in_flight import InFlight, SharedGroup, Transfer
 from dtensor_core.testing.moves import CollectiveTerms, RankArguments
 from dtensor_core.testing.scheduler import Scheduler
-from dtensor_core.torch_internals.groups import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    FakeProcessGroup,
-    GatherOptions,
-    ProcessGroup,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
+from dtensor_core.torch_internals import groups
 
 
 class ThreadWork(dist.Work):
@@ -88,7 +76,7 @@ class ThreadWork(dist.Work):
     source_rank = _source_rank
 
 
-class ThreadGroup(ProcessGroup):
+class ThreadGroup(groups.ProcessGroup):
     """One rank's view of a group of threads.
 
     The methods are those that torch's Python process groups override. They must be functions of
@@ -101,167 +89,139 @@ class ThreadGroup(ProcessGroup):
     ) -> None:
         size = len(shared.ranks)
         super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
-        options: Any = FakeProcessGroup.Options()  # pyright: ignore[reportCallIssue]
+        options: Any = groups.FakeProcessGroup.Options()  # pyright: ignore[reportCallIssue]
         options.error_on_collective = True  # a path that bypasses the overrides must not be silent
         self._options = options
-        backend = FakeProcessGroup._create_internal(rank, size, options)  # pyright: ignore
+        backend = groups.FakeProcessGroup._create_internal(rank, size, options)  # pyright: ignore
+        custom = groups.ProcessGroup.BackendType.CUSTOM
         for device in ("cpu", "cuda"):
-            self._register_backend(torch.device(device), ProcessGroup.BackendType.CUSTOM, backend)
-        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+            self._register_backend(torch.device(device), custom, backend)
+        self._set_default_backend(custom)
         self.shared = shared
         self.scheduler = scheduler
         self.global_rank = global_rank
         self._group_rank = rank
 
-    def _announce(self) -> None:
-        """Enable the pass through c10d's operator."""
+    def _begin(self, opts: Any = None, default: Callable[[], Any] | None = None) -> Any:
+        """Enable the pass through c10d's operator; return the options, or the default ones."""
         self.scheduler.check_thread(self.global_rank)
         self._options.error_on_collective = False
+        return default() if opts is None and default else opts
 
     def _join(
-        self, terms: CollectiveTerms, part: RankArguments, tensors: list[torch.Tensor]
+        self, kind: str, opts: Any, shapes: Any, outputs: Any, inputs: Any = (), splits: Any = ()
     ) -> ThreadWork:
         # The pass through c10d's operator is over: any other use of the idle backend is an error.
         self._options.error_on_collective = True
+        reduce_op = opts.reduceOp.op if hasattr(opts, "reduceOp") else None
+        terms = CollectiveTerms(kind, reduce_op, getattr(opts, "rootRank", None), shapes)
+        part = RankArguments(outputs, inputs, *splits)
         exchange = self.shared.join(self._group_rank, terms, part)
         if exchange.done:
             self.scheduler.wake(self.shared.ranks, exchange)
-        return ThreadWork(self, exchange, tensors)
+        return ThreadWork(self, exchange, _flat(outputs))
 
     def allreduce(self, tensors, opts=None):
-        opts = opts or AllreduceOptions()
-        self._announce()
+        opts = self._begin(opts, groups.AllreduceOptions)
         super().allreduce(tensors, opts)
-        terms = CollectiveTerms("all_reduce", _op(opts), None, _shapes(tensors))
-        return self._join(terms, RankArguments(outputs=tensors), tensors)
+        return self._join("all_reduce", opts, _shapes(tensors), tensors)
 
     def allreduce_coalesced(self, tensors, opts=None):
-        opts = opts or AllreduceCoalescedOptions()
-        self._announce()
+        opts = self._begin(opts, groups.AllreduceCoalescedOptions)
         super().allreduce_coalesced(tensors, opts)
-        terms = CollectiveTerms("all_reduce", _op(opts), None, _shapes(tensors))
-        return self._join(terms, RankArguments(outputs=tensors), tensors)
+        return self._join("all_reduce", opts, _shapes(tensors), tensors)
 
     def reduce(self, tensors, opts=None):
-        opts = opts or ReduceOptions()
-        self._announce()
+        opts = self._begin(opts, groups.ReduceOptions)
         super().reduce(tensors, opts)
-        terms = CollectiveTerms("reduce", _op(opts), opts.rootRank, _shapes(tensors))
-        return self._join(terms, RankArguments(outputs=tensors), tensors)
+        return self._join("reduce", opts, _shapes(tensors), tensors)
 
     def broadcast(self, tensors, opts=None):
-        opts = opts or BroadcastOptions()
-        self._announce()
+        opts = self._begin(opts, groups.BroadcastOptions)
         super().broadcast(tensors, opts)
-        terms = CollectiveTerms("broadcast", None, opts.rootRank, _shapes(tensors))
-        return self._join(terms, RankArguments(outputs=tensors), tensors)
+        return self._join("broadcast", opts, _shapes(tensors), tensors)
 
     def allgather(self, outputs, inputs, opts=None):
-        opts = opts or AllgatherOptions()
-        self._announce()
+        opts = self._begin(opts, groups.AllgatherOptions)
         super().allgather(outputs, inputs, opts)
-        terms = CollectiveTerms("all_gather", None, None, _dtypes(inputs))
-        return self._join(terms, RankArguments(outputs, inputs), [t for o in outputs for t in o])
+        return self._join("all_gather", opts, _dtypes(inputs), outputs, inputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        opts = opts or AllgatherOptions()
-        self._announce()
+        opts = self._begin(opts, groups.AllgatherOptions)
         super().allgather_coalesced(outputs, inputs, opts)
-        terms = CollectiveTerms("all_gather_coalesced", None, None, _shapes(inputs))
-        return self._join(terms, RankArguments(outputs, inputs), [t for o in outputs for t in o])
+        return self._join("all_gather_coalesced", opts, _shapes(inputs), outputs, inputs)
 
     def all_gather_single(self, output, inputs, opts=None):
-        opts = opts or AllgatherOptions()
-        self._announce()
+        opts = self._begin(opts, groups.AllgatherOptions)
         super().all_gather_single(output, inputs, opts)
-        terms = CollectiveTerms("all_gather_single", None, None, _shapes([inputs]))
-        return self._join(terms, RankArguments([output], [inputs]), [output])
+        return self._join("all_gather_single", opts, _shapes([inputs]), [output], [inputs])
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        opts = opts or AllgatherOptions()
-        self._announce()
+        opts = self._begin(opts, groups.AllgatherOptions)
         super().all_gather_single_coalesced(outputs, inputs, opts)
-        terms = CollectiveTerms("all_gather_single", None, None, _shapes(inputs))
-        return self._join(terms, RankArguments(outputs, inputs), outputs)
+        return self._join("all_gather_single", opts, _shapes(inputs), outputs, inputs)
 
     def gather(self, outputs, inputs, opts=None):
-        opts = opts or GatherOptions()
-        self._announce()
+        opts = self._begin(opts, groups.GatherOptions)
         super().gather(outputs, inputs, opts)
-        terms = CollectiveTerms("gather", None, opts.rootRank, _dtypes(inputs))
-        flat = [t for o in outputs for t in o]
-        return self._join(terms, RankArguments(flat, inputs), flat)
+        return self._join("gather", opts, _dtypes(inputs), _flat(outputs), inputs)
 
     def scatter(self, outputs, inputs, opts=None):
-        opts = opts or ScatterOptions()
-        self._announce()
+        opts = self._begin(opts, groups.ScatterOptions)
         super().scatter(outputs, inputs, opts)
-        terms = CollectiveTerms("scatter", None, opts.rootRank, _dtypes(outputs))
-        return self._join(terms, RankArguments(outputs, [t for i in inputs for t in i]), outputs)
+        return self._join("scatter", opts, _dtypes(outputs), outputs, _flat(inputs))
 
     def reduce_scatter(self, outputs, inputs, opts=None):
-        opts = opts or ReduceScatterOptions()
-        self._announce()
+        opts = self._begin(opts, groups.ReduceScatterOptions)
         super().reduce_scatter(outputs, inputs, opts)
-        shapes = _shapes([t for i in inputs for t in i])
-        terms = CollectiveTerms("reduce_scatter", _op(opts), None, shapes)
-        return self._join(terms, RankArguments(outputs, inputs), outputs)
+        return self._join("reduce_scatter", opts, _shapes(_flat(inputs)), outputs, inputs)
 
     def reduce_scatter_single(self, output, inputs, opts=None):
-        opts = opts or ReduceScatterOptions()
-        self._announce()
+        opts = self._begin(opts, groups.ReduceScatterOptions)
         super().reduce_scatter_single(output, inputs, opts)
-        terms = CollectiveTerms("reduce_scatter_single", _op(opts), None, _shapes([inputs]))
-        return self._join(terms, RankArguments([output], [inputs]), [output])
+        return self._join("reduce_scatter_single", opts, _shapes([inputs]), [output], [inputs])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
-        opts = opts or ReduceScatterOptions()
-        self._announce()
+        opts = self._begin(opts, groups.ReduceScatterOptions)
         super().reduce_scatter_single_coalesced(outputs, inputs, opts)
-        terms = CollectiveTerms("reduce_scatter_single", _op(opts), None, _shapes(inputs))
-        return self._join(terms, RankArguments(outputs, inputs), outputs)
+        return self._join("reduce_scatter_single", opts, _shapes(inputs), outputs, inputs)
 
     def all_to_all_single(self, output, inputs, output_splits, input_splits, opts=None):
-        opts = opts or AllToAllOptions()
-        self._announce()
+        opts = self._begin(opts, groups.AllToAllOptions)
         if inputs.size(0) == 0:  # the idle backend refuses to fill an output from nothing
             idle = [0] * self.size()
             super().all_to_all_single(inputs, inputs, idle, idle, opts)
         else:
             super().all_to_all_single(output, inputs, output_splits, input_splits, opts)
-        terms = CollectiveTerms("all_to_all_single", None, None, _dtypes([inputs]))
-        part = RankArguments([output], [inputs], output_splits, input_splits)
-        return self._join(terms, part, [output])
+        splits = output_splits, input_splits
+        return self._join("all_to_all_single", opts, _dtypes([inputs]), [output], [inputs], splits)
 
     def alltoall(self, outputs, inputs, opts=None):
-        opts = opts or AllToAllOptions()
-        self._announce()
+        opts = self._begin(opts, groups.AllToAllOptions)
         super().alltoall(outputs, inputs, opts)
-        terms = CollectiveTerms("all_to_all", None, None, _dtypes(inputs[:1]))
-        return self._join(terms, RankArguments(outputs, inputs), outputs)
+        return self._join("all_to_all", opts, _dtypes(inputs[:1]), outputs, inputs)
 
     def barrier(self, opts=None):
-        opts = opts or BarrierOptions()
-        self._announce()
+        opts = self._begin(opts, groups.BarrierOptions)
         super().barrier(opts)
-        return self._join(CollectiveTerms("barrier"), RankArguments(), [])
+        return self._join("barrier", opts, (), ())
 
     def send(self, tensors, target, tag):
-        self._announce()
+        self._begin()
         super().send(tensors, target, tag)
         self._options.error_on_collective = True
         transfer = self.shared.send(self._group_rank, target, tag, tensors[0])
         return self._transfer(transfer, tensors)
 
     def recv(self, tensors, source, tag):
-        self._announce()
+        self._begin()
         super().recv(tensors, source, tag)
         self._options.error_on_collective = True
         transfer = self.shared.receive(source, self._group_rank, tag, tensors[0])
         return self._transfer(transfer, tensors)
 
     def recv_anysource(self, tensors, tag):
-        self._announce()
+        self._begin()
         super().recv_anysource(tensors, tag)
         self._options.error_on_collective = True
         transfer = self.shared.receive(None, self._group_rank, tag, tensors[0])
@@ -273,8 +233,9 @@ class ThreadGroup(ProcessGroup):
         return ThreadWork(self, transfer, tensors)
 
 
-def _op(opts: Any) -> Any:
-    return opts.reduceOp.op
+def _flat(tensors: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors of a list, or of a list of lists."""
+    return [t for each in tensors for t in (each if isinstance(each, (list, tuple)) else [each])]
 
 
 def _shapes(tensors) -> tuple[tuple[torch.dtype, int | None], ...]:

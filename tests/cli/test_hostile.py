@@ -61,6 +61,14 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "run": [("TRACE", "--nproc", "1")],
     "record": [("-o", NAME, "TRACE"), (f"missing{NAME}",)],
     "demo": [("--nproc", "3", "-o", NAME)],
+    "watch": [
+        ("TRACE", "--once"),
+        (f"missing{NAME}.comm", "--once"),
+        ("TRACE", "--on-hang", BAD),
+        ("TRACE", "--on-straggler", BAD),
+        ("TRACE", "--exec", BAD.replace("\0", "")),
+        ("TRACE", "--dump", BAD),
+    ],
     "summary": [("TRACE",), ("TRACE", "--by", NAME), ("missing" + NAME,), ("TRACE", NAME)],
     "report": [
         ("TRACE", "-o", "out" + NAME),

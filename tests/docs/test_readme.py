@@ -18,7 +18,7 @@ from commtrace_cli.main import app, main
 from dtensor_core import observe
 from dtensor_core.testing import fake_world
 from tests.commtrace.pytest_plugin.conftest import Project, project
-from tests.commtrace.synthetic import write_synthetic_run
+from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 
 pytest_plugins = ["pytester"]
 
@@ -91,7 +91,8 @@ def test_every_question_is_answered_in_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = re.findall(r"^\| (.+\?) \| (`.+?`) \|", README.read_text(), re.M)
-    assert len(rows) == 10
+    assert len(rows) == 11
+    write_synthetic_spools(Path("RUN.comm"))
     for name in ("run.json", "before.json", "after.json"):
         write_synthetic_run(Path(name))
     for question, commands in rows:

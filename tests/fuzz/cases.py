@@ -51,6 +51,7 @@ PARTS: tuple[tuple[str, ...], ...] = (
 
 LOOKING: dict[str, tuple[Sequence[tuple[str, ...]], ...]] = {
     "summary TRACE": ([(), ("--json",), ("--csv", "--by", "kind"), ("--csv", "--by", "module")],),
+    "watch TRACE": ([("--once",)], [(), ("--json",), ("--on-mismatch",), ("--on-hang", "1s")]),
     "table TRACE": ([(name,) for name in TABLES], FORMATS),
     "check TRACE": (FORMATS,),
     "findings TRACE": (FORMATS, [(), ("--fail-on", "any")]),

@@ -32,7 +32,10 @@ MOST_GROWTH_BYTES = 512 << 20
 GROWTH_PER_BYTE = 250
 SENTINEL = b"what was there before"
 
-CODES = {"check": {1}, "explain": {2}, "--fail-on": {1}, "--window": {2}, "--steps": {2}}
+CODES = {
+    "check": {1}, "explain": {2}, "--fail-on": {1}, "--window": {2}, "--steps": {2},
+    "--on-hang": {4}, "--on-mismatch": {6},
+}  # fmt: skip
 """Exit codes of a command or an option; every command also has 0 and 3."""
 
 

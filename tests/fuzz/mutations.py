@@ -19,7 +19,7 @@ from typing import Any
 
 from commtrace.schema import TABLES
 from commtrace.tracefile.encoding import encode_ints
-from commtrace.tracefile.spool import batches
+from commtrace.tracefile.spool_reading import batches
 
 ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, -2, 7, 255, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63), 1 << 64,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dtensor_core.operators.attention.local import drawn_apart, part_of
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.notation import broadcast, parse
-from dtensor_core.operators.row import Row
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import replicated_rule
 from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, ShardingRule
 from dtensor_core.placement import Replicate, Shard
@@ -162,7 +162,7 @@ ROWS |= {
     for name in ("flash", "efficient")
     for way, results in (("forward", _FORWARD), ("backward", _BACKWARD))
 }
-ROWS |= {
-    name: Row(_fused_layer, "b l! d!, weights -> b l! d!")
-    for name in ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
-}
+ROWS |= same_row(
+    "_transformer_encoder_layer_fwd _native_multi_head_attention",
+    Row(_fused_layer, "b l! d!, weights -> b l! d!"),
+)

@@ -9,13 +9,18 @@ from __future__ import annotations
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.embedding.local import looking_up, renormalizing
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+
+
+def _indices(call: Call) -> tuple[Operand, dict[str, int]]:
+    """Return the operand of the indices, and the sizes of its factors."""
+    sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
+    return tuple((name,) for name in sizes), sizes
 
 
 def _embedding(call: Call) -> ShardingRule:
     """Embed indices [i..] in weight [v, e] as [i.., e]; linear in the weight."""
-    indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
-    sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
+    indices, sizes = _indices(call)
     vocabulary, width = call.specs[0].shape
     return ShardingRule(
         inputs=((("v",), ("e",)), indices),
@@ -29,16 +34,14 @@ def _embedding(call: Call) -> ShardingRule:
 
 def _embedding_backward(call: Call) -> ShardingRule:
     """Map grad [i.., e] and indices [i..] to [v, e]; linear in the gradient."""
-    indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
-    sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
-    indices_names = tuple(sizes)
+    indices, sizes = _indices(call)
     vocabulary, width = call.outputs[0].shape
     return ShardingRule(
         inputs=((*indices, ("e",)), indices),
         outputs=((("v",), ("e",)),),
         sizes={**sizes, "v": vocabulary, "e": width},
         # Frequencies count all indices.
-        blocked=frozenset({"v", *(indices_names if call.argument("scale_grad_by_freq") else ())}),
+        blocked=frozenset({"v", *(sizes if call.argument("scale_grad_by_freq") else ())}),
         terms=((0,),),
         algebra="linear",
     )

@@ -15,10 +15,7 @@ from typing import Any
 import torch
 
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import (
-    Local,
-    zeros,
-)
+from dtensor_core.operators.local_operator import Local, zeros
 from dtensor_core.operators.local_positions import LocalPositions
 from dtensor_core.operators.loss.local import (
     MEAN,
@@ -29,7 +26,7 @@ from dtensor_core.operators.loss.local import (
     on_local_classes,
 )
 from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
-from dtensor_core.operators.row import Row
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.rule_builders import elementwise_rule
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
@@ -150,25 +147,17 @@ _BACKWARD = (
     "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward "
     "soft_margin_loss_backward"
 )
-ROWS = {
-    name: Row(_elementwise, "elementwise, then a mean by the global count, or a sum")
-    for name in _ELEMENTWISE.split()
-}
-ROWS |= {name: Row(_elementwise_backward, "elementwise", "linear") for name in _BACKWARD.split()}
-ROWS |= {
-    name: Row(_nll, "n c s.., n s.., c! -> n s.., 1")
-    for name in ("nll_loss_forward", "nll_loss2d_forward")
-}
-ROWS |= {
-    name: Row(_nll_backward, "n s.., n c s.., n s.., c!, 1 -> n c s..", "linear")
-    for name in ("nll_loss_backward", "nll_loss2d_backward")
-}
-ROWS |= {
-    name: Row(_margins, "n c!, n, c! -> n")
-    for name in (
-        "multi_margin_loss",
-        "multi_margin_loss_backward",
-        "multilabel_margin_loss_forward",
-        "multilabel_margin_loss_backward",
-    )
-}
+ROWS = same_row(
+    _ELEMENTWISE, Row(_elementwise, "elementwise, then a mean by the global count, or a sum")
+)
+ROWS |= same_row(_BACKWARD, Row(_elementwise_backward, "elementwise", "linear"))
+ROWS |= same_row("nll_loss_forward nll_loss2d_forward", Row(_nll, "n c s.., n s.., c! -> n s.., 1"))
+ROWS |= same_row(
+    "nll_loss_backward nll_loss2d_backward",
+    Row(_nll_backward, "n s.., n c s.., n s.., c!, 1 -> n c s..", "linear"),
+)
+ROWS |= same_row(
+    "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
+    "multilabel_margin_loss_backward",
+    Row(_margins, "n c!, n, c! -> n"),
+)

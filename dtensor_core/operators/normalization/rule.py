@@ -13,7 +13,7 @@ those of a batch norm, whose ranks know both sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from dtensor_core.operators.normalization.local import (
     sharing_groups,
 )
 from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
+from dtensor_core.operators.row import Row, same_row
 from dtensor_core.operators.sharding_rule import Candidate, Operand, ShardingRule
 from dtensor_core.operators.summary_merge import sharded_axes
 from dtensor_core.placement import Replicate, Shard
@@ -210,37 +210,30 @@ def _weight_norm(call: Call) -> ShardingRule:
     )
 
 
-def _each(names: str, build: Callable[[Call], ShardingRule], text: str) -> dict[str, Row]:
-    return dict.fromkeys(names.split(), Row(build, text))
-
-
 ROWS = {
-    **_each(
-        "_weight_norm_interface _weight_norm_interface_backward", _weight_norm, "dim may be sharded"
+    **same_row(
+        "_weight_norm_interface _weight_norm_interface_backward",
+        Row(_weight_norm, "dim may be sharded"),
     ),
-    **_each("native_layer_norm", _layer_norm, "x.. n, n, n -> x.. n, x.. 1, x.. 1"),
-    **_each("_fused_rms_norm", _layer_norm, "x.. n, n -> x.. n, x.. 1"),
-    **_each(
+    "native_layer_norm": Row(_layer_norm, "x.. n, n, n -> x.. n, x.. 1, x.. 1"),
+    "_fused_rms_norm": Row(_layer_norm, "x.. n, n -> x.. n, x.. 1"),
+    **same_row(
         "native_layer_norm_backward _fused_rms_norm_backward",
-        _layer_norm_backward,
-        "x.. n, x.. n, x.. 1, x.. 1, n, n -> x.. n, n, n",
+        Row(_layer_norm_backward, "x.. n, x.. n, x.. 1, x.. 1, n, n -> x.. n, n, n"),
     ),
-    **_each("native_group_norm", _group_norm, "n (g r) s.., (g r), (g r) -> n (g r) s.., n g, n g"),
-    **_each(
-        "native_group_norm_backward",
+    "native_group_norm": Row(_group_norm, "n (g r) s.., (g r), (g r) -> n (g r) s.., n g, n g"),
+    "native_group_norm_backward": Row(
         _group_norm_backward,
         "n (g r) s.., n (g r) s.., n g, n g, (g r) -> n (g r) s.., (g r), (g r)",
     ),
-    **_each(
+    **same_row(
         "_native_batch_norm_legit _native_batch_norm_legit_no_training "
         "_native_batch_norm_legit_functional _batch_norm_with_update _batch_norm_no_update "
         "_batch_norm_with_update_functional",
-        _batch_norm,
-        "n c s.., c, c, c, c -> n c s.., c, c",
+        Row(_batch_norm, "n c s.., c, c, c, c -> n c s.., c, c"),
     ),
-    **_each(
+    **same_row(
         "native_batch_norm_backward batch_norm_backward",
-        _batch_norm_backward,
-        "n c s.., n c s.., c, c, c, c, c -> n c s.., c, c",
+        Row(_batch_norm_backward, "n c s.., n c s.., c, c, c, c, c -> n c s.., c, c"),
     ),
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.errors import RuleError
 from dtensor_core.layout import AxisSharding, Extent, local_extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import exchanging_rows
@@ -66,15 +66,12 @@ def _placed(call: Call) -> ShardingRule:
              for s, t in ((spec.shape, spec.stride), (size, stride))]  # fmt: skip
     if 0 not in size and (0 in spec.shape or not _are_elements(spec, reach, size, stride, offset)):
         raise RuleError(
-            four_parts(
-                summary=f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, "
-                f"offset {offset}",
-                found=f"{spec.text}, whose elements have strides {spec.stride}",
-                why="some positions are outside of the tensor's elements, which are all that a "
-                "DTensor stores",
-                hint="call it on the tensor that this one is a view of; offsets count from a "
-                "tensor's own first element",
-            )
+            f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, offset {offset}",
+            found=f"{spec.text}, whose elements have strides {spec.stride}",
+            why="some positions are outside of the tensor's elements, which are all that a "
+            "DTensor stores",
+            hint="call it on the tensor that this one is a view of; offsets count from a "
+            "tensor's own first element",
         )
     return replace(replicated_rule(call), local=strided)
 

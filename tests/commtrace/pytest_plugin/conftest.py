@@ -17,8 +17,8 @@ import torch.distributed._functional_collectives
 import torch.multiprocessing
 import torch.testing._internal.common_distributed  # noqa: F401
 
+import commtrace.pytest_plugin.baseline
 import commtrace.pytest_plugin.session_end
-import commtrace.pytest_plugin.stale_baselines
 import commtrace.pytest_plugin.verdict
 import commtrace.report  # noqa: F401
 from commtrace import CommDebugMode  # noqa: F401
