@@ -7,18 +7,43 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import ConsoleMessage, Error, Page, Request
 
 PATIENCE_MS = 60_000  # starting plotly takes ten seconds on two busy cores
 
 
 @dataclass
 class Opened:
-    """A page in the browser, with the errors and requests it caused."""
+    """A page in the browser, with the errors, requests and messages of any kind it caused."""
 
     page: Page
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+
+    def listen(self) -> None:
+        """Collect from now on."""
+        self.page.on("pageerror", self._on_error)
+        self.page.on("console", self._on_message)
+        self.page.on("request", self._on_request)
+
+    def stop(self) -> None:
+        """Collect no longer."""
+        self.page.remove_listener("pageerror", self._on_error)
+        self.page.remove_listener("console", self._on_message)
+        self.page.remove_listener("request", self._on_request)
+
+    def _on_error(self, error: Error) -> None:
+        self.errors.append(str(error))
+        self.messages.append(str(error))
+
+    def _on_message(self, said: ConsoleMessage) -> None:
+        self.messages.append(said.text)
+        if said.type in ("error", "warning"):
+            self.errors.append(said.text)
+
+    def _on_request(self, request: Request) -> None:
+        self.requests.append(request.url)
 
 
 Open = Callable[..., Opened]

@@ -10,47 +10,43 @@ import pytest
 
 from commtrace.report import write_report
 from tests.commtrace.analyze.training import training_trace
-from tests.commtrace.report.browsing import PATIENCE_MS, Open, Opened
+from tests.commtrace.report.browsing import Open, Opened
+from tests.commtrace.report.tabs import Tabs, load_page, new_tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-def opened_in(browser: Browser, path: Path, **more: Any) -> Opened:
+def opened_in(browser: Browser, path: Path) -> Opened:
     """Open a page in a context of its own, and collect its errors."""
-    still = {"viewport": {"width": 1400, "height": 1000}, "reduced_motion": "reduce"}
-    context = browser.new_context(**(still | more))
-    context.set_default_timeout(PATIENCE_MS)
-    found = Opened(context.new_page())
-    found.page.on("pageerror", lambda error: found.errors.append(str(error)))
-    found.page.on(
-        "console",
-        lambda said: found.errors.append(said.text) if said.type in ("error", "warning") else None,
-    )
-    found.page.on("request", lambda request: found.requests.append(request.url))
-    found.page.goto(path.as_uri())
-    found.page.wait_for_selector("html[data-ready]", state="attached")
+    found = Opened(new_tab(browser))
+    found.listen()
+    load_page(found.page, path)
     return found
 
 
-@pytest.fixture
-def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Open a page, or write that of a run first; `more` goes to the browser's context."""
-    pages = []
+@pytest.fixture(scope="module")
+def tabs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tabs]:
+    """Tabs that the tests of a module open pages in, one after the other."""
+    tabs = Tabs(browser, tmp_path_factory.mktemp("tabs"))
+    yield tabs
+    tabs.close()
 
-    def opened(source: Any, **more: Any) -> Opened:
+
+@pytest.fixture
+def open_page(tabs: Tabs, tmp_path: Path) -> Iterator[Open]:
+    """Open a page, or write that of a run first; `look` is of `Tabs.open`."""
+
+    def opened(source: Any, **look: Any) -> Opened:
         is_written = isinstance(source, Path)
         path = source if is_written else write_report(source, tmp_path / "report.html")
-        found = opened_in(browser, path, **more)
-        pages.append(found.page)
-        return found
+        return tabs.open(path, **look)
 
     yield opened
-    for page in pages:
-        page.context.close()
+    tabs.leave()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a training run of three steps."""
     return write_report(training_trace(), tmp_path_factory.mktemp("training") / "report.html")

@@ -15,11 +15,12 @@ from commtrace.analyze.growth import Grown
 from commtrace.report import diff_page, write_diff
 from commtrace.report.diff_page import labels_of
 from tests.commtrace.analyze.rows import call, run_of
+from tests.commtrace.report.browsing import Open
 from tests.commtrace.report.test_picture import HOSTILE
 from tests.commtrace.synthetic import write_synthetic_run
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +33,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Frames]:
     ]
 
 
-def opened(browser: Browser, path: Path, errors: list[str], **look: Any) -> Any:
-    page = browser.new_page(**({"viewport": {"width": 1400, "height": 900}} | look))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text))
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-ready=yes]", timeout=20_000)
-    return page
+def opened(open_page: Open, path: Path, errors: list[str], **look: Any) -> Page:
+    """Open a page in a small window, and collect all that it reports in `errors`."""
+    return open_page(
+        path, messages=errors, **({"viewport": {"width": 1400, "height": 900}} | look)
+    ).page
 
 
 def rows_of(page: Any, table: str) -> list[list[str]]:
@@ -53,10 +52,10 @@ def test_runs_are_named_so_that_they_can_be_distinguished() -> None:
 
 
 def test_tables_have_the_baseline_first_and_what_grew_most_on_top(
-    browser: Browser, runs: list[Frames], tmp_path: Path
+    open_page: Open, runs: list[Frames], tmp_path: Path
 ) -> None:
     errors: list[str] = []
-    page = opened(browser, write_diff(runs, tmp_path / "diff.html"), errors)
+    page = opened(open_page, write_diff(runs, tmp_path / "diff.html"), errors)
     assert page.locator(".runs li b").all_inner_texts() == [
         "base.json",
         "deeper.json",
@@ -75,15 +74,14 @@ def test_tables_have_the_baseline_first_and_what_grew_most_on_top(
         ["train.py:42\nin forward", "10", "15", "+5 (+50.0 %)", "10", "="]
     ]
     assert page.locator("#rest-module").inner_text() == "12 the same."
-    page.close()
     assert errors == []
 
 
 def test_flame_graphs_are_on_one_scale_and_coloured_by_growth(
-    browser: Browser, runs: list[Frames], tmp_path: Path
+    open_page: Open, runs: list[Frames], tmp_path: Path
 ) -> None:
     errors: list[str] = []
-    page = opened(browser, write_diff(runs[:2], tmp_path / "diff.html"), errors)
+    page = opened(open_page, write_diff(runs[:2], tmp_path / "diff.html"), errors)
     drawn = page.evaluate(
         "[0, 1].map((n) => document.getElementById(`flame-${n}`).data[0])"
         ".map(({ domain, labels, marker }) => "
@@ -94,21 +92,19 @@ def test_flame_graphs_are_on_one_scale_and_coloured_by_growth(
     assert colours["layers.2"] == colours["all communication"] != colours["layers.0"]
     page.locator("#scale").click()
     page.wait_for_function("document.getElementById('flame-0').data[0].domain.x[1] === 1")
-    page.close()
     assert errors == []
 
 
 @pytest.mark.parametrize("width", [1400, 800, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_never_scrolls_sideways(
-    browser: Browser, runs: list[Frames], tmp_path: Path, width: int, scheme: str
+    open_page: Open, runs: list[Frames], tmp_path: Path, width: int, scheme: str
 ) -> None:
     errors: list[str] = []
     look = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
-    page = opened(browser, write_diff(runs, tmp_path / "diff.html"), errors, **look)
+    page = opened(open_page, write_diff(runs, tmp_path / "diff.html"), errors, **look)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    page.close()
     assert errors == []
 
 
@@ -122,43 +118,38 @@ def test_a_long_table_keeps_the_rows_that_changed_most() -> None:
         assert [row.name for row in diff_page._most_changed(rows)] == ["grew", "shrank"]
 
 
-def test_names_of_a_trace_are_shown_and_not_executed(browser: Browser, tmp_path: Path) -> None:
+def test_names_of_a_trace_are_shown_and_not_executed(open_page: Open, tmp_path: Path) -> None:
     errors: list[str] = []
     names = {"module": HOSTILE, "source_file": HOSTILE, "source_line": 1, "wire_bytes": 8}
     base = run_of([call(**names)], run={"command": f"\u202e{HOSTILE}"})
     other = run_of([call(**names), call(id=1, **names)])
     page = opened(
-        browser, write_diff([base, other], tmp_path / "x.html", labels=[HOSTILE, "b"]), errors
+        open_page, write_diff([base, other], tmp_path / "x.html", labels=[HOSTILE, "b"]), errors
     )
     assert page.evaluate("window.bad") is None
     assert HOSTILE in page.locator("#by-module").inner_text()
     assert r"\u202e" in page.locator(".runs").inner_text()
-    page.close()
     assert errors == []
 
 
-def test_equal_runs_have_no_difference(
-    browser: Browser, runs: list[Frames], tmp_path: Path
-) -> None:
+def test_equal_runs_have_no_difference(open_page: Open, runs: list[Frames], tmp_path: Path) -> None:
     errors: list[str] = []
-    page = opened(browser, write_diff([runs[0], runs[0]], tmp_path / "diff.html"), errors)
+    page = opened(open_page, write_diff([runs[0], runs[0]], tmp_path / "diff.html"), errors)
     assert page.locator("#rest-kind").inner_text() == "Bytes sent: no difference in 3 kinds."
     assert rows_of(page, "by-kind") == []
-    page.close()
     assert errors == []
 
 
-def test_a_run_without_communication_is_compared_too(browser: Browser, tmp_path: Path) -> None:
+def test_a_run_without_communication_is_compared_too(open_page: Open, tmp_path: Path) -> None:
     errors: list[str] = []
     base, silent = run_of([call(module="a", wire_bytes=8)]), run_of([])
-    page = opened(browser, write_diff([base, silent], tmp_path / "diff.html"), errors)
+    page = opened(open_page, write_diff([base, silent], tmp_path / "diff.html"), errors)
     assert rows_of(page, "by-module")[0][-1] == "gone"
-    page.close()
     assert errors == []
 
 
 def test_time_that_only_one_run_knows_is_not_coloured_as_growth(
-    browser: Browser, tmp_path: Path
+    open_page: Open, tmp_path: Path
 ) -> None:
     def run(**ends: int) -> Frames:
         calls = [
@@ -169,7 +160,7 @@ def test_time_that_only_one_run_knows_is_not_coloured_as_growth(
 
     errors: list[str] = []
     runs = [run(known=10_000, untimed=-1, grew=5_000), run(known=10_000, untimed=9_000, grew=8_000)]
-    page = opened(browser, write_diff(runs, tmp_path / "diff.html"), errors)
+    page = opened(open_page, write_diff(runs, tmp_path / "diff.html"), errors)
     page.get_by_role("button", name="Exposed time").click()
     page.wait_for_function("document.getElementById('flame-1').data[0].values[0] === 27000")
     labels, colours, texts = page.evaluate(
@@ -190,5 +181,4 @@ def test_time_that_only_one_run_knows_is_not_coloured_as_growth(
         "The first run lacks the blocked time of 1 of 3 calls: places of which another run knows "
         "more or less are not compared."
     ]
-    page.close()
     assert errors == []

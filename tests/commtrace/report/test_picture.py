@@ -15,20 +15,19 @@ from commtrace.figures.theme import DARK, LIGHT
 from commtrace.report.picture import check_format, write_flame, write_picture, write_timeline
 from tests.commtrace.analyze.rows import call, kernel, run_of
 from tests.commtrace.analyze.training import training_trace
+from tests.commtrace.report.browsing import Open
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
 HOSTILE = "</script><script>window.bad = 1</script>\"'<img src=x onerror=alert(1)>"
 
 
-def opened(browser: Browser, path: Path, errors: list[str], **look: Any) -> Any:
-    page = browser.new_page(viewport={"width": 1000, "height": 700}, **look)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text))
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-ready=yes]", timeout=20_000)
-    return page
+def opened(open_page: Open, path: Path, errors: list[str], **look: Any) -> Page:
+    """Open a page in a small window, and collect all that it reports in `errors`."""
+    return open_page(
+        path, messages=errors, **({"viewport": {"width": 1000, "height": 700}} | look)
+    ).page
 
 
 def drawn(page: Any, what: str) -> Any:
@@ -67,33 +66,31 @@ def test_only_formats_that_can_be_written_are_accepted(monkeypatch: Any) -> None
 
 
 def test_the_flame_graph_s_measure_can_be_chosen_and_zoomed(
-    browser: Browser, tmp_path: Path
+    open_page: Open, tmp_path: Path
 ) -> None:
     errors: list[str] = []
     write_flame(load(training_trace()), tmp_path / "flame.html", value="num_calls")
-    page = opened(browser, tmp_path / "flame.html", errors)
+    page = opened(open_page, tmp_path / "flame.html", errors)
     assert page.locator("[aria-pressed=true]").inner_text() == "Calls"
     calls = drawn(page, "data[0].values[0]")
     page.get_by_role("button", name="Exposed time").click()
     page.wait_for_function(f"document.getElementById('picture').data[0].values[0] != {calls}")
     assert page.locator("[aria-pressed=true]").inner_text() == "Exposed time"
-    page.close()
     assert errors == []
 
 
-def test_colours_follow_the_system_and_the_button(browser: Browser, tmp_path: Path) -> None:
+def test_colours_follow_the_system_and_the_button(open_page: Open, tmp_path: Path) -> None:
     errors: list[str] = []
     write_timeline(load(training_trace()), tmp_path / "timeline.html")
-    page = opened(browser, tmp_path / "timeline.html", errors, color_scheme="dark")
+    page = opened(open_page, tmp_path / "timeline.html", errors, color_scheme="dark")
     assert drawn(page, "layout.paper_bgcolor") == DARK.surface
     page.get_by_role("button", name="Switch between light and dark theme").click()
     page.wait_for_function("document.documentElement.dataset.theme == 'light'")
     assert drawn(page, "layout.paper_bgcolor") == LIGHT.surface
-    page.close()
     assert errors == []
 
 
-def test_names_from_the_trace_run_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_names_from_the_trace_run_nothing(open_page: Open, tmp_path: Path) -> None:
     errors: list[str] = []
     frames = run_of(
         [call(at=0, until=9, kind=HOSTILE, module=HOSTILE, op=HOSTILE, wire_bytes=1)],
@@ -101,28 +98,26 @@ def test_names_from_the_trace_run_nothing(browser: Browser, tmp_path: Path) -> N
     )
     for write in (write_flame, write_timeline):
         write(frames, tmp_path / "x.html")
-        page = opened(browser, tmp_path / "x.html", errors)
+        page = opened(open_page, tmp_path / "x.html", errors)
         assert page.evaluate("window.bad") is None
         assert page.locator("h1").inner_text() == HOSTILE
         assert page.locator("img").count() == 0
-        page.close()
-    assert errors == []
+        assert errors == []
 
 
-def test_an_empty_picture_says_what_the_run_lacks(browser: Browser, tmp_path: Path) -> None:
+def test_an_empty_picture_says_what_the_run_lacks(open_page: Open, tmp_path: Path) -> None:
     errors: list[str] = []
     write_timeline(run_of(), tmp_path / "x.html")
-    page = opened(browser, tmp_path / "x.html", errors)
+    page = opened(open_page, tmp_path / "x.html", errors)
     assert "No communication was recorded" in page.locator("body").inner_text()
-    page.close()
     assert errors == []
 
 
 @pytest.mark.parametrize("width", [390, 800, 1400])
-def test_no_legend_runs_into_the_title(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_no_legend_runs_into_the_title(open_page: Open, tmp_path: Path, width: int) -> None:
     write_timeline(load(training_trace()), tmp_path / "timeline.html")
     errors: list[str] = []
-    page = opened(browser, tmp_path / "timeline.html", errors)
+    page = opened(open_page, tmp_path / "timeline.html", errors)
     page.set_viewport_size({"width": width, "height": 700})
     # A resized picture is drawn twice: once to measure the legend's rows, once with room for them.
     page.wait_for_function(
@@ -138,5 +133,4 @@ def test_no_legend_runs_into_the_title(browser: Browser, tmp_path: Path, width: 
                 && part(".legend .scrollbar").width.baseVal.value === 0;
         }"""
     )
-    page.close()
     assert errors == []
