@@ -3,10 +3,10 @@
 A run that is larger than memory is analysed in parts (`parts`), each with all rows of some ranks or
 all calls of some collectives. A result is cached
 
-    cached_per_run           for the run or part that it was computed from
-    of_run                   for the whole run; parts take it from their run
-    of_each_call(OF_RANKS)    as a row per call, computed from parts with all calls of a rank
-    of_each_call(OF_COLLECTIVES)   as a row per call, computed from parts with all members' calls
+    cached_per_run                  for the run or part that it was computed from
+    of_run                          for the whole run; parts take it from their run
+    of_each_call(OF_RANKS)          as a row per call, from parts with all calls of a rank
+    of_each_call(OF_COLLECTIVES)    as a row per call, from parts with all members' calls
 
 A part of the other sort takes the rows of its calls from those that its run has stored.
 """

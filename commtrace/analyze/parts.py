@@ -3,10 +3,10 @@
 Every analysis is stated once, as a function of tables. It is applied to one part of the run after
 another, and the results are combined:
 
-    sort          a part has                              for example
-    OF_RANKS       all rows of some ranks                  sums, exposed time, work of devices
-    OF_COLLECTIVES      all calls of some collectives, and      arrivals, stragglers, consistency
-                  both ends of some transfers
+    sort              a part has                           for example
+    OF_RANKS          all rows of some ranks               sums, exposed time, work of devices
+    OF_COLLECTIVES    all calls of some collectives, and   arrivals, stragglers, consistency
+                      both ends of some transfers
 
 A run in memory is one part of both sorts, so its analyses take the same path. `PartedRun` reads its
 parts when they are asked for. Its tables `comm`, `ops` and `kernels` as a whole are read only if an
