@@ -128,7 +128,7 @@ class RunTail:
         begin = self._clock.monotonic_s()
         self._scan(begin)
         ordered = list(self.recordings.values())
-        # Where the last reading ended, so that none waits for ever.
+        # Begins at the end of the last reading, so that no rank is starved.
         ordered = ordered[self._next :] + ordered[: self._next]
         self.is_behind = False
         for number, recording in enumerate(ordered):

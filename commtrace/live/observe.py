@@ -347,7 +347,7 @@ class Observer:
         )
         if state != self._checked:
             self._checked = state
-            # What began after half of that is the usual difference between ranks.
+            # Calls that began after half of that differ between ranks as usual.
             since = self.watch.clock.wall_ns() - round(longest / 2 * _SECOND)
             self._found = hangs(self.watch, lives, since)
         problem = HANG if longest >= self.hang_s else WAITING

@@ -10,10 +10,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from commtrace.escaping import visible, visible_value
+from commtrace.escaping import visible
 from commtrace.live.life import ENDED, RUNNING
 from commtrace.live.snapshot import GroupState, LiveProblem, RankState, Snapshot
 from commtrace.live.wording import (
@@ -33,7 +32,7 @@ from commtrace.live.wording import (
     steps_text,
     trend_text,
 )
-from commtrace.report.offline import content_policy, source
+from commtrace.report.offline import ENVIRONMENT, content_policy, source
 from commtrace.report.style import live_style
 from commtrace.tracefile.dump_files import StackDump
 from commtrace.units import text_of_bytes, text_of_duration, text_of_ranks
@@ -45,16 +44,8 @@ _MOST_STACKS = 50
 
 def render_live_page(run: Path) -> str:
     """Return the page as HTML."""
-    environment = Environment(
-        loader=PackageLoader("commtrace.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=visible_value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     script = source("live.js")
-    return environment.get_template("live.html").render(
+    return ENVIRONMENT.get_template("live.html").render(
         policy=f"{content_policy(script)}; connect-src 'self'",
         # Only texts of this package are exempt from escaping; no value of a trace is.
         style=Markup(live_style()),

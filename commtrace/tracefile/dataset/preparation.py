@@ -56,7 +56,7 @@ from commtrace.tracefile.trace import Columns, StringTable, table_of
 OnProgress = Callable[[int, int], None]
 """Receives the number of recordings that are done, and that of all."""
 
-# What takes no longer than starting processes is done in this one.
+# Smaller runs take less time than starting processes.
 _BYTES_OF_ONE_WORKER = 4 << 20
 
 
