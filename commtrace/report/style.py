@@ -24,17 +24,9 @@ def style_sheet() -> str:
 
     The system's theme applies unless the root's `data-theme` sets one.
     """
-    light, dark = (
-        f"{_variables(page_colours(theme))} color-scheme: {theme.name};" for theme in (LIGHT, DARK)
-    )
     return "\n".join(
         [
-            f":root {{ {light} }}",
-            "@media (prefers-color-scheme: dark) {",
-            f"  :root:not([data-theme=light]) {{ {dark} }}",
-            "}",
-            f":root[data-theme=dark] {{ {dark} }}",
-            *(f".kind-{kind} {{ --own: var(--kind-{kind}); }}" for kind in LIGHT.kinds),
+            *_of_both_themes(),
             *(f".phase-{phase} {{ --own: var(--phase-{phase}); }}" for phase in LIGHT.phases),
             *(f".device-{part} {{ --own: var(--device-{part}); }}" for part in SORTS_OF_WORK),
             source("page.css"),
@@ -76,21 +68,22 @@ def live_style() -> str:
 
     The system's theme applies unless the root's `data-theme` sets one.
     """
+    return "\n".join([*_of_both_themes(), source("picture.css"), source("live.css")])
+
+
+def _of_both_themes() -> list[str]:
+    """Return the variables of both themes, and the colours of the kinds."""
     light, dark = (
         f"{_variables(page_colours(theme))} color-scheme: {theme.name};" for theme in (LIGHT, DARK)
     )
-    return "\n".join(
-        [
-            f":root {{ {light} }}",
-            "@media (prefers-color-scheme: dark) {",
-            f"  :root:not([data-theme=light]) {{ {dark} }}",
-            "}",
-            f":root[data-theme=dark] {{ {dark} }}",
-            *(f".kind-{kind} {{ --own: var(--kind-{kind}); }}" for kind in LIGHT.kinds),
-            source("picture.css"),
-            source("live.css"),
-        ]
-    )
+    return [
+        f":root {{ {light} }}",
+        "@media (prefers-color-scheme: dark) {",
+        f"  :root:not([data-theme=light]) {{ {dark} }}",
+        "}",
+        f":root[data-theme=dark] {{ {dark} }}",
+        *(f".kind-{kind} {{ --own: var(--kind-{kind}); }}" for kind in LIGHT.kinds),
+    ]
 
 
 def page_colours(theme: Theme) -> dict[str, str]:
