@@ -34,7 +34,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from commtrace.schema import FORMAT_VERSION, INSTANT, TABLES, Column
-from commtrace.tracefile.encoding import encode_floats, encode_ints, encode_planes, is_not_known
+from commtrace.tracefile.encoding import (
+    encode_floats,
+    encode_ints,
+    encode_planes,
+    is_not_known,
+    packed_ints,
+)
 from commtrace.tracefile.trace import ColumnValues, StringTable
 
 SPOOL_SUFFIX = ".spool"
@@ -147,7 +153,7 @@ class SpoolWriter:
         for table, flat in (numbers or {}).items():
             if flat:
                 name = numbers_of(table)
-                heads[name] = _encode_numbers(SPOOL_TABLES[name], array("q", flat), blobs)
+                heads[name] = _encode_numbers(SPOOL_TABLES[name], packed_ints(flat), blobs)
         head: dict[str, Any] = {"strings": self._strings.strings[self._num_written :]}
         head["facts"] = dict(facts or {})
         head["tables"] = heads

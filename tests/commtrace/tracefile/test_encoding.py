@@ -14,6 +14,7 @@ from commtrace.tracefile.encoding import (
     encode_floats,
     encode_ints,
     encode_planes,
+    packed_ints,
 )
 from commtrace.tracefile.reading import DamageError
 
@@ -25,9 +26,22 @@ def test_integers_come_back(values: list[int]) -> None:
     assert list(decode(*encode_ints(values), len(values))) == values
 
 
-@given(st.lists(INT64))
+@given(st.one_of(st.lists(INT64), st.lists(st.integers(-300, 300)), st.lists(st.just(-1))))
 def test_integers_come_back_from_planes(values: list[int]) -> None:
     assert list(decode(*encode_planes(array("q", values)), len(values))) == values
+
+
+@pytest.mark.parametrize(("most", "width"), [(127, 1), (128, 2), (1 << 15, 4)])
+def test_negative_integers_take_no_planes_for_their_sign(most: int, width: int) -> None:
+    values = [-1, 0, most]
+    description, data = encode_planes(array("q", values))
+    assert description == {"width": width}
+    assert list(decode(description, data, 3)) == values
+
+
+@pytest.mark.parametrize("values", [[], [3, -(1 << 63)], range(5)])
+def test_integers_are_packed_whatever_holds_them(values: list[int]) -> None:
+    assert packed_ints(values) == packed_ints(iter(values)) == array("q", values)
 
 
 @given(st.lists(st.floats()))
