@@ -26,10 +26,17 @@ _CALLING_THE_PROGRAM = {
     )
 }
 _marked: set[str] = set()
+_seen: tuple[int, str] = 0, ""
+"""Number of modules that were loaded at the last call, and the newest one."""
 
 
 def skip_own_code() -> None:
     """Mark all functions of this package that were loaded since the last call."""
+    global _seen
+    loaded = len(sys.modules), next(reversed(sys.modules))
+    if loaded == _seen:  # usually, and programs load thousands of modules
+        return
+    _seen = loaded
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == _PACKAGE and name not in _marked:
             _marked.add(name)
