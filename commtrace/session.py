@@ -47,6 +47,7 @@ from commtrace.recorder import (
     SampledBuffer,
     is_heard,
     listen,
+    ranks_changed,
 )
 from commtrace.recorder.attribution.stack_frames import count_as_libraries
 from commtrace.recorder.clock import epoch_ns, now
@@ -410,11 +411,16 @@ class Recording(Views, Decorator):
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Discard everything that happens during the body, on any thread."""
-        rank, self._buffer.rank = self._buffer.rank, NO_RANK
+        rank = self._buffer.rank
+        self._set_rank(NO_RANK)
         try:
             yield
         finally:
-            self._buffer.rank = rank
+            self._set_rank(rank)
+
+    def _set_rank(self, rank: int | None) -> None:
+        self._buffer.rank = rank
+        ranks_changed()
 
     def is_heard(self) -> bool:
         """Return whether calls are recorded now, tested with a call without peers."""

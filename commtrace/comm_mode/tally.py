@@ -62,7 +62,7 @@ class Tally:
         if self.rank is not None and call.request.group.rank != self.rank:
             return
         native_op = call.functional_op or call.request.native_op
-        operator = str(CURRENT.state.operators.innermost)
+        operator = str(CURRENT.state.operators.span[1])
         if operator == _SHARD_TO_SHARD:
             native_op = operator.removesuffix(".default").replace(".", "::")
         place, in_pass = call.location.place, _pass_of(call.location.phase)
@@ -75,12 +75,11 @@ class Tally:
 
     def keep_span(self, span: OperatorSpan) -> None:
         """List an operator."""
-        rank, number, _, operator, _, _, _, phase, _, module_call, _, layouts, inner = span
-        if self.rank is None or rank == self.rank:
-            place, in_pass = module_call[0] if module_call else None, _pass_of(phase)
-            if inner is not None:
-                self._list(Operator(inner[0], inner[1], place, in_pass))
-            self._list(Operator(number, operator, place, in_pass, layouts))
+        number, _, _, _, _, kind, local_number, _, _, layouts = span
+        place, in_pass = kind.where.place, _pass_of(kind.where.phase)
+        if kind.last_local is not None:
+            self._list(Operator(local_number, kind.last_local, place, in_pass))
+        self._list(Operator(number, kind.op, place, in_pass, layouts))
 
     def _list(self, operator: Operator) -> None:
         if len(self.operators) < MAX_OPERATORS:

@@ -17,7 +17,7 @@ from commtrace.recorder.events.buffer import Buffer
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.sampled_buffer import SampledBuffer
 from commtrace.recorder.events.sink import OperatorSpan, Sink
-from commtrace.recorder.listening import Listening, is_heard, listen
+from commtrace.recorder.listening import Listening, is_heard, listen, ranks_changed
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.thread_state import CURRENT
 
@@ -32,4 +32,5 @@ __all__ = [
     "Sink",
     "is_heard",
     "listen",
+    "ranks_changed",
 ]

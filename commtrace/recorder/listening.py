@@ -78,7 +78,7 @@ class Listening:
     def _suspend_operators(self) -> None:
         """Leave the mode, unless others need it, or it is not the innermost one of this thread."""
         mode = self._mode
-        if mode is None or RECORDER.span_keepers or self._state is not CURRENT.state:
+        if mode is None or RECORDER.span_keepers.wants_spans or self._state is not CURRENT.state:
             return
         if self.is_innermost:
             self.stop_recording_operators()
@@ -110,7 +110,7 @@ class Listening:
         with _lock:
             before = RECORDER.buffers
             RECORDER.set_buffers(tuple(each for each in before if each is not self.sink))
-            if not RECORDER.span_keepers:
+            if not RECORDER.span_keepers.wants_spans:
                 set_runner(None)
             if before and not RECORDER.buffers:
                 _interception.uninstall()
@@ -143,6 +143,12 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
             _interception.install()
         RECORDER.set_buffers((*RECORDER.buffers, buffer))
     return Listening(buffer)
+
+
+def ranks_changed() -> None:
+    """Note that a buffer wants the operators of another rank from now on."""
+    with _lock:
+        RECORDER.set_buffers(RECORDER.buffers)
 
 
 def is_heard(buffer: Sink) -> bool:

@@ -7,7 +7,7 @@ recording ends; they never reach the recorded program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -28,7 +28,7 @@ from commtrace.recorder.events.groups import Groups, resolve, unbox
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.request import Request
 from commtrace.recorder.events.signature import Signature
-from commtrace.recorder.events.sink import OperatorSpan, Sink
+from commtrace.recorder.events.sink import Sink, SpanKeepers
 from commtrace.recorder.events.steps import OPTIMIZER
 from commtrace.recorder.events.tensor_identity import TensorIdentity, sent_id
 from commtrace.recorder.failures import Failures
@@ -45,7 +45,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.buffers: tuple[Sink, ...] = ()
-        self.span_keepers: tuple[Callable[[OperatorSpan], None], ...] = ()
+        self.span_keepers = SpanKeepers(())
         self.wants_layouts = False
         self.wants_stacks = False
         self.failures = Failures()
@@ -62,8 +62,7 @@ class Recorder:
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
         self.buffers = buffers
-        # Bound once here: looking the methods up would cost each operator.
-        self.span_keepers = tuple([each.keep_span for each in buffers if each.wants_spans])
+        self.span_keepers = SpanKeepers(buffers)
         self.wants_layouts = any(each.wants_layouts for each in buffers)
         self.wants_stacks = any(each.wants_stacks for each in buffers)
         if any(each.wants_tensor_identity for each in buffers):

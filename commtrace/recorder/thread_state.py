@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from commtrace.recorder.module_place import ModuleCall
+from commtrace.recorder.operator_kinds import NOWHERE, Where
 
 CallStack = tuple[tuple[CodeType, int], ...]
 """Frames, innermost first: code and line."""
@@ -36,32 +37,43 @@ class ModuleCalls:
         self.mark_calls: list[ModuleCall | None] = []
 
 
+Span = tuple[int, Any, Any, Any]
+"""An operator in progress: its number, the operator, the innermost operator on distributed tensors,
+and the mode that records the local operators of that one, or None.
+"""
+NO_SPAN: Span = (-1, None, None, None)
+"""The span outside of all operators."""
+LocalOperator = tuple[int, Any, int, int]
+"""A local operator that has run: its number, the operator, start and duration."""
+NO_LOCAL: LocalOperator = (-1, None, -1, -1)
+"""Stands for the last local operator where there is none."""
+
+
 class Operators:
     """Operators of one thread, as its `OperatorMode` sees them.
 
     Attributes:
-        span_id: number of the innermost operator span; -1 outside all spans.
-        innermost: operator of the innermost span.
-        on_dtensors: the innermost operator on distributed tensors.
-        last_local: the latest local operator (number, operator, start, duration), recorded with the
-            distributed operator that ran it.
-        local_mode: the mode that records the local operators of a distributed operator.
+        span: the innermost operator in progress. One tuple, so that it is set, and set back, at
+            once.
+        last_local: the latest local operator, recorded with the distributed operator that ran it.
+        where: where the latest operator ran.
+        wheres: all of them, by rank, phase, regions and place.
         has_mode: the thread has entered a mode.
         is_declining: the mode must decline one operator, which then runs below it.
     """
 
-    __slots__ = (
-        "has_mode", "innermost", "is_declining", "last_local", "local_mode", "on_dtensors",
-        "span_id",
-    )  # fmt: skip
+    __slots__ = ("has_mode", "is_declining", "last_local", "span", "where", "wheres")
 
     def __init__(self) -> None:
-        self.span_id = -1
-        self.innermost: Any = None
-        self.on_dtensors: Any = None
-        self.last_local: tuple[int, Any, int, int] | None = None
-        self.local_mode: Any = None
+        self.span = NO_SPAN
+        self.last_local = NO_LOCAL
         self.has_mode = self.is_declining = False
+        self.forget_places()
+
+    def forget_places(self) -> None:
+        """Drop where operators ran."""
+        self.where = NOWHERE
+        self.wheres: dict[tuple[Any, ...], Where] = {}
 
 
 class Collectives:
@@ -174,6 +186,7 @@ class ThreadState:
         """Drop the module calls of finished forward and backward passes."""
         self.modules.mark_seqs.clear()
         self.modules.mark_calls.clear()
+        self.operators.forget_places()
         self.backward = BackwardPass()
 
 
@@ -195,8 +208,9 @@ _states: weakref.WeakSet[ThreadState] = weakref.WeakSet()
 class _Current(threading.local):
     def __init__(self) -> None:
         self.state = ThreadState()
-        # A shortcut for module calls, which saves them a look-up.
+        # Shortcuts for module calls and local operators, which save them a look-up.
         self.modules = self.state.modules
+        self.operators = self.state.operators
         _states.add(self.state)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from time import sleep
 from typing import Any, Protocol
@@ -21,8 +22,9 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.call_sites import CallSites
 from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.operator_sites import KIND, SPAN_FIELDS, OperatorSites
 from commtrace.recorder.events.sampling import SampledSteps
-from commtrace.recorder.events.sink import LOCAL, SELF_CHECK, OperatorSpan
+from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan, SpanKeeper
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
 from commtrace.schema import TABLES
@@ -38,9 +40,6 @@ _MAX_OPS_PER_CALL = 10
 _SPAN_WIDTH = len(NUMBERS["ops"])
 _CALL_SITE_COLUMNS = [column for column, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
 NO_STEP = -1
-_OUTSIDE_MODULES = (None, -1)
-"""Module call of events outside every module."""
-_MAX_PAIRS = 1 << 16
 
 
 class Writer(Protocol):
@@ -92,16 +91,17 @@ class Buffer:
         self.wants_stacks = wants_stacks
         self.wants_tensor_identity = wants_spans
         self._num_kept = 0
-        self._num_ops_kept = 0
         self._most_calls = sys.maxsize if max_calls is None else max_calls
         self._epoch = epoch
         self._numbering = numbering
         self._calls: deque[tuple[Call, int]] = deque()
-        # Flat numbers only, so that the garbage collector has nothing to visit.
-        self._spans: list[int] = []
+        # The values of all spans, one after the other: to keep one is a single call in C, and the
+        # garbage collector has no object of it to visit.
+        self._spans: list[Any] = []
+        self.keep_span: SpanKeeper = self._spans.extend
+        self._span_step = NO_STEP
         self._call_sites = {"comm": CallSites(), "ops": CallSites()}
-        self._op_site_number = self._call_sites["ops"].number_of
-        self._op_pairs: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
+        self._op_sites = OperatorSites(self._call_sites["ops"])
         self._most_ops = sys.maxsize if max_calls is None else _MAX_OPS_PER_CALL * max_calls
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
@@ -128,60 +128,6 @@ class Buffer:
         self._num_kept += 1
         self._calls.append((call, self.step))
 
-    def keep_span(self, span: OperatorSpan) -> None:
-        """Keep a completed operator, in the step in progress."""
-        rank, number, parent, op, level, start, length, phase, regions, call, thread, _, inner = (
-            span
-        )
-        if self.rank is not None and rank != self.rank:
-            return
-        if self._num_ops_kept >= self._most_ops:
-            self.num_ops_dropped += 1 if inner is None else 2
-            return
-        place, module_call = call or _OUTSIDE_MODULES
-        # Keyed by identity: hashing an operator runs Python code. Its call site keeps it alive.
-        if inner is None:
-            self._num_ops_kept += 1
-            key = (rank, id(op), level, phase, regions, place, thread)
-            call_site = self._op_site_number(key)
-            if call_site is None:
-                call_site = self._add_op(key, op)
-            self._spans += (number, parent, start, length, self.step, module_call, call_site)
-            return
-        self._num_ops_kept += 2
-        inner_number, inner_op, inner_start, inner_length = inner
-        pair = (rank, id(op), id(inner_op), phase, regions, place, thread)
-        call_sites = self._op_pairs.get(pair)
-        if call_sites is None:
-            call_sites = self._add_pair(pair, op, level, inner_op)
-        step = self.step
-        self._spans += (
-            inner_number, number, inner_start, inner_length, step, module_call, call_sites[0],
-            number, parent, start, length, step, module_call, call_sites[1],
-        )  # fmt: skip
-
-    def _add_op(self, key: tuple[Any, ...], op: Any) -> int:
-        rank, _, level, phase, regions, place, thread = key
-        region = regions[-1] if regions else ""
-        path, class_name = (place.plain, place.class_name) if place else ("", "")
-        row = (rank, str(op), level, phase, region, path, class_name, thread)
-        return self._call_sites["ops"].add(key, row, op)
-
-    def _add_pair(
-        self, pair: tuple[Any, ...], op: Any, level: str, inner_op: Any
-    ) -> tuple[int, int, Any]:
-        rank, _, _, *where = pair
-        call_sites = []
-        for each, its_level in ((inner_op, LOCAL), (op, level)):
-            key = (rank, id(each), its_level, *where)
-            call_site = self._op_site_number(key)
-            call_sites.append(self._add_op(key, each) if call_site is None else call_site)
-        if len(self._op_pairs) >= _MAX_PAIRS:
-            self._op_pairs.clear()
-        # The operators are kept alive, since the key has their identities.
-        found = self._op_pairs[pair] = (call_sites[0], call_sites[1], (op, inner_op))
-        return found
-
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
         if self.step == NO_STEP:
@@ -189,6 +135,8 @@ class Buffer:
 
     def _set_step(self, step: int, begin: int) -> None:
         self.step = step
+        if self.wants_spans:
+            self.keep_span(_step_mark(step))
         self._step_begin = begin
         self._num_before_step = self._num_kept
 
@@ -248,7 +196,7 @@ class Buffer:
         with self._lock:
             num_full = max(
                 len(self._calls) // _MAX_CALLS_IN_BATCH,
-                len(self._spans) // (_MAX_OPS_IN_BATCH * _SPAN_WIDTH),
+                len(self._spans) // (_MAX_OPS_IN_BATCH * SPAN_FIELDS),
             )
             for number in range(num_full + 1):
                 try:
@@ -346,18 +294,30 @@ class Buffer:
             flat += (*call.numbers(epoch, step, numbering), number)
         return flat
 
-    def _take_spans(self) -> list[int]:
-        """Take the buffered operator numbers, in the file's numbering; threads may append."""
-        spans = self._spans[: _MAX_OPS_IN_BATCH * _SPAN_WIDTH]
+    def _take_spans(self) -> array[int]:
+        """Take the buffered operators as the numbers of each; threads may append meanwhile."""
+        spans = self._spans[: _MAX_OPS_IN_BATCH * SPAN_FIELDS]
         # Only the part that was copied: threads may have appended to the rest.
         del self._spans[: len(spans)]
-        if first := self._numbering.first_op:
-            for place in (0, 1):
-                numbers = spans[place::_SPAN_WIDTH]
-                spans[place::_SPAN_WIDTH] = [max(number - first, -1) for number in numbers]
-        starts = spans[2::_SPAN_WIDTH]
-        spans[2::_SPAN_WIDTH] = map(self._epoch.__add__, starts)
-        return spans
+        flat = array("q")
+        for step, fields in self._by_step(spans):
+            numbers, num_dropped = self._op_sites.numbers_of(
+                fields, step, self._epoch, self._numbering.first_op or 0, self._most_ops
+            )
+            self._most_ops -= len(numbers) // _SPAN_WIDTH
+            self.num_ops_dropped += num_dropped
+            flat += numbers
+        return flat
+
+    def _by_step(self, spans: list[Any]) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the operators that completed in each step, as `_set_step` has marked them."""
+        kinds, begin = spans[KIND::SPAN_FIELDS], 0
+        for _ in range(kinds.count(None)):
+            end = kinds.index(None, begin)
+            yield self._span_step, spans[begin * SPAN_FIELDS : end * SPAN_FIELDS]
+            self._span_step = spans[end * SPAN_FIELDS]
+            begin = end + 1
+        yield self._span_step, spans[begin * SPAN_FIELDS :] if begin else spans
 
     def in_flight(self) -> list[Any]:
         """Return the calls in flight, as rows of table `comm`."""
@@ -373,6 +333,11 @@ class Buffer:
         """Return everything written so far, by segment."""
         with self._lock:
             return self._writer.contents()
+
+
+def _step_mark(step: int) -> OperatorSpan:
+    """Return a span without a kind, which marks that those after it complete in another step."""
+    return (step, *[None] * (SPAN_FIELDS - 1))  # pyright: ignore[reportReturnType]
 
 
 def _take(entries: deque[Any], most: int) -> list[Any]:

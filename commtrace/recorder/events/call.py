@@ -56,7 +56,7 @@ class Call:
         stack: CallStack = (),
         sent_id: int = _UNKNOWN,
     ) -> None:
-        operators = state.operators
+        span_id, operator, on_dtensors, _ = state.operators.span
         self.request = request
         self.location = location
         self.id = number
@@ -64,8 +64,8 @@ class Call:
         self.thread = state.native_id
         self.region = state.regions[-1] if state.regions else ""
         self.functional_op = state.collectives.functional_op
-        self.op = operators.on_dtensors or operators.innermost
-        self.op_id = operators.span_id
+        self.op = on_dtensors or operator
+        self.op_id = span_id
         self.stack = stack
         self.sent_id = sent_id
         self.waited_ns = self.num_waits = 0

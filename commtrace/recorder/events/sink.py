@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.operator_kinds import OperatorKind
 
 NO_RANK = -1
 """Rank that does not exist; a sink of it keeps nothing."""
 SELF_CHECK = -2
 """Rank of the call by which the recorder checks itself; buffers do not keep it."""
-DTENSOR, LOCAL = "dtensor", "local"
-"""Levels of operators."""
-
 
 OperatorSpan = tuple[
-    int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int, tuple[Any, ...],
-    "tuple[int, Any, int, int] | None",
+    int, int, int, int, int, OperatorKind, int, int, int, tuple[Any, ...],
 ]  # fmt: skip
-"""One completed operator: rank, id, parent, operator, level, start, duration, phase, regions,
-module call, thread, layouts of its distributed arguments (if a sink wants them), and the last local
-operator that it ran, if it ended with one: id, operator, start, duration.
+"""One completed operator: its number, that of the operator around it, start, duration, number of
+the module call, and kind; number, start and duration of the last local operator that it ran, -1 if
+it did not end with one; and the layouts of its distributed arguments, if a sink wants them.
 """
+
+SpanKeeper = Callable[[OperatorSpan], object]
 
 
 class Sink(Protocol):
@@ -41,8 +41,9 @@ class Sink(Protocol):
         """Receive a call."""
         ...
 
-    def keep_span(self, span: OperatorSpan) -> None:
-        """Receive a completed operator."""
+    @property
+    def keep_span(self) -> SpanKeeper:
+        """Function that receives each completed operator of the wanted rank."""
         ...
 
     def end_step(self, rank: int) -> None:
@@ -52,3 +53,29 @@ class Sink(Protocol):
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
         """Receive a call at time `at` that may end a step (see `steps`), all after `begin`."""
         ...
+
+
+class SpanKeepers(dict[int, SpanKeeper]):
+    """Functions that pass the operators of a rank to the sinks that want them, by rank.
+
+    A function is looked up for each operator. Hence it is made at the first look-up, and is that of
+    the sink itself if only one wants the operators. `wants_spans` is true if any sink does.
+    """
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        super().__init__()
+        self._sinks = [each for each in sinks if each.wants_spans]
+        self.wants_spans = bool(self._sinks)
+
+    def __missing__(self, rank: int) -> SpanKeeper:
+        keepers = [each.keep_span for each in self._sinks if each.rank in (None, rank)]
+        self[rank] = keeper = keepers[0] if len(keepers) == 1 else _to_all(keepers)
+        return keeper
+
+
+def _to_all(keepers: Sequence[SpanKeeper]) -> SpanKeeper:
+    def keep(span: OperatorSpan) -> None:
+        for each in keepers:
+            each(span)
+
+    return keep

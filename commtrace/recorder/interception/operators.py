@@ -21,20 +21,22 @@ from commtrace.recorder.events.location import (
     OTHER,
     RECOMPUTE,
 )
-from commtrace.recorder.events.sink import DTENSOR, LOCAL
 from commtrace.recorder.interception.receiver import OperatorReceiver
 from commtrace.recorder.interception.signatures import SIGNATURES
 from commtrace.recorder.module_place import ModuleCall
-from commtrace.recorder.thread_state import CURRENT, Operators, ThreadState
+from commtrace.recorder.operator_kinds import Where
+from commtrace.recorder.thread_state import CURRENT, NO_LOCAL, Operators, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id, current_node
 from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode, pop_mode, push_mode
 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication and profiler marks."""
 
-_is_silent: dict[int, bool] = {}
+_MAX_WHERES = 4096
+_recorded: set[int] = set()
+_silent: set[int] = set()
 _known_operators: list[Any] = []
-"""Operators keyed by identity, since hashing one runs Python code; the list keeps them alive."""
+"""Operators known by identity, since hashing one runs Python code; the list keeps them alive."""
 
 
 class OperatorMode(TorchDispatchMode):
@@ -62,6 +64,8 @@ class OperatorMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Each operator pays for each line here. All that alike operators share is found in the
+        # dictionaries of `where`; only numbers are kept of each, and written later (see `Buffer`).
         state = CURRENT.state
         operators = state.operators
         runner = None
@@ -69,57 +73,82 @@ class OperatorMode(TorchDispatchMode):
             if operators.is_declining:
                 operators.is_declining = False
                 return NotImplemented
-            runner = _runners.get(types[0]) if len(types) == 1 else None
-            if runner is None:
+            runner = _runners.get(types, _UNKNOWN)
+            if runner is _UNKNOWN:
                 runner = _runner_of(types)
-        silent = _is_silent.get(id(func))
-        if _learn(func) if silent is None else silent:
+        if id(func) not in _recorded and _is_passed_on(func):
             return func(*args, **kwargs) if kwargs else func(*args)
-        receiver = self.receiver
-        call, task = state.modules.innermost, current_graph_task_id()
+        call, task, backward = state.modules.innermost, current_graph_task_id(), state.backward
         if task < 0 and call is not None:
             phase = FORWARD
+        # The usual case in a backward pass: a node that was made with the one before.
+        elif (
+            backward.task == task
+            and (call is None or call is backward.outer_module_call)
+            and not state.optimizer.depth
+            and (node := current_node()) is not None
+            and backward.made_from <= node._sequence_nr() < backward.made_until
+        ):
+            phase, call = BACKWARD, backward.made_by
         else:
             phase, call = self._locate(state, call, task)
+        where = operators.where
+        if (
+            where.call is not call
+            or where.phase is not phase
+            or where.regions is not state.regions
+            or where.rank is not self.rank
+        ):
+            where = self._where(state, phase, call)
+        receiver, outer = self.receiver, operators.span
         # Without a lock: nothing between these two lines lets another thread run.
         number = receiver.num_ops
         receiver.num_ops = number + 1
-        parent, op = operators.span_id, operators.innermost
-        operators.span_id, operators.innermost = number, func
         if runner is None:
+            operators.span = (number, func, outer[2], None)
             begin = now()
             try:
                 # `_op` saves the operator's own `__call__`, a Python function.
                 return func._op(*args, **kwargs) if kwargs else func._op(*args)
             finally:
-                duration = now() - begin
-                operators.span_id, operators.innermost = parent, op
-                span = (
-                    self.rank, number, parent, func, LOCAL, begin, duration, phase,
-                    state.regions, call, state.native_id, (), None,
-                )  # fmt: skip
-                for keep in receiver.span_keepers:
-                    keep(span)
-        before = operators.on_dtensors, operators.local_mode, operators.last_local
-        operators.on_dtensors = func
-        operators.local_mode = None if runner is _BELOW_MODE else self
-        operators.last_local = None
+                length = now() - begin
+                operators.span = outer
+                receiver.span_keepers[self.rank]((
+                    number, outer[0], begin, length, -1 if call is None else call[1],
+                    where.local.get(id(func)) or where.learn_local(func), -1, -1, -1, (),
+                ))  # fmt: skip
+        last_local, operators.last_local = operators.last_local, NO_LOCAL
+        operators.span = (number, func, func, None if runner is _BELOW_MODE else self)
         begin = now()
         try:
             if runner is _BELOW_MODE:
                 return self._run_below(func, args, kwargs or {}, operators)
             return runner(func, types, args, kwargs)
         finally:
-            duration = now() - begin
-            span = (
-                self.rank, number, parent, func, DTENSOR, begin, duration, phase, state.regions,
-                call, state.native_id, _layouts(args) if receiver.wants_layouts else (),
-                operators.last_local,
-            )  # fmt: skip
-            operators.span_id, operators.innermost = parent, op
-            operators.on_dtensors, operators.local_mode, operators.last_local = before
-            for keep in receiver.span_keepers:
-                keep(span)
+            length = now() - begin
+            operators.span = outer
+            local_number, local, local_begin, local_length = operators.last_local
+            operators.last_local = last_local
+            kind = where.on_dtensors.get((id(func), id(local)))
+            receiver.span_keepers[self.rank]((
+                number, outer[0], begin, length, -1 if call is None else call[1],
+                kind or where.learn_on_dtensors(func, local), local_number, local_begin,
+                local_length, _layouts(args) if receiver.wants_layouts else (),
+            ))  # fmt: skip
+
+    def _where(self, state: ThreadState, phase: str, call: ModuleCall | None) -> Where:
+        """Return where an operator runs, from now on the thread's `where`."""
+        operators, place = state.operators, call[0] if call else None
+        key = (self.rank, phase, state.regions, place)
+        where = operators.wheres.get(key)
+        if where is None:
+            if len(operators.wheres) >= _MAX_WHERES:
+                operators.wheres.clear()
+            where = Where(self.rank, phase, state.regions, place, state.native_id)
+            operators.wheres[key] = where
+        where.call, where.regions = call, state.regions
+        operators.where = where
+        return where
 
     def _run_below(self, op: Any, args: Any, kwargs: Any, operators: Operators) -> Any:
         """Run a tensor subclass's operator below this mode, which then sees its local operators."""
@@ -134,15 +163,13 @@ class OperatorMode(TorchDispatchMode):
 
     def keep_last_local(self, state: ThreadState) -> None:
         """Record a local operator that was not the last one of its distributed operator."""
-        operators = state.operators
         phase, call = self._locate(state, state.modules.innermost, current_graph_task_id())
-        number, op, begin, duration = operators.last_local  # pyright: ignore[reportGeneralTypeIssues]
-        span = (
-            self.rank, number, operators.span_id, op, LOCAL, begin, duration, phase,
-            state.regions, call, state.native_id, (), None,
-        )  # fmt: skip
-        for keep in self.receiver.span_keepers:
-            keep(span)
+        where = self._where(state, phase, call)
+        number, op, begin, length = state.operators.last_local
+        self.receiver.span_keepers[self.rank]((
+            number, state.operators.span[0], begin, length, -1 if call is None else call[1],
+            where.local.get(id(op)) or where.learn_local(op), -1, -1, -1, (),
+        ))  # fmt: skip
 
     def _locate(
         self, state: ThreadState, call: ModuleCall | None, task: int
@@ -174,15 +201,14 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 
     A single operator is kept in `last_local` until the operator that it belongs to has ended.
     """
-    state = CURRENT.state
-    operators = state.operators
-    mode: OperatorMode | None = operators.local_mode
+    operators = CURRENT.operators
+    mode: OperatorMode | None = operators.span[3]
     if mode is None:
         return function(*args, **kwargs)
     runs = op if type(function) is BuiltinFunctionType else getattr(function, "runs", None)
     if runs is not None:
-        if operators.last_local is not None:
-            mode.keep_last_local(state)
+        if operators.last_local is not NO_LOCAL:
+            mode.keep_last_local(CURRENT.state)
         receiver = mode.receiver
         number = receiver.num_ops
         receiver.num_ops = number + 1
@@ -198,40 +224,40 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         pop_mode(None)
 
 
-_BELOW_MODE = object()
-_runners: dict[type, Any] = {}
-"""Runners of the operators of a distributed tensor class whose local operators are seen: the class
-itself, if it calls `run_local`, otherwise below the mode.
+_BELOW_MODE, _UNKNOWN = object(), object()
+_runners: dict[tuple[type, ...], Any] = {}
+"""Runners of the operators on tensors of some classes, whose local operators are seen: the first
+class that is distributed, if it calls `run_local`, otherwise below the mode. None if none is.
 """
-_not_distributed: set[type] = set()
-"""Classes that are not distributed."""
+_distributed: set[type] = set()
+"""Classes that are distributed."""
 
 
-def _runner_of(types: Any) -> Any:
+def _runner_of(types: tuple[type, ...]) -> Any:
+    runner = None
     for cls in types:
-        if cls in _not_distributed:
-            continue
-        if cls not in _runners:
-            if not (hasattr(cls, "placements") and hasattr(cls, "device_mesh")):
-                _not_distributed.add(cls)
-                continue
+        if hasattr(cls, "placements") and hasattr(cls, "device_mesh"):
+            _distributed.add(cls)
             set_runner(run_local)
             calls_run_local = cls.__module__.partition(".")[0] == PACKAGE
-            _runners[cls] = cls.__torch_dispatch__ if calls_run_local else _BELOW_MODE
-        return _runners[cls]
-    return None
+            runner = cls.__torch_dispatch__ if calls_run_local else _BELOW_MODE
+            break
+    _runners[types] = runner
+    return runner
 
 
 def _layouts(args: Any) -> tuple[Any, ...]:
     """Return shape, placements and mesh of the distributed arguments, except those in lists."""
     return tuple(
-        [(arg.shape, arg.placements, arg.device_mesh) for arg in args if type(arg) in _runners]
+        [(arg.shape, arg.placements, arg.device_mesh) for arg in args if type(arg) in _distributed]
     )
 
 
-def _learn(func: Any) -> bool:
+def _is_passed_on(func: Any) -> bool:
     """Return whether an operator is passed on unrecorded (communication, higher-order)."""
-    silent = not isinstance(func, OpOverload) or func.namespace in _PASSED_ON
+    if id(func) in _silent:
+        return True
+    is_silent = not isinstance(func, OpOverload) or func.namespace in _PASSED_ON
     _known_operators.append(func)
-    _is_silent[id(func)] = silent
-    return silent
+    (_silent if is_silent else _recorded).add(id(func))
+    return is_silent

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Protocol
 
 from commtrace.recorder.attribution.locator import Locator
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.signature import Signature
-from commtrace.recorder.events.sink import OperatorSpan, Sink
+from commtrace.recorder.events.sink import Sink, SpanKeepers
 from commtrace.recorder.interception.pending import PendingCalls
 from commtrace.recorder.thread_state import ThreadState
 
@@ -41,5 +41,5 @@ class OperatorReceiver(Protocol):
 
     num_ops: int
     wants_layouts: bool
-    span_keepers: tuple[Callable[[OperatorSpan], None], ...]
+    span_keepers: SpanKeepers
     locator: Locator

@@ -211,3 +211,53 @@ def test_the_mode_is_gone_afterwards() -> None:
     with commtrace.record():
         assert torch._C._len_torch_dispatch_stack() == 1
     assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_operators_belong_to_the_step_in_which_they_end() -> None:
+    with commtrace.record() as recording:
+        torch.ones(1)
+        recording.step()
+        torch.ones(2).mul_(2)
+        recording._flush()
+        torch.zeros(3)
+        recording.step()
+        torch.empty(4)
+    assert [(op.op.split(".")[1], op.step) for op in ops(recording)] == [
+        ("ones", 0), ("ones", 1), ("mul_", 1), ("zeros", 1), ("empty", 2),
+    ]  # fmt: skip
+
+
+def test_each_of_two_recordings_keeps_the_operators_while_it_is_on() -> None:
+    with commtrace.record() as outer:
+        torch.ones(1)
+        with commtrace.record() as inner:
+            torch.zeros(1)
+            with inner.paused():
+                torch.empty(1)
+            inner.step()
+            torch.zeros(1)
+    names = ["aten.zeros.default", "aten.empty.memory_format", "aten.zeros.default"]
+    assert [op.op for op in ops(outer)] == ["aten.ones.default", *names]
+    assert [(op.op, op.id, op.step) for op in ops(inner)] == [(names[0], 0, 0), (names[2], 2, 1)]
+
+
+def test_operators_beyond_the_bound_are_counted_and_a_local_one_stays_with_its_own() -> None:
+    left, right = factors()
+    with commtrace.record(max_calls=1) as recording:
+        torch.ones(1)
+        for _ in range(10):
+            torch.mm(left, right)
+    spans = ops(recording)
+    assert len(spans) == 11, "ten, and the local operator of the last one"
+    ((num_dropped,),) = (recording.trace().tables["ranks"]["num_ops_dropped"],)
+    assert len(spans) + num_dropped == 21
+
+
+def test_an_operator_keeps_its_region_after_the_region_has_changed() -> None:
+    with commtrace.record() as recording:
+        with recording.region("first"):
+            torch.ones(1)
+        with recording.region("second"):
+            torch.ones(1)
+        torch.ones(1)
+    assert [op.region for op in ops(recording)] == ["first", "second", ""]
