@@ -8,6 +8,7 @@ CommDebugMode is shown for comparison.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -27,7 +28,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 import commtrace
 from benchmarks.kit import OURS, RANKS, TORCHS, fake_ranks, kits, mesh_of
 from benchmarks.measure import Figures, repeated, resident_bytes
-from benchmarks.models import MODEL, parallel_transformer, step_of
+from benchmarks.models import MODEL, parallel_transformer, step_of, transformer_args
+from benchmarks.opcodes import opcodes_of
 from commtrace.tracefile.spool_reading import batches
 from commtrace.units import NANOSECONDS_PER_SECOND, text_of_bytes, text_of_duration
 from tests.dtensor_core.models.small_models import Transformer
@@ -48,17 +50,25 @@ class Within:
         return self.step()
 
 
-# (model, detail that is recorded, bar)
+NARROW = 16
+"""Width of a model whose operators do so little that what goes around them dominates."""
+
+# (model, width, detail that is recorded, bar)
 STEPS = (
-    (PLAIN, "collective", 1.05),
-    (OURS, "collective", 1.05),
-    (TORCHS, "collective", 1.05),
-    (PLAIN, "op", 3.5),
-    (OURS, "op", 1.45),
-    (TORCHS, "op", 1.7),
-    (PLAIN, "CommDebugMode", None),
-    (TORCHS, "CommDebugMode", None),
+    (PLAIN, MODEL.dim, "collective", 1.05),
+    (OURS, MODEL.dim, "collective", 1.05),
+    (OURS, NARROW, "collective", 1.05),
+    (TORCHS, MODEL.dim, "collective", 1.05),
+    (PLAIN, MODEL.dim, "op", 3.5),
+    (OURS, MODEL.dim, "op", 1.45),
+    (OURS, NARROW, "op", 1.5),
+    (TORCHS, MODEL.dim, "op", 1.7),
+    (PLAIN, MODEL.dim, "CommDebugMode", None),
+    (TORCHS, MODEL.dim, "CommDebugMode", None),
 )
+# (model, width, detail that is recorded, bar)
+OPCODES = ((OURS, NARROW, "collective", 1.12), (OURS, NARROW, "op", 2.2))
+_NUM_WARMING = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +81,9 @@ class Result:
     kept: bool | None
 
 
-def recorded_step(model: str, detail: str, bar: float | None, rounds: int) -> Result:
+def recorded_step(model: str, width: int, detail: str, bar: float | None, rounds: int) -> Result:
     """Measure the ratio of a step's time with a recording to its time without."""
-    step = _step(model)
+    step = _step(model, width)
     contenders: dict[str, Callable[[], object]] = {"without": step}
     if detail == "CommDebugMode":
         contenders["with"] = _counted_once(step)
@@ -82,9 +92,28 @@ def recorded_step(model: str, detail: str, bar: float | None, rounds: int) -> Re
     found: dict[str, Figures] = repeated(contenders, num_rounds=rounds, turn_s=0.1)
     ratio = found["with"].ratio(found["without"])
     times = (text_of_duration(found[name].median * NANOSECONDS_PER_SECOND) for name in contenders)
-    name = f"a step of the Transformer, {model}, {detail}"
+    name = f"a step of the Transformer of width {width}, {model}, {detail}"
     kept = None if bar is None else ratio <= bar
     return Result(name, (*times, f"{ratio:.2f}"), "" if bar is None else f"{bar:.2f}", kept)
+
+
+def recorded_opcodes(model: str, width: int, detail: str, bar: float) -> Result:
+    """Measure the ratio of Python's instructions in a recorded step to those in one that is not.
+
+    Machines differ in time, but hardly in this. The background writer is not included.
+    """
+    step = _step(model, width)
+    for _ in range(_NUM_WARMING):
+        step()
+    without = opcodes_of(step)
+    with commtrace.record(detail=detail):
+        for _ in range(_NUM_WARMING):
+            step()
+        recorded = opcodes_of(step)
+    ratio = recorded / without
+    name = f"opcodes of a step of width {width}, {model}, {detail}"
+    cells = (f"{without:,}", f"{recorded:,}", f"{ratio:.2f}")
+    return Result(name, cells, f"{bar:.2f}", ratio <= bar)
 
 
 def _counted_once(step: Callable[[], object]) -> Callable[[], object]:
@@ -97,12 +126,34 @@ def _counted_once(step: Callable[[], object]) -> Callable[[], object]:
     return count
 
 
-def _step(model: str) -> Callable[[], object]:
+def _step(model: str, width: int = MODEL.dim) -> Callable[[], object]:
+    args = transformer_args(width)
     if model == PLAIN:
         torch.manual_seed(0)
-        return step_of(Transformer(MODEL))
+        return step_of(Transformer(args))
     mesh = mesh_of((RANKS,))
-    return step_of(parallel_transformer(kits()[model], mesh, MODEL, by_sequence=False))
+    return step_of(parallel_transformer(kits()[model], mesh, args, by_sequence=False))
+
+
+def beginning_and_end(num_recordings: int = 50) -> list[Result]:
+    """Measure the program's time to begin, and to end, a recording of one tensor-parallel step."""
+    step = _step(OURS, NARROW)
+    took: dict[str, list[int]] = {"begin": [], "end": []}
+    for _ in range(num_recordings):
+        recording = commtrace.record()
+        begin = time.thread_time_ns()
+        recording.__enter__()
+        took["begin"].append(time.thread_time_ns() - begin)
+        step()
+        begin = time.thread_time_ns()
+        recording.__exit__(None, None, None)
+        took["end"].append(time.thread_time_ns() - begin)
+    found = {f"to {name} a recording": statistics.median(each) for name, each in took.items()}
+    limit = 2_000_000
+    return [
+        Result(name, ("", "", text_of_duration(ns)), text_of_duration(limit), ns <= limit)
+        for name, ns in found.items()
+    ]
 
 
 def bytes_of_a_call() -> list[Result]:
@@ -123,6 +174,23 @@ def bytes_of_a_call() -> list[Result]:
         _at_most("bytes a call in a spool, before compression", loose, 100, "B"),
         _at_most("bytes a call in a spool", packed, 40, "B"),
         _at_most("bytes a call in run.json", written / number, 100, "B"),
+    ]
+
+
+def bytes_at_rest(num_calls: int = 20_000, calls_per_step: int = 20) -> list[Result]:
+    """Measure the bytes per call of a long run, whose call sites and facts hardly count."""
+    tensor = torch.ones(4)
+    with commtrace.record(detail="collective") as recording:
+        for number in range(num_calls):
+            dist.all_reduce(tensor)
+            if number % calls_per_step == calls_per_step - 1:
+                recording.step()
+    (spool,) = recording._buffer.contents()
+    with tempfile.TemporaryDirectory() as folder:
+        written = recording.save(Path(folder) / "run.json").stat().st_size
+    return [
+        _at_most(f"bytes a call in a spool of {num_calls:,}", len(spool) / num_calls, 20, "B"),
+        _at_most(f"bytes a call in a run.json of {num_calls:,}", written / num_calls, 20, "B"),
     ]
 
 
@@ -180,7 +248,9 @@ def main() -> None:
     torch.set_num_threads(1)
     with fake_ranks():
         results = [recorded_step(*step, rounds=given.rounds) for step in STEPS]
-        results += [*bytes_of_a_call(), writer_speed(), growth()]
+        results += [recorded_opcodes(*each) for each in OPCODES]
+        results += [*beginning_and_end(), *bytes_of_a_call(), *bytes_at_rest()]
+        results += [writer_speed(), growth()]
     table = Table(title=f"recording, on one core, rank 0 of {RANKS}, torch {torch.__version__}")
     for heading in ("what", "without", "with", "ratio", "bar", "verdict"):
         table.add_column(heading, justify="left" if heading == "what" else "right")

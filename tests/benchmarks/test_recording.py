@@ -37,21 +37,31 @@ def test_a_context_is_entered_and_a_first_call_made_in_it_before_the_clock_start
 @pytest.mark.parametrize("detail", ["collective", "op"])
 def test_a_recorded_step_is_compared_to_the_same_step(detail: str) -> None:
     with fake_ranks():
-        result = recording.recorded_step("dtensor_core", detail, 1e9, rounds=2)
+        result = recording.recorded_step("dtensor_core", recording.NARROW, detail, 1e9, rounds=2)
     assert result.kept
     assert float(result.cells[2]) > 0.5
+
+
+@pytest.mark.parametrize("case", recording.OPCODES, ids=lambda case: case[2])
+def test_a_recorded_step_takes_few_instructions_of_python(
+    case: tuple[str, int, str, float],
+) -> None:
+    with fake_ranks():
+        result = recording.recorded_opcodes(*case)
+    assert result.kept, result.cells
 
 
 def test_the_bytes_of_a_call_and_the_growth_are_small() -> None:
     with fake_ranks():
         assert all(each.kept for each in recording.bytes_of_a_call())
+        assert all(each.kept for each in recording.bytes_at_rest(num_calls=4_000))
         assert recording.growth(num_calls=2_000).kept
 
 
 def test_a_missed_bar_ends_with_code_1_where_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(recording, "STEPS", (("plain", "collective", 0.0),))
+    monkeypatch.setattr(recording, "STEPS", (("plain", 16, "collective", 0.0),))
     monkeypatch.setattr(
         recording, "growth", lambda: recording.Result("growth", ("",) * 3, "", True)
     )
