@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from commtrace.recorder.module_place import ModuleCall
-from commtrace.recorder.operator_kinds import NOWHERE, Where
+from commtrace.recorder.operator_kinds import NOWHERE, OperatorKinds
 
 CallStack = tuple[tuple[CodeType, int], ...]
 """Frames, innermost first: code and line."""
@@ -57,12 +57,12 @@ class Operators:
             once.
         last_local: the latest local operator, recorded with the distributed operator that ran it.
         where: where the latest operator ran.
-        wheres: all of them, by rank, phase, regions and place.
+        kinds: kinds of operators that have run.
         has_mode: the thread has entered a mode.
         is_declining: the mode must decline one operator, which then runs below it.
     """
 
-    __slots__ = ("has_mode", "is_declining", "last_local", "span", "where", "wheres")
+    __slots__ = ("has_mode", "is_declining", "kinds", "last_local", "span", "where")
 
     def __init__(self) -> None:
         self.span = NO_SPAN
@@ -73,7 +73,7 @@ class Operators:
     def forget_places(self) -> None:
         """Drop where operators ran."""
         self.where = NOWHERE
-        self.wheres: dict[tuple[Any, ...], Where] = {}
+        self.kinds = OperatorKinds()
 
 
 class Collectives:

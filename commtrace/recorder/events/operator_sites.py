@@ -45,7 +45,8 @@ class OperatorSites:
             step: the step in which they completed.
             epoch: the number of ns to add to their times.
             first_op: the number of the recording's first operator.
-            most: bound on the operators kept; one more is kept with the one that ran it.
+            most: bound on the operators kept. The local operator of the last one is kept with it,
+                also beyond the bound.
         """
         columns: list[Any] = [spans[place::SPAN_FIELDS] for place in range(_NUM_WRITTEN)]
         num_dropped = 0
@@ -60,10 +61,8 @@ class OperatorSites:
         sites: list[Any] = list(map(self._known.get, kinds))
         if None in sites:
             sites = [self._sites_of(kind) for kind in kinds]
-        numbers, module_calls = (
-            packed_ints(_from_first(numbers, first_op)),
-            packed_ints(module_calls),
-        )
+        numbers = packed_ints(_from_first(numbers, first_op))
+        module_calls = packed_ints(module_calls)
         flat = _rows(
             numbers, _from_first(parents, first_op), [start + epoch for start in starts], lengths,
             step, module_calls, [own for own, _ in sites],

@@ -32,7 +32,7 @@ from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode, 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication and profiler marks."""
 
-_MAX_WHERES = 4096
+_MAX_KNOWN = 1 << 16
 _recorded: set[int] = set()
 _silent: set[int] = set()
 _known_operators: list[Any] = []
@@ -138,15 +138,11 @@ class OperatorMode(TorchDispatchMode):
 
     def _where(self, state: ThreadState, phase: str, call: ModuleCall | None) -> Where:
         """Return where an operator runs, from now on the thread's `where`."""
-        operators, place = state.operators, call[0] if call else None
-        key = (self.rank, phase, state.regions, place)
-        where = operators.wheres.get(key)
-        if where is None:
-            if len(operators.wheres) >= _MAX_WHERES:
-                operators.wheres.clear()
-            where = Where(self.rank, phase, state.regions, place, state.native_id)
-            operators.wheres[key] = where
-        where.call, where.regions = call, state.regions
+        operators, regions = state.operators, state.regions
+        place = call[0] if call else None
+        where = operators.kinds.where(self.rank, phase, regions, place, state.native_id)
+        # Compared by identity, for each operator.
+        where.rank, where.regions, where.call = self.rank, regions, call
         operators.where = where
         return where
 
@@ -258,6 +254,9 @@ def _is_passed_on(func: Any) -> bool:
     if id(func) in _silent:
         return True
     is_silent = not isinstance(func, OpOverload) or func.namespace in _PASSED_ON
+    if len(_known_operators) >= _MAX_KNOWN:  # programs may make operators without end
+        for known in (_recorded, _silent, _known_operators):
+            known.clear()
     _known_operators.append(func)
     (_silent if is_silent else _recorded).add(id(func))
     return is_silent
