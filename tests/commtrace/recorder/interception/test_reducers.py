@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 from typing import Any
 
 import pytest
@@ -50,14 +51,13 @@ def blocked_by_the_late(options: dict[str, Any]) -> list[tuple[int, int, int, in
 def test_the_reducer_waits_for_the_late_rank(option: str) -> None:
     options = {option: True} if option else {}
     punctual, late = run_processes(blocked_by_the_late, 2, options)
-    for num_buckets, blocked, lasted, unknown in punctual:
+    for num_buckets, blocked, lasted, unknown in (*punctual, *late):
         assert num_buckets >= 1
         assert unknown == 0
-        assert 0.8 * LATE_S * 1e9 < blocked <= lasted
-    for _, blocked, lasted, unknown in late:
-        assert unknown == 0
         assert 0 <= blocked <= lasted
-        assert blocked < 0.5 * LATE_S * 1e9
+    # Of three passes, since other programs on the machine may delay either rank in one of them.
+    assert 0.8 * LATE_S * 1e9 < median(blocked for _, blocked, _, _ in punctual)
+    assert median(blocked for _, blocked, _, _ in late) < 0.5 * LATE_S * 1e9
     assert punctual[-1][0] > 1, "there were no buckets to tell apart"
 
 
