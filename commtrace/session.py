@@ -392,11 +392,11 @@ class Recording(Views, Decorator):
     def region(self, name: str) -> Iterator[None]:
         """Label the communication of the body, on this thread, with region `name`."""
         state = CURRENT.state
-        state.regions = (*state.regions, name)
+        state.set_regions((*state.regions, name))
         try:
             yield
         finally:  # among generators, the one that began first may end first
-            state.regions = _without_last(state.regions, name)
+            state.set_regions(_without_last(state.regions, name))
 
     @property
     def rank(self) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from commtrace.comm_mode.counts import Counts, overload_of, packet_of
 from commtrace.recorder import CURRENT, RECORDER, Call, OperatorSpan
+from commtrace.recorder.operator_kinds import DTENSOR
 
 PASSES = ("forward", "backward", "recompute")
 MAX_OPERATORS = 200_000
@@ -62,7 +64,8 @@ class Tally:
         if self.rank is not None and call.request.group.rank != self.rank:
             return
         native_op = call.functional_op or call.request.native_op
-        operator = str(CURRENT.state.operators.span[1])
+        kind = CURRENT.operators.span[2]
+        operator = "" if kind is None else str(kind.op)
         if operator == _SHARD_TO_SHARD:
             native_op = operator.removesuffix(".default").replace(".", "::")
         place, in_pass = call.location.place, _pass_of(call.location.phase)
@@ -75,10 +78,9 @@ class Tally:
 
     def keep_span(self, span: OperatorSpan) -> None:
         """List an operator."""
-        number, _, _, _, _, kind, local_number, _, _, layouts = span
+        number, _, _, _, _, kind = span
         place, in_pass = kind.where.place, _pass_of(kind.where.phase)
-        if kind.last_local is not None:
-            self._list(Operator(local_number, kind.last_local, place, in_pass))
+        layouts = _layouts(CURRENT.operators.span[4]) if kind.level == DTENSOR else ()
         self._list(Operator(number, kind.op, place, in_pass, layouts))
 
     def _list(self, operator: Operator) -> None:
@@ -97,3 +99,12 @@ class Tally:
 def _pass_of(phase: str) -> str:
     """Return the pass of a phase; optimizer and other count as forward, as in torch's mode."""
     return phase if phase in PASSES else PASSES[0]
+
+
+def _layouts(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return shape, placements and mesh of the distributed arguments, except those in lists."""
+    return tuple(
+        (arg.shape, arg.placements, arg.device_mesh)
+        for arg in args
+        if hasattr(type(arg), "placements") and hasattr(type(arg), "device_mesh")
+    )

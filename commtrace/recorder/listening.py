@@ -50,9 +50,15 @@ class Listening:
         if not state.operators.has_mode:
             self._mode, self._state = OperatorMode(RECORDER, rank), state
             self._mode.__enter__()
+            state.operators.moved()
             state.operators.has_mode = True
             _recording_operators.append(self)
             set_runner(run_local)
+
+    def sinks_changed(self) -> None:
+        """Report operators to the sinks that the recorder has now."""
+        if self._mode is not None:
+            self._mode.report_to_sinks()
 
     def stop_recording_operators(self) -> None:
         """Stop recording the operators of the current thread, if this connection records them."""
@@ -66,9 +72,7 @@ class Listening:
     def report_to(self, sink: Sink) -> None:
         """Report to another sink from now on; record operators only if it wants them."""
         with _lock:
-            RECORDER.set_buffers(
-                tuple([sink if each is self.sink else each for each in RECORDER.buffers])
-            )
+            _set_buffers(tuple([sink if each is self.sink else each for each in RECORDER.buffers]))
         self.sink = sink
         if sink.wants_spans:
             self._resume_operators()
@@ -109,12 +113,18 @@ class Listening:
         self.stop_recording_operators()
         with _lock:
             before = RECORDER.buffers
-            RECORDER.set_buffers(tuple(each for each in before if each is not self.sink))
+            _set_buffers(tuple(each for each in before if each is not self.sink))
             if not RECORDER.span_keepers.wants_spans:
                 set_runner(None)
             if before and not RECORDER.buffers:
                 _interception.uninstall()
                 RECORDER.locator.uninstall()
+
+
+def _set_buffers(buffers: tuple[Sink, ...]) -> None:
+    RECORDER.set_buffers(buffers)
+    for each in list(_recording_operators):
+        each.sinks_changed()
 
 
 def _lost_operators() -> RecordingError:
@@ -141,14 +151,14 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
             skip_own_code()
             RECORDER.locator.install()
             _interception.install()
-        RECORDER.set_buffers((*RECORDER.buffers, buffer))
+        _set_buffers((*RECORDER.buffers, buffer))
     return Listening(buffer)
 
 
 def ranks_changed() -> None:
     """Note that a buffer wants the operators of another rank from now on."""
     with _lock:
-        RECORDER.set_buffers(RECORDER.buffers)
+        _set_buffers(RECORDER.buffers)
 
 
 def is_heard(buffer: Sink) -> bool:
@@ -166,7 +176,7 @@ def is_heard(buffer: Sink) -> bool:
 
 def _forget_in_child() -> None:
     """Stop recording in a forked child; the parent writes the spool."""
-    RECORDER.set_buffers(())
+    _set_buffers(())
     for each in list(_recording_operators):
         # Leaving a mode pops the innermost one, which may be another tool's.
         if each.is_innermost:

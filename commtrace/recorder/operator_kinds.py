@@ -1,7 +1,7 @@
 """Kinds of operators: what the recorder keeps once for all operators that differ in numbers only.
 
 An operator runs `Where` its thread is: in a place and a phase. A thread stays there for several
-operators, so each of them only compares what has not changed, and finds its kind in the
+operators, so each of them only checks that it is still there, and finds its kind in the
 dictionaries of its `Where`. Programs may make new operators and regions without end, so a thread
 forgets all kinds once there are many, and learns anew those that occur again.
 """
@@ -16,6 +16,8 @@ DTENSOR, LOCAL = "dtensor", "local"
 """Levels of operators."""
 _MAX_KINDS = 1 << 16
 """Bound on the kinds and places of a thread."""
+_NO_TASK = -2
+"""Autograd task of no operator, not even of those outside of tasks."""
 
 
 class Where:
@@ -23,14 +25,19 @@ class Where:
 
     Attributes:
         call: the latest module call here.
+        outer_call: the innermost module call of the thread then; not that of `call` in a backward
+            pass.
+        task: the autograd task then, -1 without one.
+        made_from: the number from which autograd nodes of that task belong to `call`.
+        made_until: the number that ends them.
         local: kinds of operators on plain tensors, by the operator's identity. Hashing an operator
             runs Python code; the kind keeps it alive.
-        on_dtensors: kinds of operators on distributed tensors, by the identities of the operator
-            and of the last local operator that it ran.
+        on_dtensors: kinds of operators on distributed tensors, likewise.
     """
 
     __slots__ = (
-        "_kinds", "call", "local", "on_dtensors", "phase", "place", "rank", "regions", "thread",
+        "_kinds", "call", "local", "made_from", "made_until", "on_dtensors", "outer_call", "phase",
+        "place", "rank", "regions", "task", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -49,20 +56,17 @@ class Where:
         self.place = place
         self.thread = thread
         self.call: ModuleCall | None = None
+        self.outer_call: ModuleCall | None = None
+        self.task = _NO_TASK
+        self.made_from = self.made_until = 0
         self.local: dict[int, OperatorKind] = {}
-        self.on_dtensors: dict[tuple[int, int], OperatorKind] = {}
+        self.on_dtensors: dict[int, OperatorKind] = {}
 
-    def learn_local(self, op: Any) -> OperatorKind:
-        """Return a new kind of operators on plain tensors."""
+    def learn(self, op: Any, level: str) -> OperatorKind:
+        """Return a new kind of operators."""
         self._kinds.make_room(self)
-        self.local[id(op)] = kind = OperatorKind(self, op, LOCAL, None)
-        return kind
-
-    def learn_on_dtensors(self, op: Any, last_local: Any) -> OperatorKind:
-        """Return a new kind of operators on distributed tensors."""
-        self._kinds.make_room(self)
-        kind = OperatorKind(self, op, DTENSOR, last_local)
-        self.on_dtensors[id(op), id(last_local)] = kind
+        kind = OperatorKind(self, op, level)
+        (self.local if level is LOCAL else self.on_dtensors)[id(op)] = kind
         return kind
 
     @property
@@ -72,15 +76,21 @@ class Where:
 
 
 class OperatorKind:
-    """An operator, where it ran, its level, and the last local operator that it ran, or None."""
+    """An operator, where it ran, and its level.
 
-    __slots__ = ("last_local", "level", "op", "where")
+    Attributes:
+        function: the function that ran its local part latest, if it is on distributed tensors.
+        local: the kind of the only local operator that the function runs; None if it is not one.
+    """
 
-    def __init__(self, where: Where, op: Any, level: str, last_local: Any) -> None:
+    __slots__ = ("function", "level", "local", "op", "where")
+
+    def __init__(self, where: Where, op: Any, level: str) -> None:
         self.where = where
         self.op = op
         self.level = level
-        self.last_local = last_local
+        self.function: Any = None
+        self.local: OperatorKind | None = None
 
 
 class OperatorKinds:

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from commtrace.recorder.module_place import ModuleCall
-from commtrace.recorder.operator_kinds import NOWHERE, OperatorKinds
+from commtrace.recorder.operator_kinds import DTENSOR, NOWHERE, OperatorKinds
 
 CallStack = tuple[tuple[CodeType, int], ...]
 """Frames, innermost first: code and line."""
@@ -37,16 +37,22 @@ class ModuleCalls:
         self.mark_calls: list[ModuleCall | None] = []
 
 
-Span = tuple[int, Any, Any, Any]
-"""An operator in progress: its number, the operator, the innermost operator on distributed tensors,
-and the mode that records the local operators of that one, or None.
+Span = tuple[int, "ModuleCall | None", Any, Any, Any, Any]
+"""An operator in progress: its number, module call, kind (`OperatorKind`), the mode that records
+its local operators, or None, its positional arguments, and the span around it.
 """
-NO_SPAN: Span = (-1, None, None, None)
+NO_SPAN: Span = (-1, None, None, None, (), None)
 """The span outside of all operators."""
-LocalOperator = tuple[int, Any, int, int]
-"""A local operator that has run: its number, the operator, start and duration."""
-NO_LOCAL: LocalOperator = (-1, None, -1, -1)
-"""Stands for the last local operator where there is none."""
+
+
+def operator_of(span: Span) -> Any:
+    """Return the innermost operator on distributed tensors, or of any; None outside of all."""
+    each: Span | None = span
+    while each is not None and each[2] is not None:
+        if each[2].level is DTENSOR:
+            return each[2].op
+        each = each[5]
+    return None if span[2] is None else span[2].op
 
 
 class Operators:
@@ -55,25 +61,30 @@ class Operators:
     Attributes:
         span: the innermost operator in progress. One tuple, so that it is set, and set back, at
             once.
-        last_local: the latest local operator, recorded with the distributed operator that ran it.
-        where: where the latest operator ran.
+        where: where the latest operator ran; `NOWHERE` once the thread may be elsewhere, unless it
+            is in another module call, autograd task or node, which is noticed.
         kinds: kinds of operators that have run.
+        modules: the thread's module calls.
         has_mode: the thread has entered a mode.
         is_declining: the mode must decline one operator, which then runs below it.
     """
 
-    __slots__ = ("has_mode", "is_declining", "kinds", "last_local", "span", "where")
+    __slots__ = ("has_mode", "is_declining", "kinds", "modules", "span", "where")
 
-    def __init__(self) -> None:
+    def __init__(self, modules: ModuleCalls) -> None:
+        self.modules = modules
         self.span = NO_SPAN
-        self.last_local = NO_LOCAL
         self.has_mode = self.is_declining = False
         self.forget_places()
 
     def forget_places(self) -> None:
         """Drop where operators ran."""
-        self.where = NOWHERE
+        self.moved()
         self.kinds = OperatorKinds()
+
+    def moved(self) -> None:
+        """Note that the next operator may run elsewhere."""
+        self.where = NOWHERE
 
 
 class Collectives:
@@ -177,10 +188,15 @@ class ThreadState:
         self.is_engine_thread = not _is_started_in_python()
         self.regions: tuple[str, ...] = ()
         self.modules = ModuleCalls()
-        self.operators = Operators()
+        self.operators = Operators(self.modules)
         self.collectives = Collectives()
         self.backward = BackwardPass()
         self.optimizer = OptimizerSteps()
+
+    def set_regions(self, regions: tuple[str, ...]) -> None:
+        """Enter or leave a region."""
+        self.regions = regions
+        self.operators.moved()
 
     def forget_module_calls(self) -> None:
         """Drop the module calls of finished forward and backward passes."""

@@ -28,7 +28,7 @@ def begin_backward(state: ThreadState, task: int) -> None:
         stack = stack_of(thread_frame)
         caller = Caller(code, instruction, None if engine else thread, stack, regions)
         if state.regions == state.backward.caller.regions:  # the thread has entered none itself
-            state.regions = regions
+            state.set_regions(regions)
     outer = call_around(frame, engine, state.modules.innermost)
     state.backward.begin(task, caller, outer)
 

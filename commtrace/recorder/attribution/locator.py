@@ -100,6 +100,7 @@ class Locator:
     def _step_ends(self, optimizer: Any, *_: Any) -> None:
         steps = CURRENT.state.optimizer
         steps.depth = max(0, steps.depth - 1)
+        CURRENT.operators.moved()
         if not steps.depth:
             self._step_calls.optimizer_stepped(optimizer)
 
@@ -268,6 +269,7 @@ def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
     if kinds & _SEEN_OPTIMIZER:
         return True
     state.optimizer.depth = 0
+    state.operators.moved()
     return False
 
 
@@ -277,3 +279,4 @@ def _step_begins(*_: Any) -> None:
         steps.depth = optimizer_steps_around(sys._getframe(1)) - 1
     steps.depth += 1
     steps.task = current_graph_task_id()
+    CURRENT.operators.moved()

@@ -15,7 +15,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.location import Location, text_of_stack
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.request import Request
-from commtrace.recorder.thread_state import CallStack, ThreadState
+from commtrace.recorder.thread_state import CallStack, ThreadState, operator_of
 
 _UNKNOWN = -1
 
@@ -56,7 +56,7 @@ class Call:
         stack: CallStack = (),
         sent_id: int = _UNKNOWN,
     ) -> None:
-        span_id, operator, on_dtensors, _ = state.operators.span
+        span = state.operators.span
         self.request = request
         self.location = location
         self.id = number
@@ -64,8 +64,8 @@ class Call:
         self.thread = state.native_id
         self.region = state.regions[-1] if state.regions else ""
         self.functional_op = state.collectives.functional_op
-        self.op = on_dtensors or operator
-        self.op_id = span_id
+        self.op = operator_of(span)
+        self.op_id = span[0]
         self.stack = stack
         self.sent_id = sent_id
         self.waited_ns = self.num_waits = 0

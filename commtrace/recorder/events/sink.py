@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import OperatorKind
 
 NO_RANK = -1
@@ -13,12 +14,10 @@ NO_RANK = -1
 SELF_CHECK = -2
 """Rank of the call by which the recorder checks itself; buffers do not keep it."""
 
-OperatorSpan = tuple[
-    int, int, int, int, int, OperatorKind, int, int, int, tuple[Any, ...],
-]  # fmt: skip
-"""One completed operator: its number, that of the operator around it, start, duration, number of
-the module call, and kind; number, start and duration of the last local operator that it ran, -1 if
-it did not end with one; and the layouts of its distributed arguments, if a sink wants them.
+OperatorSpan = tuple[int, int, int, int, ModuleCall | None, OperatorKind]
+"""One completed operator: its number, that of the operator around it, start, duration, module call
+and kind. `ThreadState.operators.span` is still its own, with its arguments, unless it is a local
+operator of that one.
 """
 
 SpanKeeper = Callable[[OperatorSpan], object]

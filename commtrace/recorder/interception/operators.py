@@ -24,19 +24,17 @@ from commtrace.recorder.events.location import (
 from commtrace.recorder.interception.receiver import OperatorReceiver
 from commtrace.recorder.interception.signatures import SIGNATURES
 from commtrace.recorder.module_place import ModuleCall
-from commtrace.recorder.operator_kinds import Where
-from commtrace.recorder.thread_state import CURRENT, NO_LOCAL, Operators, ThreadState
+from commtrace.recorder.operator_kinds import DTENSOR, LOCAL, OperatorKind, Where
+from commtrace.recorder.thread_state import CURRENT, Operators, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id, current_node
 from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode, pop_mode, push_mode
 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication and profiler marks."""
 
-_MAX_KNOWN = 1 << 16
-_recorded: set[int] = set()
-_silent: set[int] = set()
-_known_operators: list[Any] = []
-"""Operators known by identity, since hashing one runs Python code; the list keeps them alive."""
+_MAX_KNOWN = 1 << 12
+_ANY_NODE = 1 << 64
+"""Bound on the numbers of autograd nodes."""
 
 
 class OperatorMode(TorchDispatchMode):
@@ -48,6 +46,11 @@ class OperatorMode(TorchDispatchMode):
         super().__init__()
         self.receiver = receiver
         self.rank = rank
+        self.report_to_sinks()
+
+    def report_to_sinks(self) -> None:
+        """Report to the sinks that the receiver has now."""
+        self.keep = self.receiver.span_keepers[self.rank]
 
     @property
     def sees_groups(self) -> bool:
@@ -66,106 +69,70 @@ class OperatorMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Each operator pays for each line here. All that alike operators share is found in the
         # dictionaries of `where`; only numbers are kept of each, and written later (see `Buffer`).
-        state = CURRENT.state
-        operators = state.operators
-        runner = None
-        if types:
+        operators = CURRENT.operators
+        outer_call, task = operators.modules.innermost, current_graph_task_id()
+        where = operators.where
+        if (
+            task != where.task
+            or outer_call is not where.outer_call
+            or (
+                task >= 0
+                and (
+                    (node := current_node()) is None
+                    or not where.made_from <= node._sequence_nr() < where.made_until
+                )
+            )
+        ):
+            where = self._find_where(operators, outer_call, task)
+        runner = _runners[types]
+        if runner is not None:
             if operators.is_declining:
                 operators.is_declining = False
                 return NotImplemented
-            runner = _runners.get(types, _UNKNOWN)
-            if runner is _UNKNOWN:
-                runner = _runner_of(types)
-        if id(func) not in _recorded and _is_passed_on(func):
-            return func(*args, **kwargs) if kwargs else func(*args)
-        call, task, backward = state.modules.innermost, current_graph_task_id(), state.backward
-        if task < 0 and call is not None:
-            phase = FORWARD
-        # The usual case in a backward pass: a node that was made with the one before.
-        elif (
-            backward.task == task
-            and (call is None or call is backward.outer_module_call)
-            and not state.optimizer.depth
-            and (node := current_node()) is not None
-            and backward.made_from <= node._sequence_nr() < backward.made_until
-        ):
-            phase, call = BACKWARD, backward.made_by
+            kind = where.on_dtensors.get(id(func))
         else:
-            phase, call = self._locate(state, call, task)
-        where = operators.where
-        if (
-            where.call is not call
-            or where.phase is not phase
-            or where.regions is not state.regions
-            or where.rank is not self.rank
-        ):
-            where = self._where(state, phase, call)
-        receiver, outer = self.receiver, operators.span
+            kind = where.local.get(id(func))
+        if kind is None:
+            if _is_passed_on(func):
+                return func(*args, **kwargs) if kwargs else func(*args)
+            kind = where.learn(func, LOCAL if runner is None else DTENSOR)
+        receiver, outer, call = self.receiver, operators.span, where.call
         # Without a lock: nothing between these two lines lets another thread run.
         number = receiver.num_ops
         receiver.num_ops = number + 1
         if runner is None:
-            operators.span = (number, func, outer[2], None)
+            operators.span = (number, call, kind, None, args, outer)
             begin = now()
             try:
                 # `_op` saves the operator's own `__call__`, a Python function.
                 return func._op(*args, **kwargs) if kwargs else func._op(*args)
             finally:
-                length = now() - begin
+                self.keep((number, outer[0], begin, now() - begin, call, kind))
                 operators.span = outer
-                receiver.span_keepers[self.rank]((
-                    number, outer[0], begin, length, -1 if call is None else call[1],
-                    where.local.get(id(func)) or where.learn_local(func), -1, -1, -1, (),
-                ))  # fmt: skip
-        last_local, operators.last_local = operators.last_local, NO_LOCAL
-        operators.span = (number, func, func, None if runner is _BELOW_MODE else self)
+        operators.span = (number, call, kind, self, args, outer)
         begin = now()
         try:
-            if runner is _BELOW_MODE:
-                return self._run_below(func, args, kwargs or {}, operators)
             return runner(func, types, args, kwargs)
         finally:
-            length = now() - begin
+            self.keep((number, outer[0], begin, now() - begin, call, kind))
             operators.span = outer
-            local_number, local, local_begin, local_length = operators.last_local
-            operators.last_local = last_local
-            kind = where.on_dtensors.get((id(func), id(local)))
-            receiver.span_keepers[self.rank]((
-                number, outer[0], begin, length, -1 if call is None else call[1],
-                kind or where.learn_on_dtensors(func, local), local_number, local_begin,
-                local_length, _layouts(args) if receiver.wants_layouts else (),
-            ))  # fmt: skip
 
-    def _where(self, state: ThreadState, phase: str, call: ModuleCall | None) -> Where:
-        """Return where an operator runs, from now on the thread's `where`."""
-        operators, regions = state.operators, state.regions
+    def _find_where(self, operators: Operators, outer_call: ModuleCall | None, task: int) -> Where:
+        """Return where an operator runs, and until when others run there, too."""
+        state = CURRENT.state
+        phase, call = self._locate(state, outer_call, task)
         place = call[0] if call else None
-        where = operators.kinds.where(self.rank, phase, regions, place, state.native_id)
-        # Compared by identity, for each operator.
-        where.rank, where.regions, where.call = self.rank, regions, call
+        where = operators.kinds.where(self.rank, phase, state.regions, place, state.native_id)
+        where.call, where.outer_call, where.task = call, outer_call, task
+        backward = state.backward
+        if phase is RECOMPUTE:
+            where.made_from, where.made_until = 0, _ANY_NODE
+        elif backward.made_by is call:
+            where.made_from, where.made_until = backward.made_from, backward.made_until
+        else:
+            where.made_from = where.made_until = 0
         operators.where = where
         return where
-
-    def _run_below(self, op: Any, args: Any, kwargs: Any, operators: Operators) -> Any:
-        """Run a tensor subclass's operator below this mode, which then sees its local operators."""
-        push_mode(self)
-        try:
-            operators.is_declining = True
-            return op(*args, **kwargs)
-        finally:
-            # Still set if the operator raised before it got to the mode.
-            operators.is_declining = False
-            pop_mode(None)
-
-    def keep_last_local(self, state: ThreadState) -> None:
-        """Record a local operator that was not the last one of its distributed operator."""
-        phase, call = self._locate(state, state.modules.innermost, current_graph_task_id())
-        where = self._where(state, phase, call)
-        number, op, begin, length = state.operators.last_local
-        self.receiver.span_keepers[self.rank]((
-            number, state.operators.span[0], begin, length, -1 if call is None else call[1],
-            where.local.get(id(op)) or where.learn_local(op), -1, -1, -1, (),
-        ))  # fmt: skip
 
     def _locate(
         self, state: ThreadState, call: ModuleCall | None, task: int
@@ -193,18 +160,12 @@ class OperatorMode(TorchDispatchMode):
 
 
 def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run the local part of distributed operator `op`: usually a single operator, in C++.
-
-    A single operator is kept in `last_local` until the operator that it belongs to has ended.
-    """
-    operators = CURRENT.operators
-    mode: OperatorMode | None = operators.span[3]
+    """Run the local part of distributed operator `op`: usually a single operator, in C++."""
+    parent, call, kind, mode, _, _ = CURRENT.operators.span
     if mode is None:
         return function(*args, **kwargs)
-    runs = op if type(function) is BuiltinFunctionType else getattr(function, "runs", None)
-    if runs is not None:
-        if operators.last_local is not NO_LOCAL:
-            mode.keep_last_local(CURRENT.state)
+    local = kind.local if kind.function is function else _learn_function(kind, op, function)
+    if local is not None:
         receiver = mode.receiver
         number = receiver.num_ops
         receiver.num_ops = number + 1
@@ -212,7 +173,7 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         try:
             return function(*args, **kwargs) if kwargs else function(*args)
         finally:
-            operators.last_local = (number, runs, begin, now() - begin)
+            mode.keep((number, parent, begin, now() - begin, call, local))
     push_mode(mode)
     try:
         return function(*args, **kwargs)
@@ -220,43 +181,62 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         pop_mode(None)
 
 
-_BELOW_MODE, _UNKNOWN = object(), object()
-_runners: dict[tuple[type, ...], Any] = {}
-"""Runners of the operators on tensors of some classes, whose local operators are seen: the first
-class that is distributed, if it calls `run_local`, otherwise below the mode. None if none is.
-"""
-_distributed: set[type] = set()
-"""Classes that are distributed."""
+def _learn_function(
+    kind: OperatorKind, op: Any, function: Callable[..., Any]
+) -> OperatorKind | None:
+    """Note which function is the local part of an operator; return the kind of what it runs.
+
+    None if it is not a single operator.
+    """
+    runs = op if type(function) is BuiltinFunctionType else getattr(function, "runs", None)
+    where = kind.where
+    kind.local = None
+    if runs is not None:
+        kind.local = where.local.get(id(runs)) or where.learn(runs, LOCAL)
+    kind.function = function
+    return kind.local
 
 
-def _runner_of(types: tuple[type, ...]) -> Any:
-    runner = None
-    for cls in types:
-        if hasattr(cls, "placements") and hasattr(cls, "device_mesh"):
-            _distributed.add(cls)
-            set_runner(run_local)
-            calls_run_local = cls.__module__.partition(".")[0] == PACKAGE
-            runner = cls.__torch_dispatch__ if calls_run_local else _BELOW_MODE
-            break
-    _runners[types] = runner
-    return runner
+def _run_below(op: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """Run a tensor subclass's operator below the mode, which then sees its local operators."""
+    operators = CURRENT.operators
+    number, call, kind, mode, _, outer = operators.span
+    # No mode: dtensor_core's operators, if it runs any, are none of its own.
+    operators.span = (number, call, kind, None, args, outer)
+    push_mode(mode)
+    try:
+        operators.is_declining = True
+        return op(*args, **kwargs) if kwargs else op(*args)
+    finally:
+        # Still set if the operator raised before it got to the mode.
+        operators.is_declining = False
+        pop_mode(None)
 
 
-def _layouts(args: Any) -> tuple[Any, ...]:
-    """Return shape, placements and mesh of the distributed arguments, except those in lists."""
-    return tuple(
-        [(arg.shape, arg.placements, arg.device_mesh) for arg in args if type(arg) in _distributed]
-    )
+class _Runners(dict[tuple[type, ...], Any]):
+    """Runners of the operators on tensors of some classes, whose local operators are seen.
+
+    That of the first class that is distributed: the class itself, if it calls `run_local`,
+    otherwise `_run_below`. None if none is.
+    """
+
+    def __missing__(self, types: tuple[type, ...]) -> Any:
+        runner = None
+        for cls in types:
+            if hasattr(cls, "placements") and hasattr(cls, "device_mesh"):
+                set_runner(run_local)
+                calls_run_local = cls.__module__.partition(".")[0] == PACKAGE
+                runner = cls.__torch_dispatch__ if calls_run_local else _run_below
+                break
+        if len(self) >= _MAX_KNOWN:
+            self.clear()
+        self[types] = runner
+        return runner
+
+
+_runners = _Runners()
 
 
 def _is_passed_on(func: Any) -> bool:
     """Return whether an operator is passed on unrecorded (communication, higher-order)."""
-    if id(func) in _silent:
-        return True
-    is_silent = not isinstance(func, OpOverload) or func.namespace in _PASSED_ON
-    if len(_known_operators) >= _MAX_KNOWN:  # programs may make operators without end
-        for known in (_recorded, _silent, _known_operators):
-            known.clear()
-    _known_operators.append(func)
-    (_silent if is_silent else _recorded).add(id(func))
-    return is_silent
+    return not isinstance(func, OpOverload) or func.namespace in _PASSED_ON

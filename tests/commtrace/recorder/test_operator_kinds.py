@@ -11,8 +11,7 @@ import torch
 import commtrace
 from commtrace.recorder import CURRENT, operator_kinds
 from commtrace.recorder.events import operator_sites
-from commtrace.recorder.interception import operators
-from commtrace.recorder.operator_kinds import OperatorKind, OperatorKinds, Where
+from commtrace.recorder.operator_kinds import DTENSOR, LOCAL, OperatorKind, OperatorKinds, Where
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import ops
 
@@ -44,17 +43,17 @@ def test_kinds_at_one_place_do_not_grow_without_end(few_kinds: None) -> None:
     where = kinds.where(0, "forward", (), None, 1)
     made = [object() for _ in range(10 * FEW)]
     for op in made:
-        where.learn_local(op)
-        where.learn_on_dtensors(op, None)
+        where.learn(op, LOCAL)
+        where.learn(op, DTENSOR)
         assert num_kinds(kinds) <= FEW + 1
-    assert where.on_dtensors[id(made[-1]), id(None)].op is made[-1]
+    assert where.on_dtensors[id(made[-1])].op is made[-1]
 
 
 def test_places_do_not_grow_without_end(few_kinds: None) -> None:
     kinds = OperatorKinds()
     for number in range(10 * FEW):
         where = kinds.where(0, "forward", (str(number),), None, 1)
-        where.learn_local(torch.add)
+        where.learn(torch.add, LOCAL)
         assert num_kinds(kinds) <= FEW + 1
 
 
@@ -64,7 +63,7 @@ def test_a_place_that_was_forgotten_while_an_operator_ran_there_is_of_use_to_it(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(operator_kinds, "_MAX_KINDS", 1)
         kinds.where(0, "backward", (), None, 1)
-    kind = where.learn_local(torch.add)
+    kind = where.learn(torch.add, LOCAL)
     assert isinstance(kind, OperatorKind)
     assert isinstance(kind.where, Where)
     assert kind.where.phase == "forward"
@@ -73,7 +72,6 @@ def test_a_place_that_was_forgotten_while_an_operator_ran_there_is_of_use_to_it(
 def test_a_recording_of_ever_new_operators_and_regions_is_complete_and_bounded(
     few_kinds: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(operators, "_MAX_KNOWN", FEW)
     monkeypatch.setattr(operator_sites, "_MAX_KINDS", FEW)
     names = [f"commtrace_test_kinds::op_{number}" for number in range(5 * FEW)]
     with torch.library._scoped_library("commtrace_test_kinds", "FRAGMENT") as library:
@@ -86,7 +84,6 @@ def test_a_recording_of_ever_new_operators_and_regions_is_complete_and_bounded(
                 with recording.region(name):
                     getattr(torch.ops.commtrace_test_kinds, name.partition("::")[2])(tensor)
                 assert num_kinds(CURRENT.operators.kinds) <= FEW + 1
-                assert len(operators._known_operators) <= FEW
             recording._flush()
             assert len(recording._buffer._op_sites._known) <= FEW
     found = [(op.op, op.region) for op in ops(recording) if op.parent < 0]
