@@ -49,6 +49,7 @@ class Interception:
     def __init__(self, receiver: CallReceiver) -> None:
         self._receiver = receiver
         self._libraries: dict[str, Library] = {}
+        self._kernels: dict[str, DispatcherKernel] = {}
         self._replaced: list[tuple[Any, str, DispatcherKernel, DispatcherKernel]] = []
         self._lock = threading.Lock()
 
@@ -106,8 +107,11 @@ class Interception:
                 self._register(WAIT, wait_tensor(pending, next_kernel(WAIT)))
 
     def _kernel(self, name: str, signature: Signature) -> DispatcherKernel | None:
-        if not has_operator(name):  # an operator that this torch does not have
-            return None
-        functional_kernel = direct if is_awaited(name) else functional
-        make = native if name.startswith("c10d::") else functional_kernel
-        return make(self._receiver, name, signature, next_kernel(name))
+        """Return the kernel of an operator; None if this torch does not have the operator."""
+        kernel = self._kernels.get(name)
+        if kernel is None and has_operator(name):
+            functional_kernel = direct if is_awaited(name) else functional
+            make = native if name.startswith("c10d::") else functional_kernel
+            kernel = make(self._receiver, name, signature, next_kernel(name))
+            self._kernels[name] = kernel
+        return kernel
