@@ -1,9 +1,9 @@
 """Kinds of operators: what the recorder keeps once for all operators that differ in numbers only.
 
-An operator runs `Where` its thread is: in a place and a phase. A thread stays there for several
-operators, so each of them only checks that it is still there, and finds its kind in the
-dictionaries of its `Where`. Programs may make new operators and regions without end, so a thread
-forgets all kinds once there are many, and learns anew those that occur again.
+A thread runs several operators in a row at one `OperatorPlace`. Each of them only checks that the
+thread is still there, and finds its kind in the dictionaries of the place. Programs may make new
+operators and regions without end, so a thread forgets all kinds once there are many, and learns
+those anew that occur again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_TASK = -2
 """Autograd task of no operator, not even of those outside of tasks."""
 
 
-class Where:
+class OperatorPlace:
     """Rank, phase, regions, place and thread of operators.
 
     Attributes:
@@ -85,7 +85,7 @@ class OperatorKind:
 
     __slots__ = ("function", "level", "local", "op", "where")
 
-    def __init__(self, where: Where, op: Any, level: str) -> None:
+    def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
         self.where = where
         self.op = op
         self.level = level
@@ -96,33 +96,33 @@ class OperatorKind:
 class OperatorKinds:
     """Kinds of operators that one thread has run, by where it ran them."""
 
-    __slots__ = ("_num_known", "_wheres")
+    __slots__ = ("_num_known", "_places")
 
     def __init__(self) -> None:
-        self._wheres: dict[tuple[Any, ...], Where] = {}
+        self._places: dict[tuple[Any, ...], OperatorPlace] = {}
         self._num_known = 0
 
     def where(
         self, rank: int, phase: str, regions: tuple[str, ...], place: Place | None, thread: int
-    ) -> Where:
+    ) -> OperatorPlace:
         """Return where the thread, whose number is `thread`, runs an operator."""
-        where = self._wheres.get((rank, phase, regions, place))
+        where = self._places.get((rank, phase, regions, place))
         if where is None:
-            where = Where(self, rank, phase, regions, place, thread)
+            where = OperatorPlace(self, rank, phase, regions, place, thread)
             self.make_room(where)
-            self._wheres[where.key] = where
+            self._places[where.key] = where
         return where
 
-    def make_room(self, where: Where) -> None:
+    def make_room(self, where: OperatorPlace) -> None:
         """Count a new kind at `where`; of too many, forget all."""
         self._num_known += 1
         if self._num_known > _MAX_KINDS:
-            for each in (where, *self._wheres.values()):
+            for each in (where, *self._places.values()):
                 each.local.clear()
                 each.on_dtensors.clear()
-            self._wheres = {where.key: where}
+            self._places = {where.key: where}
             self._num_known = 1
 
 
-NOWHERE = Where(OperatorKinds(), -1, "", (), None, -1)
-"""Where a thread is before its first operator."""
+NOWHERE = OperatorPlace(OperatorKinds(), -1, "", (), None, -1)
+"""Place of a thread before its first operator."""

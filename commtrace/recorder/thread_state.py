@@ -37,17 +37,17 @@ class ModuleCalls:
         self.mark_calls: list[ModuleCall | None] = []
 
 
-Span = tuple[int, "ModuleCall | None", Any, Any, Any, Any]
+RunningOperator = tuple[int, "ModuleCall | None", Any, Any, Any, Any]
 """An operator in progress: its number, module call, kind (`OperatorKind`), the mode that records
 its local operators, or None, its positional arguments, and the span around it.
 """
-NO_SPAN: Span = (-1, None, None, None, (), None)
+NO_SPAN: RunningOperator = (-1, None, None, None, (), None)
 """The span outside of all operators."""
 
 
-def operator_of(span: Span) -> Any:
+def operator_of(span: RunningOperator) -> Any:
     """Return the innermost operator on distributed tensors, or of any; None outside of all."""
-    each: Span | None = span
+    each: RunningOperator | None = span
     while each is not None and each[2] is not None:
         if each[2].level is DTENSOR:
             return each[2].op

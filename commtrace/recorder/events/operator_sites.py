@@ -27,6 +27,7 @@ class OperatorSites:
     def __init__(self, call_sites: CallSites) -> None:
         self._call_sites = call_sites
         self._known: dict[OperatorKind, int] = {}
+        self._names: dict[int, str] = {}
 
     def numbers_of(
         self, spans: Sequence[Any], step: int, epoch: int, first_op: int, most: int
@@ -67,6 +68,7 @@ class OperatorSites:
         if number is None:
             if len(self._known) >= _MAX_KINDS:
                 self._known.clear()
+                self._names.clear()
             number = self._known[kind] = self._number_of(kind)
         return number
 
@@ -80,11 +82,18 @@ class OperatorSites:
             region = regions[-1] if regions else ""
             path, class_name = (place.plain, place.class_name) if place else ("", "")
             row = (
-                where.rank, str(op), kind.level, where.phase, region, path, class_name,
+                where.rank, self._name_of(op), kind.level, where.phase, region, path, class_name,
                 where.thread,
             )  # fmt: skip
             number = self._call_sites.add(key, row, op)
         return number
+
+    def _name_of(self, op: Any) -> str:
+        """Return the name of an operator that a known kind keeps alive."""
+        name = self._names.get(id(op))
+        if name is None:
+            name = self._names[id(op)] = str(op)
+        return name
 
 
 def _is_local_of_next(columns: Sequence[Any], row: int) -> bool:

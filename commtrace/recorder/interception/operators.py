@@ -24,7 +24,7 @@ from commtrace.recorder.events.location import (
 from commtrace.recorder.interception.receiver import OperatorReceiver
 from commtrace.recorder.interception.signatures import SIGNATURES
 from commtrace.recorder.module_place import ModuleCall
-from commtrace.recorder.operator_kinds import DTENSOR, LOCAL, OperatorKind, Where
+from commtrace.recorder.operator_kinds import DTENSOR, LOCAL, OperatorKind, OperatorPlace
 from commtrace.recorder.thread_state import CURRENT, Operators, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id, current_node
 from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode, pop_mode, push_mode
@@ -32,7 +32,7 @@ from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode, 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication and profiler marks."""
 
-_MAX_KNOWN = 1 << 12
+_MAX_RUNNERS = 1 << 12
 _ANY_NODE = 1 << 64
 """Bound on the numbers of autograd nodes."""
 
@@ -117,7 +117,9 @@ class OperatorMode(TorchDispatchMode):
             self.keep((number, outer[0], begin, now() - begin, call, kind))
             operators.span = outer
 
-    def _find_where(self, operators: Operators, outer_call: ModuleCall | None, task: int) -> Where:
+    def _find_where(
+        self, operators: Operators, outer_call: ModuleCall | None, task: int
+    ) -> OperatorPlace:
         """Return where an operator runs, and until when others run there, too."""
         state = CURRENT.state
         phase, call = self._locate(state, outer_call, task)
@@ -228,7 +230,7 @@ class _Runners(dict[tuple[type, ...], Any]):
                 calls_run_local = cls.__module__.partition(".")[0] == PACKAGE
                 runner = cls.__torch_dispatch__ if calls_run_local else _run_below
                 break
-        if len(self) >= _MAX_KNOWN:
+        if len(self) >= _MAX_RUNNERS:
             self.clear()
         self[types] = runner
         return runner

@@ -11,7 +11,13 @@ import torch
 import commtrace
 from commtrace.recorder import CURRENT, operator_kinds
 from commtrace.recorder.events import operator_sites
-from commtrace.recorder.operator_kinds import DTENSOR, LOCAL, OperatorKind, OperatorKinds, Where
+from commtrace.recorder.operator_kinds import (
+    DTENSOR,
+    LOCAL,
+    OperatorKind,
+    OperatorKinds,
+    OperatorPlace,
+)
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import ops
 
@@ -26,7 +32,7 @@ def few_kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def num_kinds(kinds: OperatorKinds) -> int:
-    return sum(1 + len(each.local) + len(each.on_dtensors) for each in kinds._wheres.values())
+    return sum(1 + len(each.local) + len(each.on_dtensors) for each in kinds._places.values())
 
 
 def test_a_place_and_a_phase_are_found_again() -> None:
@@ -65,7 +71,7 @@ def test_a_place_that_was_forgotten_while_an_operator_ran_there_is_of_use_to_it(
         kinds.where(0, "backward", (), None, 1)
     kind = where.learn(torch.add, LOCAL)
     assert isinstance(kind, OperatorKind)
-    assert isinstance(kind.where, Where)
+    assert isinstance(kind.where, OperatorPlace)
     assert kind.where.phase == "forward"
 
 
