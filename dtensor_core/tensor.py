@@ -403,6 +403,17 @@ def _normal_or_none(
     return None if placements is None else normalize_placements(placements, mesh, ndim)
 
 
+def _moved_back(
+    grad: DTensor, target: tuple[Placement, ...], operator: str, async_op: bool = False
+) -> DTensor:
+    """Redistribute a gradient, by an autograd function only if it is differentiated again."""
+    if has_dual_level() or (torch.is_grad_enabled() and grad.requires_grad):
+        return _Redistribute.apply(  # pyright: ignore[reportReturnType]
+            grad, target, None, None, async_op, operator
+        )
+    return _moved(grad, target, operator, async_op)
+
+
 def _dual(tensor: Any, crossing: Callable[[Any], Any]) -> Any:
     """Convert a dual number, or return None for any other; linear, so the tangent converts
     alike.
@@ -445,9 +456,7 @@ class _FromLocal(torch.autograd.Function):
         if grad is None:
             return None, None, None
         if grad._spec.placements != ctx.placements:
-            grad = _Redistribute.apply(  # pyright: ignore
-                grad, ctx.placements, None, None, False, "from_local.backward"
-            )
+            grad = _moved_back(grad, ctx.placements, "from_local.backward")
         local = grad.to_local()
         if ctx.is_leaf and not local.requires_grad:
             local = waited(local)  # it is kept as `.grad`
@@ -507,7 +516,7 @@ class _Redistribute(torch.autograd.Function):
         if ctx.backward_dtype is not None:
             grad = grad.to(ctx.backward_dtype)
         target = gradient_target(ctx.placements, grad._spec.placements)
-        moved = _Redistribute.apply(grad, target, None, None, ctx.async_op, "redistribute.backward")
+        moved = _moved_back(grad, target, "redistribute.backward", ctx.async_op)
         if moved.dtype is not ctx.dtype:
             moved = moved.to(ctx.dtype)
         return moved, None, None, None, None, None

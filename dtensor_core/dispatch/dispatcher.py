@@ -28,7 +28,7 @@ from dtensor_core.dispatch.fallback import refuse_collective
 from dtensor_core.dispatch.make_entry import make_entry
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
 from dtensor_core.dispatch.mixed_tensors import is_replicated_plain, refuse_mixed
-from dtensor_core.dispatch.results import FINISH, observed
+from dtensor_core.dispatch.results import FINISH, from_first, observed
 from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
 from dtensor_core.mesh import on_change
 from dtensor_core.operators.call import is_value
@@ -40,6 +40,7 @@ from dtensor_core.tracing import no_modes, numbers, settled, untraced
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
+_INTEGERS = frozenset((int,))
 
 # The cache, which `inplace` reads too.
 entries: dict[tuple[Any, ...], Entry] = {}
@@ -140,6 +141,10 @@ def dispatch(
         result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
     if single is not None:
         return new_dtensor(_class, result, single, False)
+    alias = entry.alias
+    # A base that is a copy itself has another class.
+    if alias is not None and type(args[0]) is _class and not torch.is_inference_mode_enabled():
+        return from_first(_class, result, alias)
     if place is not None:
         if copied is not None:
             write_through(copied, op, args)
@@ -184,14 +189,10 @@ def _list(
     """Add a list to the key and the local arguments; `place` is its position in `_dynamic`."""
     by_type = (id(op), place) in _dynamic
     # Most lists are sizes or dims, of plain integers: they need no work per element.
-    for each in arg:
-        if type(each) is not int:
-            break
-    else:
-        if not by_type:
-            key.append(tuple(arg))
-            local.append(arg)
-            return
+    if not by_type and _INTEGERS.issuperset(map(type, arg)):
+        key.append(tuple(arg))
+        local.append(arg)
+        return
     inner_key: list[Any] = []
     inner: list[Any] = []
     for each in arg:

@@ -26,6 +26,7 @@ class CallKind:
     __slots__ = ()
     backs: ClassVar[Any] = ()
     written: ClassVar[Any] = ()
+    alias: ClassVar[Any] = None
 
 
 @dataclass(slots=True, eq=False)
@@ -67,10 +68,19 @@ class ViewCall(CallKind):
         """Return the same call at other sizes."""
         return type(self)(outputs, is_sizeless=True)
 
+    @property
+    def alias(self) -> Spec | None:
+        """The spec of the only result, if that is an alias of the argument on every rank."""
+        return self.outputs[0] if self.outputs and not (self.copied or self.may_copy) else None
+
 
 @dataclass(slots=True, eq=False)
 class ViewsCall(ViewCall):
     """A call that returns a list of views of its first argument."""
+
+    @property
+    def alias(self) -> None:
+        """None: the results are several."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,6 +152,7 @@ class Entry:
         place: The position of the only written argument, if it is returned and nothing else is
             to do.
         is_bare: True if the entry only runs the operator in place on local tensors.
+        alias: The spec of the only result, if that is an alias of the first argument.
         read: The names of the arguments whose values the decision depends on.
         missing: Describes the data that is gathered for lack of a rule.
     """
@@ -155,3 +166,4 @@ class Entry:
     is_bare: bool = False
     read: frozenset[str] = frozenset()
     missing: Missing | None = None
+    alias: Spec | None = None

@@ -180,6 +180,7 @@ class _Made:
             run is self.op and place == 0 and not self.moves,
             frozenset(self.call.read),
             self.missing,
+            kind.alias,
         )
 
     def plain(self) -> Entry:

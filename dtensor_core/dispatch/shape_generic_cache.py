@@ -84,7 +84,8 @@ def entry_of(key: Key) -> Entry | None:
         specs.append(spec)
     single = None if entry.single is None else specs[0]
     assert isinstance(entry.kind, (PlainCall, ViewCall))
-    return Entry(entry.run, entry.kind.at(tuple(specs)), single=single, read=entry.read)
+    kind = entry.kind.at(tuple(specs))
+    return Entry(entry.run, kind, single=single, read=entry.read, alias=kind.alias)
 
 
 def keep(key: Key, entry: Entry) -> None:
