@@ -67,7 +67,7 @@ STEPS = (
     (TORCHS, MODEL.dim, "CommDebugMode", None),
 )
 # (model, width, detail that is recorded, bar)
-OPCODES = ((OURS, NARROW, "collective", 1.12), (OURS, NARROW, "op", 2.0))
+OPCODES = ((OURS, NARROW, "collective", 1.13), (OURS, NARROW, "op", 2.1))
 _NUM_WARMING = 3
 
 
