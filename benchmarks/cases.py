@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.kit import RANKS, Kit
 from benchmarks.measure import Contender
-from benchmarks.models import MODEL, parallel_transformer, step_of, transformer_args
-from tests.dtensor_core.models.small_models import MLPModule
+from benchmarks.models import MODEL, NARROW, parallel_transformer, step_of, transformer_args
+from tests.dtensor_core.models.small_models import MLPModule, ModelArgs
 
 ROWS, COLUMNS = 64, 32
 FLAT, SQUARE = (RANKS,), (2, RANKS // 2)
@@ -133,9 +133,9 @@ def _first(operator: Callable[..., object]) -> Callable[[Kit, DeviceMesh], Any]:
     return make
 
 
-def _step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Contender]:
+def _step(by_sequence: bool, args: ModelArgs = MODEL) -> Callable[[Kit, DeviceMesh], Contender]:
     def make(kit: Kit, mesh: DeviceMesh) -> Contender:
-        return step_of(parallel_transformer(kit, mesh, MODEL, by_sequence=by_sequence))
+        return step_of(parallel_transformer(kit, mesh, args, by_sequence=by_sequence))
 
     return make
 
@@ -224,6 +224,7 @@ CASES = (
     Case("mlp", "a step of two layers", 0.65, _mlp_step),
     Case("transformer", "a step of 4 layers, tensor parallel", 0.65, _step(False)),
     Case("transformer_sp", "the same with sequence parallelism", 0.65, _step(True)),
+    Case("transformer_narrow", "tensor parallel, of width 16", 0.6, _step(False, NARROW)),
     Case("first_step", "the first one, at a new size", 0.3, _first_step(False), "first"),
     Case("first_step_sp", "the same with SP", 0.3, _first_step(True), "first"),
     Case("adamw", "AdamW over its parameters, one by one", 0.8, _adamw({"foreach": False})),

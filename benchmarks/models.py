@@ -35,6 +35,8 @@ def transformer_args(dim: int) -> ModelArgs:
 
 
 MODEL = transformer_args(dim=64)
+NARROW = transformer_args(dim=16)
+"""A model whose operators do so little that what goes around them dominates."""
 
 
 class _Attention(nn.Module):

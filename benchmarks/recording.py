@@ -28,7 +28,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 import commtrace
 from benchmarks.kit import OURS, RANKS, TORCHS, fake_ranks, kits, mesh_of
 from benchmarks.measure import Figures, repeated, resident_bytes
-from benchmarks.models import MODEL, parallel_transformer, step_of, transformer_args
+from benchmarks.models import MODEL, NARROW, parallel_transformer, step_of, transformer_args
 from benchmarks.opcodes import opcodes_of
 from commtrace.tracefile.spool_reading import batches
 from commtrace.units import NANOSECONDS_PER_SECOND, text_of_bytes, text_of_duration
@@ -50,24 +50,21 @@ class Within:
         return self.step()
 
 
-NARROW = 16
-"""Width of a model whose operators do so little that what goes around them dominates."""
-
 # (model, width, detail that is recorded, bar)
 STEPS = (
     (PLAIN, MODEL.dim, "collective", 1.05),
     (OURS, MODEL.dim, "collective", 1.05),
-    (OURS, NARROW, "collective", 1.05),
+    (OURS, NARROW.dim, "collective", 1.05),
     (TORCHS, MODEL.dim, "collective", 1.05),
     (PLAIN, MODEL.dim, "op", 3.5),
     (OURS, MODEL.dim, "op", 1.45),
-    (OURS, NARROW, "op", 1.45),
+    (OURS, NARROW.dim, "op", 1.45),
     (TORCHS, MODEL.dim, "op", 1.7),
     (PLAIN, MODEL.dim, "CommDebugMode", None),
     (TORCHS, MODEL.dim, "CommDebugMode", None),
 )
 # (model, width, detail that is recorded, bar)
-OPCODES = ((OURS, NARROW, "collective", 1.13), (OURS, NARROW, "op", 2.1))
+OPCODES = ((OURS, NARROW.dim, "collective", 1.13), (OURS, NARROW.dim, "op", 2.1))
 _NUM_WARMING = 3
 
 
@@ -140,7 +137,7 @@ def beginning_and_end(num_recordings: int = 50) -> list[Result]:
 
     What has been recorded by its end is written before, as the background writer does.
     """
-    step = _step(OURS, NARROW)
+    step = _step(OURS, NARROW.dim)
     took: dict[str, list[int]] = {"begin": [], "end": []}
     for _ in range(num_recordings):
         recording = commtrace.record()

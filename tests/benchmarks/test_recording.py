@@ -37,7 +37,9 @@ def test_a_context_is_entered_and_a_first_call_made_in_it_before_the_clock_start
 @pytest.mark.parametrize("detail", ["collective", "op"])
 def test_a_recorded_step_is_compared_to_the_same_step(detail: str) -> None:
     with fake_ranks():
-        result = recording.recorded_step("dtensor_core", recording.NARROW, detail, 1e9, rounds=2)
+        result = recording.recorded_step(
+            "dtensor_core", recording.NARROW.dim, detail, 1e9, rounds=2
+        )
     assert result.kept
     assert float(result.cells[2]) > 0.5
 
