@@ -60,8 +60,11 @@ def brought_to(tensor: DTensor, layouts: Sequence[Placement]) -> DTensor:
     On an accelerator this is asynchronous, until the first use of the result. On a CPU the next
     operator usually uses it, and asynchronous bookkeeping costs more than the overlap gains.
     """
+    placements = tensor.placements
+    if placements == layouts:  # usually, and then there is nothing to normalize
+        return tensor
     mesh = tensor.device_mesh
-    if tensor.placements == normalize_placements(layouts, mesh, tensor.ndim):
+    if placements == normalize_placements(layouts, mesh, tensor.ndim):
         return tensor
     return tensor.redistribute(placements=layouts, async_op=mesh.device_type != "cpu")
 
