@@ -8,11 +8,13 @@ calls are no collectives.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import addable
 from commtrace.analyze.arrivals import arrivals, last_arrivals
 from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.covered import ends_of_parts
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import group_numbers, is_transfer, numbers
 
@@ -57,16 +59,21 @@ def collectives(frames: Frames) -> pd.DataFrame:
     and `straggler`, the row of the call for which others waited, or `NOBODY`.
     """
     calls = member_calls(frames)
-    ordered = calls.assign(row=calls.index).sort_values(["issue", "rank"])
-    of_each = ordered.groupby("collective")
-    table = of_each[["group", "kind", "number"]].first()
-    table["num_ranks"] = of_each.size()
-    earliest, latest = of_each["issue"].first(), of_each["issue"].last()
-    table["first"] = of_each["rank"].first()
-    is_last = ordered["issue"].to_numpy() == latest.loc[ordered["collective"]].to_numpy()
-    last = ordered[is_last].drop_duplicates("collective").set_index("collective")
-    table["last"], table["last_row"] = last["rank"], last["row"]
-    table["skew_ns"] = latest - earliest
+    by, issue, rank = (calls[name].to_numpy() for name in ("collective", "issue", "rank"))
+    # In order of arrival within each collective, the lowest rank first in a tie.
+    order = np.lexsort((rank, issue, by))
+    begins, ends = ends_of_parts(np.diff(by[order]) != 0) if len(order) else (order, order)
+    first, latest = order[begins], issue[order[ends]]
+    place = np.arange(len(order))
+    is_last = issue[order] == np.repeat(latest, ends - begins + 1)
+    last = order[np.minimum.reduceat(np.where(is_last, place, len(order)), begins)]
+    table = calls.iloc[first][["group", "kind", "number"]].set_axis(
+        pd.Index(by[first], name="collective")
+    )
+    table["num_ranks"] = ends - begins + 1
+    table["first"], table["last"] = rank[first], rank[last]
+    table["last_row"] = calls.index[last]
+    table["skew_ns"] = latest - issue[first]
     known = (calls["wait_ns"] >= 0).groupby(calls["collective"]).any()
     for name in ("wait_ns", "transfer_ns"):
         sums = addable(calls[name].clip(lower=0)).groupby(calls["collective"]).sum()

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import addable, typed
 from commtrace.analyze.arrivals import end_ns, has_known_end
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.unrecorded import unrecorded_ns
 from commtrace.collective_table import KINDS, busbw_factor
@@ -147,13 +149,48 @@ def summed(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _totals(part: Frames, by: Sequence[str]) -> pd.DataFrame:
-    frames = with_group_facts(part) if {"mesh_axis", "group_size"} & {*by} else part
+    if {*by} <= {*_OF_PLACES}:
+        # Sums of few rows, in place of those of all calls for each table.
+        return _sums_by(_of_places(part).reset_index([*_OF_PLACES]), by)
+    return _sums_by(_summands(part), [part.comm[name] for name in by])
+
+
+_OF_PLACES = (
+    *("kind", "group", "mesh_axis", "group_size", "op", "module", "phase", "region"),
+    *("source_file", "source_line", "source_function"),
+)
+"""Columns of which few combinations occur: the calls of a program are made at few places."""
+
+
+@cached_per_run
+def _of_places(part: Frames) -> pd.DataFrame:
+    """Return the sums of the calls of a part by all columns `_OF_PLACES`."""
+    comm = with_group_facts(part).comm
+    return _sums_by(_summands(part), [comm[name] for name in _OF_PLACES])
+
+
+def _sums_by(summands: pd.DataFrame, keys: Sequence[Any]) -> pd.DataFrame:
+    # Only the combinations that occur, and a sum of unknown values only stays unknown.
+    by = summands.groupby([*keys], observed=True, sort=False)
+    return by[[*_SUMMANDS]].sum(min_count=1)
+
+
+_SUMMANDS = (
+    *("num_calls", "calls_in_steps", "payload_bytes", "wire_bytes", "time_ns", "blocked_ns"),
+    *("num_untimed", "num_sized", "num_ended", "blocked_in_steps", "elapsed_ns"),
+    *("elapsed_payload", "elapsed_bus_bytes"),
+)
+
+
+@cached_per_run
+def _summands(frames: Frames) -> pd.DataFrame:
+    """Return what the measures are sums of, a row per call; nan if unknown."""
     comm = frames.comm
     payload = _known(comm["payload_bytes"])
     lasted = _known(end_ns(comm) - comm["issue_ns"]).where(has_known_end(comm))
     elapsed = lasted
     elapsed = elapsed.where((elapsed > 0) & payload.notna())
-    parts = pd.DataFrame(
+    return pd.DataFrame(
         {
             "num_calls": 1.0,
             "calls_in_steps": (comm["step"] >= 0).astype("float64"),
@@ -171,9 +208,6 @@ def _totals(part: Frames, by: Sequence[str]) -> pd.DataFrame:
         },
         index=comm.index,
     )
-    keys = [comm[name] for name in by]
-    # Only the combinations that occur, and a sum of unknown values only stays unknown.
-    return parts.groupby(keys, observed=True, sort=False).sum(min_count=1)
 
 
 def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
