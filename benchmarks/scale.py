@@ -2,8 +2,9 @@
 
     python -m benchmarks.scale --calls 10000000 --ranks 64
 
-A made-up run (`large_run`) is written as a dataset; then all tables but the lists of single calls
-are computed together in a process of its own.
+A made-up run (`large_run`) is written as a dataset; then all tables but the lists of single calls,
+the check, the findings and the notices are computed together by a process of its own, with a worker
+for each core; and single tables once more, of the run that is prepared then.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import multiprocessing
 import resource
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -27,57 +31,106 @@ LISTS = ("calls", "activity")
 """Tables with a row for each call, which are as large as the run."""
 
 
-def tables_of(folder: Path) -> tuple[list[tuple[str, int, float]], float, int]:
-    """Compute all tables of the run in a folder.
+SINGLE = ("by_module", "by_rank", "wait_states", "stragglers", "overlap", "consistency")
+"""Tables that are computed by themselves, too."""
 
-    Returns:
-        Sort, number of questions and seconds of each pass; seconds in all; and peak memory.
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measurements of an analysis.
+
+    Attributes:
+        passes: Sort, number of questions and seconds of each pass.
+        seconds: Time in all.
+        cpu_s: Processor time of all processes.
+        peak_bytes: Peak memory of this process, and of its largest worker.
     """
+
+    passes: list[tuple[str, int, float]]
+    seconds: float
+    cpu_s: float
+    peak_bytes: tuple[int, int]
+
+
+def measured(
+    folder: Path, names: Sequence[str], num_workers: int | None, rows_of_part: int | None
+) -> Measured:
+    """Compute tables of the run in a folder together, with the notices if they are all tables."""
     from commtrace.analyze import CATALOG, notices_of
     from commtrace.analyze.shared_passes import Question
     from commtrace.analyze.stored import StoredRun
+    from commtrace.analyze.stored.stored_run import ROWS_OF_PART
     from commtrace.tracefile.dataset import open_dataset
+    from commtrace.workers import Workers
 
     passes: list[tuple[str, int, float]] = []
 
     class Timed(StoredRun):
-        def _answer(self, sort: str, questions: Sequence[Question]) -> None:
+        def finish(self, sort: str, questions: Sequence[Question]) -> None:
             begin = time.perf_counter()
-            super()._answer(sort, questions)
+            super().finish(sort, questions)
             passes.append((sort, len(questions), time.perf_counter() - begin))
 
     begin = time.perf_counter()
-    run = Timed(open_dataset(folder))
-    tables = [each.function for name, each in CATALOG.items() if name not in LISTS]
-    run.together(partial(table, run) for table in [*tables, notices_of])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return passes, time.perf_counter() - begin, peak
+    with Workers("analyse the run", num_workers) as workers:
+        run = Timed(
+            open_dataset(folder), rows_of_part=rows_of_part or ROWS_OF_PART, workers=workers
+        )
+        functions: list[Callable[..., Any]] = [CATALOG[name].function for name in names]
+        if len(names) > 1:
+            functions.append(notices_of)
+        run.together(partial(function, run) for function in functions)
+    seconds = time.perf_counter() - begin
+    own, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    cpu_s = sum(each.ru_utime + each.ru_stime for each in (own, others))
+    return Measured(passes, seconds, cpu_s, (own.ru_maxrss * 1024, others.ru_maxrss * 1024))
 
 
 def main() -> None:
-    """Write the run, compute its tables, and print the passes."""
+    """Write the run, compute its tables, and print passes, times and memory."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--calls", type=int, default=2_000_000, help="default: %(default)s")
     parser.add_argument("--ranks", type=int, default=64, help="a multiple of 8; default: 64")
+    parser.add_argument("--workers", type=int, help="processes; default: one for each core")
+    parser.add_argument("--part", type=int, help="rows of a part, about")
     given = parser.parse_args()
     plan = Plan(num_ranks=given.ranks, num_calls=given.calls)
+    num_calls = plan.calls_per_step * plan.num_steps * plan.num_ranks
+    console = Console()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "RUN.comm"
         folder.mkdir()
         write_dataset(plan, folder)
-        # Started afresh, so that the memory is that of the analyses alone.
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            passes, seconds, peak = pool.apply(tables_of, (folder,))
-    listed = Table("pass over", "questions", "time")
-    for sort, num, lasted in passes:
-        listed.add_row(sort, str(num), text_of_duration(int(lasted * 1e9)))
-    console = Console()
-    console.print(listed)
-    num_calls = plan.calls_per_step * plan.num_steps * plan.num_ranks
-    console.print(
-        f"{num_calls:,} calls of {plan.num_ranks} ranks: {text_of_duration(int(seconds * 1e9))}, "
-        f"{seconds / num_calls * 1e6:.1f} µs per call, peak memory {text_of_bytes(peak)}"
-    )
+        every = [name for name in _catalog() if name not in LISTS]
+        found = _apart(folder, every, given.workers, given.part)
+        listed = Table("pass over", "questions", "time")
+        for sort, num, lasted in found.passes:
+            listed.add_row(sort, str(num), text_of_duration(int(lasted * 1e9)))
+        console.print(listed)
+        console.print(f"{num_calls:,} calls of {plan.num_ranks} ranks, all tables: {_text(found)}")
+        console.print(f"{found.cpu_s / num_calls * 1e6:.1f} µs of processor time per call")
+        for name in SINGLE:
+            console.print(
+                f"{name}, prepared: {_text(_apart(folder, [name], given.workers, given.part))}"
+            )
+
+
+def _catalog() -> list[str]:
+    from commtrace.analyze import CATALOG
+
+    return [*CATALOG]
+
+
+def _apart(folder: Path, names: Sequence[str], *given: int | None) -> Measured:
+    """Measure in a process that is started afresh, so that its memory is that of the analyses."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measured, folder, names, *given).result()
+
+
+def _text(found: Measured) -> str:
+    own, of_worker = map(text_of_bytes, found.peak_bytes)
+    lasted, cpu = (text_of_duration(int(each * 1e9)) for each in (found.seconds, found.cpu_s))
+    return f"{lasted}, processor time {cpu}, peak memory {own}, of a worker {of_worker}"
 
 
 if __name__ == "__main__":

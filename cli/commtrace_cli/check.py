@@ -37,7 +37,11 @@ FAULT = 1
 
 
 def check(
-    trace: options.Trace, as_json: options.AsJson = False, as_csv: options.AsCsv = False
+    trace: options.Trace,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+    workers: options.AnalysisWorkers = None,
+    dask: options.Dask = None,
 ) -> None:
     """Check that all ranks made consistent calls; report the first disagreement and its ranks.
 
@@ -49,7 +53,7 @@ def check(
     The output states how many calls were compared, and why others were not. `--json` has these
     numbers under `compared`.
     """
-    frames = load_run(trace)
+    frames = load_run(trace, workers, dask)
     from commtrace.analyze import CATALOG
     from commtrace.analyze.consistency import compared
 

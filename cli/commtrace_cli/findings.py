@@ -51,6 +51,8 @@ def findings(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     fail_on: options.FailOn = None,
+    workers: options.AnalysisWorkers = None,
+    dask: options.Dask = None,
 ) -> None:
     """Print possible improvements of a run, with estimated savings and advice.
 
@@ -58,7 +60,7 @@ def findings(
     reported once; `--json` and `--csv` have each. Rules that could not be evaluated, because the
     trace lacks data, are listed at the end, and under `unanswered` of `--json`.
     """
-    frames = load_run(trace)
+    frames = load_run(trace, workers, dask)
     from commtrace.analyze import CATALOG
     from commtrace.analyze.findings import by_missing_data, grouped, muted, unanswered
 

@@ -6,19 +6,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commtrace.settings import settings_of
+from commtrace.tracefile import dataset_at
 from commtrace_cli.terminal import Text, data_console, finish, working
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
 
 
-def load_run(path: Path) -> Frames:
+def load_run(path: Path, workers: int | None = None, dask: str | None = None) -> Frames:
     """Load the tables of the trace at `path`, even without any communication.
 
+    Args:
+        path: The trace.
+        workers: Number of processes for a run that is read in parts; by default one for each core.
+        dask: Address of the scheduler of a Dask cluster that reads it in parts.
+
     Raises:
+        UsageError: The cluster cannot be used, or the run has no dataset.
         TraceError: it is not a trace, or is empty and was interrupted, so that it says nothing
             about the run.
     """
+    settings = settings_of()
+    if dask is not None:
+        from commtrace.analyze.opening import in_parts
+        from commtrace.analyze.stored import dask_workers
+
+        with working(f"connecting to {dask}"):
+            return in_parts(path, settings, dask_workers(dask))
+    if dataset_at(path) is not None:
+        from commtrace.analyze.opening import stored_run
+        from commtrace.workers import Workers
+
+        runner = None if workers is None else Workers("analyse the run", workers)
+        if (stored := stored_run(path, settings, runner)) is not None:
+            return stored
     return _load(path, is_empty_allowed=True)
 
 
@@ -34,13 +55,8 @@ def load_events(path: Path) -> Frames:
 def _load(path: Path, *, is_empty_allowed: bool) -> Frames:
     settings = settings_of()
     with working(f"reading {path}"):
-        from commtrace.tracefile import dataset_at, read_trace, require_events
+        from commtrace.tracefile import read_trace, require_events
 
-        if is_empty_allowed and dataset_at(path) is not None:
-            from commtrace.analyze.opening import stored_run
-
-            if (stored := stored_run(path, settings)) is not None:
-                return stored
         trace = read_trace(path)
         is_whole = trace.num_rows("ranks") and not trace.run.get("torn_ranks")
         if not (is_empty_allowed and is_whole):

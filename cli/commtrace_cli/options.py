@@ -487,6 +487,25 @@ Workers = Annotated[
         show_default=False,
     ),
 ]
+AnalysisWorkers = Annotated[
+    int | None,
+    _option(
+        "--workers N",
+        "Processes that analyse a run which is read in parts, each of which holds one part in "
+        "memory. By default one for each core.",
+        min=1,
+        show_default=False,
+    ),
+]
+Dask = Annotated[
+    str | None,
+    _option(
+        "--dask ADDRESS",
+        "Scheduler of a Dask cluster, such as tcp://host:8786, whose workers analyse the run. They "
+        "must find its folder under the same path. Needs the package distributed.",
+        show_default=False,
+    ),
+]
 Output = Annotated[Path, _option("--output -o FILE", "The file to write.")]
 To = Annotated[ExportFormat, _option("--to", "The format to write.")]
 ExportOutput = Annotated[

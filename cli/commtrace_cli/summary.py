@@ -32,6 +32,8 @@ def summary(
     rows: options.Rows = 30,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
+    workers: options.AnalysisWorkers = None,
+    dask: options.Dask = None,
 ) -> None:
     """Summarize the communication of a run by kind, phase, module and operator.
 
@@ -46,7 +48,7 @@ def summary(
             why="their columns differ",
             attempt="one of them: --csv --by module, or all of them: --json",
         )
-    frames = load_run(trace)
+    frames = load_run(trace, workers, dask)
     from commtrace.analyze import CATALOG
 
     analyses = [CATALOG[f"by_{name}"] for name in chosen]

@@ -36,6 +36,8 @@ def table(
     rows: options.Rows = 30,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
+    workers: options.AnalysisWorkers = None,
+    dask: options.Dask = None,
 ) -> None:
     """Print one table of a run, or list all tables with the questions that they answer.
 
@@ -50,7 +52,7 @@ def table(
     analysis = analysis_named(name)
     if analysis is None:
         raise unknown_name("table", name, CATALOG)
-    frames = load_run(trace)
+    frames = load_run(trace, workers, dask)
     full = analysis.function(frames)
     if as_csv:
         write_csv(full)

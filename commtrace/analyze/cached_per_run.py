@@ -45,8 +45,7 @@ def of_run(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
 
     @functools.wraps(function)
     def answer(frames: Frames) -> T:
-        run = frames.whole
-        return run.once(function, functools.partial(cached, run))
+        return frames.whole.value_of(answer, cached)
 
     return answer
 
@@ -63,8 +62,14 @@ def of_each_call(sort: str) -> Callable[[Callable[[Frames], T]], Callable[[Frame
 
         @functools.wraps(function)
         def answer(frames: Frames) -> Any:
-            return frames.of_each_call(answer, cached, sort)
+            return frames.of_each_call(answer, cached)
 
+        answer.__dict__["sort"] = sort
         return answer
 
     return decorate
+
+
+def sort_of(answer: Callable[..., Any]) -> str | None:
+    """Return the sort of parts that compute a row per call; None of a value of the whole run."""
+    return getattr(answer, "sort", None)

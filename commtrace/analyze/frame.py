@@ -86,10 +86,21 @@ class Frames:
         """
         return [function(self, *args)]
 
-    def by_collectives(self, function: Callable[..., T], *args: Any) -> list[T]:
+    def by_collectives(
+        self,
+        function: Callable[..., T],
+        *args: Any,
+        fold: Callable[[list[T]], T] | None = None,
+    ) -> list[T]:
         """Return `function(part, *args)` of parts with all calls of some collectives each.
 
         The ends of a transfer are in the same part, too.
+
+        Args:
+            function: Takes a part and `args`.
+            args: Its further arguments.
+            fold: Combines results to one that is as small as each of them, so that a run of many
+                parts has one result.
         """
         return [function(self, *args)]
 
@@ -100,9 +111,9 @@ class Frames:
         """
         return [function() for function in functions]
 
-    def once(self, key: Any, compute: Callable[[], T]) -> T:
-        """Return what `compute` returns and caches; `key` identifies it."""
-        return compute()
+    def value_of(self, answer: Callable[[Frames], T], compute: Callable[[Frames], T]) -> T:
+        """Return what `compute` returns of the run and caches; `answer` identifies it."""
+        return compute(self)
 
     @property
     def whole(self) -> Frames:
@@ -110,7 +121,7 @@ class Frames:
         return self
 
     def of_each_call(
-        self, answer: Callable[[Frames], Any], compute: Callable[[Frames], Any], sort: str
+        self, answer: Callable[[Frames], Any], compute: Callable[[Frames], Any]
     ) -> Any:
         """Return what `compute` returns of the run, a row per call; see `of_each_call`."""
         return compute(self)
@@ -168,13 +179,14 @@ def _frame(table: Mapping[str, Sequence[Any]], columns: Sequence[Column]) -> pd.
     rows = len(next(iter(table.values()), ()))
     return pd.DataFrame(
         {
-            column.name: _series(table.get(column.name, [column.missing] * rows), column.type)
+            column.name: values_of(table.get(column.name, [column.missing] * rows), column.type)
             for column in columns
         }
     )
 
 
-def _series(values: Sequence[Any], of_type: type) -> Any:
+def values_of(values: Sequence[Any], of_type: type) -> Any:
+    """Return the values of a column as an array, or strings as a categorical."""
     if isinstance(values, StringColumn):
         return _categorical(values)
     if of_type is str:

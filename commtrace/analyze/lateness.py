@@ -95,7 +95,7 @@ def lateness(frames: Frames) -> pd.DataFrame:
     Of a run with more than `MOST_COMPARED` calls of collectives with a straggler, the collectives
     with the largest skew have a row.
     """
-    calls = _compared(pd.concat(frames.by_collectives(_with_straggler)))
+    calls = _most_skewed(frames.by_collectives(_with_straggler, fold=_most_skewed))
     late = calls.loc[calls["is_late"], "collective"]
     late = pd.Series(late.index, index=late)
     begin = begin_of(frames, calls)
@@ -125,6 +125,10 @@ def _with_straggler(frames: Frames) -> pd.DataFrame:
     skew_ns = each["skew_ns"].reindex(calls["collective"]).to_numpy()
     calls = calls.assign(skew_ns=skew_ns, is_late=calls.index.isin(late))
     return _compared(calls[["group", "number", "rank", "issue", "skew_ns", "is_late"]])
+
+
+def _most_skewed(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    return _compared(pd.concat(parts))
 
 
 def _compared(calls: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,9 @@ Rows of table `comm` have the same labels in the run and in all of its parts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +27,14 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run, sort_of
 from commtrace.analyze.frame import Frames, first_instant_ns
-from commtrace.analyze.shared_passes import Question, Tasks
+from commtrace.analyze.shared_passes import Needed, Question, Tasks
 from commtrace.settings import DEFAULTS, Settings
 
 T = TypeVar("T")
+Answer = Callable[[Frames], Any]
+"""Function that is decorated by `of_run` or `of_each_call`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +47,12 @@ class RunPart(Frames):
     Attributes:
         parent: The run.
         sort: `OF_RANKS` or `OF_COLLECTIVES`.
+        number: Number of the part among those of its sort.
     """
 
     parent: PartedRun = field(kw_only=True)
     sort: str = field(kw_only=True)
+    number: int = field(kw_only=True)
 
     @property
     def whole(self) -> PartedRun:
@@ -63,17 +69,15 @@ class RunPart(Frames):
         """Start of the first rank of the run, in Unix ns."""
         return self.parent.start_ns
 
-    def of_each_call(
-        self, answer: Callable[[Frames], Any], compute: Callable[[Frames], Any], sort: str
-    ) -> Any:
-        """Return a row per call of this part, computed from parts of this sort."""
-        return compute(self) if sort == self.sort else self.parent.stored(answer, sort, self)
+    def of_each_call(self, answer: Answer, compute: Answer) -> Any:
+        """Return a row per call of this part, computed from parts of its sort."""
+        return compute(self) if sort_of(answer) == self.sort else self.parent.rows_of(answer, self)
 
 
-class PartedRun(Frames):
+class PartedRun(Frames, ABC):
     """Run that is read in parts.
 
-    Subclasses implement `parts` and the tables of all parts, `comm`, `ops` and `kernels`.
+    Subclasses implement its parts, and the tables of all parts, `comm`, `ops` and `kernels`.
 
     Args:
         run: Facts about the run, by name.
@@ -90,7 +94,7 @@ class PartedRun(Frames):
         settings: Settings = DEFAULTS,
     ) -> None:
         # Past the frozen dataclass, whose other fields are read on demand.
-        self.__dict__.update(run=run, path=path, settings=settings, **tables)
+        vars(self).update(run=run, path=path, settings=settings, **tables)
 
     @property
     def num_calls(self) -> int:
@@ -102,69 +106,201 @@ class PartedRun(Frames):
         """Start of the first rank, in Unix ns; 0 in a run without any event."""
         return _start_ns(self)
 
+    @abstractmethod
+    def num_parts(self, sort: str) -> int:
+        """Return the number of parts of a sort, at least one."""
+
+    @abstractmethod
+    def part(self, sort: str, number: int) -> RunPart:
+        """Return a part; each row of table `comm` is in one of them."""
+
     def parts(self, sort: str) -> Iterator[RunPart]:
-        """Yield the parts of a sort; each row of table `comm` is in one of them."""
-        raise NotImplementedError
+        """Yield the parts of a sort."""
+        for number in range(self.num_parts(sort)):
+            yield self.part(sort, number)
 
     def by_ranks(self, function: Callable[..., T], *args: Any) -> list[T]:
         """Return `function(part, *args)` of parts with all rows of some ranks each."""
-        return self._tasks.ask(Question(OF_RANKS, function, args))
+        return self.ask(Question(OF_RANKS, function, args))
 
-    def by_collectives(self, function: Callable[..., T], *args: Any) -> list[T]:
+    def by_collectives(
+        self,
+        function: Callable[..., T],
+        *args: Any,
+        fold: Callable[[list[T]], T] | None = None,
+    ) -> list[T]:
         """Return `function(part, *args)` of parts with all calls of some collectives each."""
-        return self._tasks.ask(Question(OF_COLLECTIVES, function, args))
+        return self.ask(Question(OF_COLLECTIVES, function, args, fold))
+
+    def ask(self, question: Question) -> list[Any]:
+        """Return the results of a question for all parts."""
+        assert self._used is None, f"{question.function} is asked for within a part"
+        return self._tasks.ask(question)
 
     def together(self, functions: Iterable[Callable[[], T]]) -> list[T]:
         """Return the results of functions, which share passes over the parts."""
         return self._tasks.together(functions)
 
-    def once(self, key: Any, compute: Callable[[], T]) -> T:
-        """Return what `compute` returns and caches; analyses that share passes wait for it."""
-        return self._tasks.once(key, compute)
-
     @cached_property
     def _tasks(self) -> Tasks:
-        return Tasks(self._answer)
+        return Tasks(self)
 
-    def _answer(self, sort: str, questions: Sequence[Question]) -> None:
-        new = [question for question in questions if not self._is_answered(question)]
-        for part in self.parts(sort) if new else ():
-            for question in new:
-                question.results.append(question.function(part, *question.args))
-        self._small_answers.update(
-            {question.key: question.results for question in new if question.has_small_results}
-        )
+    # Values of the whole run.
 
-    def _is_answered(self, question: Question) -> bool:
-        results = self._small_answers.get(question.key, [])
-        question.results += results
-        return bool(results)
+    def value_of(self, answer: Callable[[Frames], T], compute: Callable[[Frames], T]) -> T:
+        """Return what `compute` returns of the run, computed once.
+
+        Raises:
+            Needed: A part needs it, and it is not computed yet.
+        """
+        self._require(answer)
+        if answer not in self.values:
+            self._tasks.once(answer, lambda: self._keep_value(answer, compute))
+        return self.values[answer]
+
+    def _keep_value(self, answer: Answer, compute: Answer) -> None:
+        if answer not in self.values:
+            self.values[answer] = compute(self)
+
+    def _require(self, answer: Answer) -> None:
+        """State that a value is used; while answering, it has to be known."""
+        if self._used is not None:
+            self._used.add(answer)
+            if not self._is_known(answer):
+                raise Needed(answer)
+
+    def _is_known(self, answer: Answer) -> bool:
+        return answer in self.values if sort_of(answer) is None else self.has_rows(answer)
+
+    @cached_property
+    def values(self) -> dict[Answer, Any]:
+        """Values of the whole run that are known, by the function that returns them."""
+        return {}
+
+    @cached_property
+    def _used(self) -> set[Answer] | None:
+        """Values that the answer to a question uses; None while a run is not answering."""
+        return None
+
+    @contextmanager
+    def _answering(self, used: set[Answer]) -> Iterator[None]:
+        vars(self)["_used"] = used
+        try:
+            yield
+        finally:
+            vars(self)["_used"] = None
+
+    def compute(self, value: Answer) -> None:
+        """Compute a value of the whole run, or a row of each of its calls, and keep it."""
+        if sort_of(value) is None:
+            value(self)
+        else:
+            self._tasks.once(value, lambda: self._keep_rows(value))
+
+    # A row per call.
+
+    def of_each_call(self, answer: Answer, compute: Answer) -> Any:
+        """Return a row per call of the run, computed in parts."""
+        return self.rows_of(answer, None)
+
+    def rows_of(self, answer: Answer, part: RunPart | None) -> Any:
+        """Return the rows of a part's calls, or of all calls.
+
+        Raises:
+            Needed: A part needs them, and they are not computed yet.
+        """
+        self._require(answer)
+        if not self.has_rows(answer):
+            self.compute(answer)
+        return self.read_rows(answer, part)
+
+    def _keep_rows(self, answer: Answer) -> None:
+        if not self.has_rows(answer):
+            self.keep_rows(answer)
+
+    @abstractmethod
+    def has_rows(self, answer: Answer) -> bool:
+        """Return whether the rows of all calls are kept."""
+
+    @abstractmethod
+    def keep_rows(self, answer: Answer) -> None:
+        """Compute the rows of all calls in parts, and keep them."""
+
+    @abstractmethod
+    def read_rows(self, answer: Answer, part: RunPart | None) -> Any:
+        """Return kept rows: of a part's calls, or of all calls."""
+
+    # Answers to questions; see `Answerer`.
+
+    def begin(self, question: Question) -> None:
+        """Answer a question for the first part, or from what is kept."""
+        kept = self._small_answers.get(question.key)
+        if kept is not None:
+            question.end(kept)
+            return
+        for value in question.values:
+            if not self._is_known(value):
+                raise Needed(value)
+        with self._answering(question.values):
+            part = self._first_part(question.sort)
+            question.results = [question.function(part, *question.args)]
+            if self.num_parts(question.sort) == 1:
+                self._end(question, question.results)
+
+    def finish(self, sort: str, questions: Sequence[Question]) -> None:
+        """Answer questions of one sort for all other parts, in one pass."""
+        self._first_parts.clear()
+        for answers in self.other_parts(sort, questions):
+            for question, answer in zip(questions, answers, strict=True):
+                if isinstance(answer, Needed):
+                    question.values.add(answer.value)
+                    question.is_begun = False
+                else:
+                    question.add(answer)
+        for question in questions:
+            if question.is_begun:
+                self._end(question, question.results)
+
+    def other_parts(self, sort: str, questions: Sequence[Question]) -> Iterator[list[Any]]:
+        """Yield the answers of each part but the first, in order; see `answers_of`."""
+        for number in range(1, self.num_parts(sort)):
+            yield self.answers_of(self.part(sort, number), questions)
+
+    def answers_of(self, part: RunPart, questions: Sequence[Question]) -> list[Any]:
+        """Return the answers of a part; of one that needs a further value, `Needed`."""
+        return [self._answer_of(part, question) for question in questions]
+
+    def _answer_of(self, part: RunPart, question: Question) -> Any:
+        with self._answering(set()):
+            try:
+                return question.function(part, *question.args)
+            except Needed as needed:
+                return needed
+
+    def _end(self, question: Question, results: list[Any]) -> None:
+        question.end(results)
+        if question.has_small_results:
+            self._small_answers[question.key] = results
 
     @cached_property
     def _small_answers(self) -> dict[Any, list[Any]]:
         return {}
 
+    def _first_part(self, sort: str) -> RunPart:
+        """Return the first part of a sort, of which one is kept in memory."""
+        if sort not in self._first_parts:
+            part = self.part(sort, 0)
+            self._first_parts.clear()
+            self._first_parts[sort] = part
+        return self._first_parts[sort]
+
+    @cached_property
+    def _first_parts(self) -> dict[str, RunPart]:
+        return {}
+
     def calls_at(self, rows: Any) -> pd.DataFrame:
         """Return calls by their rows in table `comm`."""
         return pd.concat(self.by_ranks(_calls_among, frozenset(rows))).loc[list(rows)]
-
-    def of_each_call(
-        self, answer: Callable[[Frames], Any], compute: Callable[[Frames], Any], sort: str
-    ) -> Any:
-        """Return a row per call of the run, computed in parts of this sort."""
-        return self.stored(answer, sort, None)
-
-    def stored(self, answer: Callable[[Frames], Any], sort: str, part: RunPart | None) -> Any:
-        """Return the rows of a part's calls, or of all calls, of what parts of a sort answer."""
-        rows = self._answers.get(answer)
-        if rows is None:
-            answers = [answer(each) for each in self.parts(sort)]
-            rows = self._answers[answer] = pd.concat(answers).sort_index()
-        return rows if part is None else rows.loc[part.comm.index]
-
-    @cached_property
-    def _answers(self) -> dict[Callable[[Frames], Any], Any]:
-        return {}
 
 
 @of_run

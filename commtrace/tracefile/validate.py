@@ -22,7 +22,7 @@ from commtrace.schema import FORMS, MAX_RANKS, ORDERED, REFERENCES, TABLES, UNIQ
 from commtrace.tracefile.arrays import recoded, used_codes, view_of
 from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.reading import check_depth, distinct, reading
-from commtrace.tracefile.trace import Columns, StringColumn, StringTable, Trace
+from commtrace.tracefile.trace import Columns, ColumnValues, StringColumn, StringTable, Trace
 
 _MAX_LISTED = 5
 
@@ -37,21 +37,35 @@ def validated(trace: Trace, summary: str = "") -> Trace:
     with reading(summary):
         check_depth(trace.run)
         require_run_facts(trace.run, summary)
-        found = list(_violations(trace))
-        if found:
-            more = f"; and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
-            raise InvalidTraceError(
-                summary,
-                place=found[0][0],
-                found="; ".join(text for _, text in found[:_MAX_LISTED]) + more,
-                why="a recording never has such values: the file was modified or is damaged",
-                attempt="copy it again, or record the run again",
-            )
+        _require_none(list(_violations(trace)), summary)
         return _printable(trace)
+
+
+def check_column(table: str, column: Column, values: ColumnValues, summary: str) -> None:
+    """Check one column of a table, whose other columns are not read.
+
+    Raises:
+        InvalidTraceError: names the rows with impossible values.
+    """
+    place = f"tables.{table}.columns.{column.name}"
+    _require_none(list(_violations_of_column(place, column, {column.name: values})), summary)
 
 
 Violation = tuple[str, str]
 """The place, and the problem as a text that contains the place."""
+
+
+def _require_none(found: Sequence[Violation], summary: str) -> None:
+    if not found:
+        return
+    more = f"; and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
+    raise InvalidTraceError(
+        summary,
+        place=found[0][0],
+        found="; ".join(text for _, text in found[:_MAX_LISTED]) + more,
+        why="a recording never has such values: the file was modified or is damaged",
+        attempt="copy it again, or record the run again",
+    )
 
 
 def _violations(trace: Trace) -> Iterator[Violation]:

@@ -8,7 +8,9 @@ from typing import Any
 
 from commtrace.analyze import Frames
 from commtrace.analyze import load as load_frames
-from commtrace.analyze.stored import StoredRun
+from commtrace.analyze.opening import in_parts
+from commtrace.analyze.stored import DaskWorkers, StoredRun
+from commtrace.errors import UsageError
 from commtrace.settings import settings_of
 from commtrace.tracefile import Trace
 from commtrace.views.views import Views
@@ -42,19 +44,30 @@ class StoredViews(Views, StoredRun):
         return summary(self)
 
 
-def load(source: Path | str | Trace | Frames) -> Run | StoredViews:
+def load(source: Path | str | Trace | Frames, *, dask: Any = None) -> Run | StoredViews:
     """Load the run in a trace, given by its path or already read.
 
     Of a run of millions of calls with a dataset, the calls are read when they are asked for. The
     settings of the current folder determine its findings.
 
+    Args:
+        source: The trace.
+        dask: A `distributed.Client`, whose workers then analyse the parts of the run in a folder;
+            they must find the folder under the same path.
+
     Raises:
+        UsageError: A client is given, and the source is no folder with a dataset.
         TraceError: The path holds no trace.
         SettingsError: There is a mistake in the settings.
     """
-    frames = load_frames(source, settings_of())
+    if dask is not None:
+        if not isinstance(source, (str, Path)):
+            raise UsageError("cannot analyse a run in memory with Dask", attempt="its folder")
+        frames = in_parts(Path(source), settings_of(), DaskWorkers(dask))
+    else:
+        frames = load_frames(source, settings_of())
     if isinstance(frames, StoredRun):
-        return StoredViews(frames.dataset, frames.settings)
+        return StoredViews(frames.dataset, frames.settings, workers=frames.workers)
     return frames if isinstance(frames, Run) else Run(**fields_of(frames))
 
 

@@ -105,6 +105,7 @@ def _steps(frames: Frames, until: Mapping[str, int]) -> tuple[pd.DataFrame, pd.D
     if until:
         limit = calls["group"].astype(object).map(until).astype("float64")
         calls = calls[limit.isna() | (calls["number"] < limit)]
+    calls = calls[["rank", "thread", "id", "group", "number"]]
     ordered = calls.sort_values(["rank", "thread", "id"], kind="stable")
     thread = ordered[["rank", "thread"]].to_numpy()
     is_followed = (thread[:-1] == thread[1:]).all(axis=1)

@@ -98,8 +98,9 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
 def _hanging(frames: Frames) -> pd.DataFrame:
     """Return the last calls of threads that have not completed."""
     # By thread, since another thread of the rank may still make calls.
-    last = frames.comm.sort_values("id").groupby(["rank", "thread"], sort=False).tail(1)
-    last = last[last["complete_ns"] < 0]
+    calls = frames.comm[["rank", "thread", "id", "complete_ns"]].sort_values("id")
+    last = calls.groupby(["rank", "thread"], sort=False).tail(1)
+    last = frames.comm.loc[last.index[last["complete_ns"] < 0]]
     return last.assign(
         number=numbers(frames)[last.index],
         is_transfer=is_transfer(frames)[last.index],

@@ -67,8 +67,8 @@ def _small(frames: Frames) -> Selected:
     small = small[(small["step"] >= 0) & (small["carries"] != "flags") & (small["group"] != "")]
     of_one = ["group", "kind", "phase", "carries"]
     small = small.assign(cost=transfer(frames, small))
-    small["times"] = small.groupby(["rank", "step", *of_one], observed=True)["id"].transform("size")
-    small = small[small["times"] >= least]
+    times = small.groupby(["rank", "step", *of_one], observed=True)["id"].transform("size")
+    small = small[times >= least]
     found: Selected = {}
     for key, rows in small.groupby(of_one, observed=True):
         bundles = rows.groupby(["rank", "step"])

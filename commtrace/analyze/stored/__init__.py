@@ -3,12 +3,14 @@
     run = StoredRun(open_dataset(Path("RUN.comm")))
     by_module(run)
 
-`stored_run` reads the parts, `row_store` keeps rows per call that are computed on the way, and
-`collective_blocks` brings together the calls of all members of collectives.
+`stored_run` reads the parts, whose tables read their columns when they are used (`lazy_table`).
+`row_store` keeps rows per call that are computed on the way, `collective_blocks` brings together
+the calls of all members of collectives, and `dask_workers` has a cluster work on parts.
 """
 
 from __future__ import annotations
 
+from commtrace.analyze.stored.dask_workers import DaskWorkers, dask_workers
 from commtrace.analyze.stored.stored_run import StoredRun
 
-__all__ = ["StoredRun"]
+__all__ = ["DaskWorkers", "StoredRun", "dask_workers"]

@@ -1,9 +1,9 @@
 """Calls of a run in blocks: all members' calls of some collectives, and both ends of transfers.
 
-The dataset has a file for each rank. `write` goes through it once and writes each part by rank
-again, in the order of blocks, a row group for each block; `read` then reads one row group of every
-part. A collective belongs to the block that its number in its group leads to, so that no rank has
-to know of the others:
+The dataset has a file for each rank. `collective_blocks` goes through it once and writes each part
+by rank again, in the order of blocks, a record batch for each block; `read` then reads one batch of
+every part. A collective belongs to the block that its number in its group leads to, so that no rank
+has to know of the others:
 
     group      tp                      dp
     number     0 1 2 3 4 5 6 7         0 1 2
@@ -24,7 +24,8 @@ import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import group_numbers, is_transfer, numbers
-from commtrace.tracefile.dataset.table_files import pyarrow
+from commtrace.atomic_write import atomic_write, make_folder
+from commtrace.tracefile.reading import DamageError, reading
 
 COLUMNS = (
     *("rank", "id", "kind", "group", "seq", "reduce_op", "root", "peer", "dtype"),
@@ -36,6 +37,7 @@ COLUMNS = (
 
 _ROW = "row"
 _BLOCKS = b"blocks"
+_COMPLETE = "complete.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,10 @@ def group_sizes(part: Frames) -> GroupSizes:
     """Return the calls of each group that a part has."""
     group, number = group_numbers(part).to_numpy(), numbers(part).to_numpy()
     num_groups = len(part.groups) + 1
+    # The numbers of a group are dense, but for those that are lost.
+    order = np.lexsort((number, group))
     last = np.full(num_groups, -1)
-    np.maximum.at(last, group, number)
+    last[group[order]] = number[order]
     return GroupSizes(np.bincount(group % num_groups, minlength=num_groups), last)
 
 
@@ -65,7 +69,7 @@ class CollectiveBlocks:
 
     Args:
         folder: Folder of the files.
-        sizes: Calls of each group, of all parts.
+        sizes: Calls of each group, of all parts by rank.
         rows_of_block: Number of calls of a block, about.
     """
 
@@ -74,64 +78,93 @@ class CollectiveBlocks:
         num_calls = np.sum([each.num_calls for each in of_parts], axis=0)
         last = np.max([each.last for each in of_parts], axis=0)
         self._folder = folder
-        self._begin = np.cumsum(num_calls) - num_calls
+        self._num_parts = len(of_parts)
         self._density = num_calls / np.maximum(last + 1, 1) / rows_of_block
-        self._begin = self._begin / rows_of_block
+        self._begin = (np.cumsum(num_calls) - num_calls) / rows_of_block
         self.num_blocks = int(num_calls.sum() // rows_of_block) + 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_files"}
+
+    @property
+    def are_complete(self) -> bool:
+        """True if the calls of all parts are written."""
+        return (self._folder / _COMPLETE).is_file()
+
+    def complete(self) -> None:
+        """State that the calls of all parts are written."""
+        with atomic_write(self._folder / _COMPLETE) as unfinished:
+            unfinished.write_text(json.dumps({"parts": self._num_parts}))
 
     def write(self, part: Frames, number: int) -> None:
         """Write the calls of part `number` by rank.
 
         Raises:
-            OSError: They cannot be written.
+            OutputError: They cannot be written.
         """
-        pq = pyarrow("cannot bring the calls of collectives together")
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         block = self._block_of(part)
         order = np.argsort(block, kind="stable")
         calls = part.comm[[*COLUMNS]].iloc[order].assign(**{_ROW: part.comm.index[order]})
         blocks, firsts = np.unique(block[order], return_index=True)
-        table = pa.Table.from_pandas(calls, preserve_index=False)
+        table = pa.Table.from_pandas(calls, preserve_index=False).combine_chunks()
         schema = table.schema.with_metadata({_BLOCKS: json.dumps(blocks.tolist())})
-        with pq.ParquetWriter(self._path(number), schema, compression="lz4") as writer:
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+        with (
+            atomic_write(self._path(number)) as unfinished,
+            unfinished.open("wb") as file,
+            pa.ipc.new_file(file, schema, options=options) as writer,
+        ):
             for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
-                writer.write_table(table.slice(first, end - first), row_group_size=len(order))
+                (batch,) = table.slice(first, end - first).to_batches()
+                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
     def _block_of(self, part: Frames) -> np.ndarray:
-        comm, number = part.comm, numbers(part).to_numpy()
-        group = group_numbers(part).to_numpy()
+        number, group = numbers(part).to_numpy(), group_numbers(part).to_numpy()
         place = self._begin[group] + number * self._density[group]
-        ends = comm[["rank", "peer"]].to_numpy()
         # Transfers between two ranks on a group are together, wherever that is.
-        pair = group + ends.min(axis=1) * 1_000_003 + ends.max(axis=1) * 10_007
-        is_alone = is_transfer(part).to_numpy() | (number < 0)
-        block = np.where(is_alone, pair % self.num_blocks, place.astype("int64"))
-        return np.clip(block, 0, self.num_blocks - 1)
+        is_alone = np.flatnonzero(is_transfer(part).to_numpy() | (number < 0))
+        if len(is_alone):
+            ends = part.comm[["rank", "peer"]].to_numpy()[is_alone]
+            pair = group[is_alone] + ends.min(axis=1) * 1_000_003 + ends.max(axis=1) * 10_007
+            place[is_alone] = pair % self.num_blocks
+        return np.clip(place.astype("int64"), 0, self.num_blocks - 1)
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"part-{number:05d}.parquet"
+        return self._folder / f"part-{number:05d}.arrow"
 
     def read(self, block: int) -> pd.DataFrame:
-        """Return the calls of a block, by their rows in table `comm`."""
+        """Return the calls of a block, by their rows in table `comm`.
+
+        Raises:
+            TraceError: A file is damaged.
+        """
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
-        tables = [
-            file.read_row_group(blocks[block]) for file, blocks in self._files if block in blocks
-        ]
-        if not tables:
-            tables = [self._files[0][0].schema_arrow.empty_table()]
-        joined: Any = pa.concat_tables(tables).unify_dictionaries()
-        return joined.to_pandas().set_index(_ROW).sort_index()
+        with reading(f"cannot read what is prepared of the run in {self._folder}"):
+            try:
+                batches = [
+                    file.get_batch(blocks[block]) for file, blocks in self._files if block in blocks
+                ]
+                schema = self._files[0][0].schema
+                tables = [pa.Table.from_batches([batch]) for batch in batches]
+                joined: Any = pa.concat_tables(tables or [schema.empty_table()])
+                calls = joined.unify_dictionaries().to_pandas(use_threads=False)
+            except pa.ArrowException as error:
+                raise DamageError(str(error)[:200], str(self._folder)) from error
+            return calls.set_index(_ROW).sort_index()
 
     @cached_property
     def _files(self) -> list[tuple[Any, dict[int, int]]]:
-        """The files, each with its row group of each block."""
-        pq = pyarrow("cannot bring the calls of collectives together")
+        """The files, each with its record batch of each block."""
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
         found = []
-        for path in sorted(self._folder.glob("part-*.parquet")):
-            file = pq.ParquetFile(path, memory_map=False)
-            blocks = json.loads(file.schema_arrow.metadata[_BLOCKS])
+        for number in range(self._num_parts):
+            # Not mapped into memory, since what is read is decompressed.
+            file = pa.ipc.open_file(pa.OSFile(str(self._path(number))))
+            blocks = json.loads(file.schema.metadata[_BLOCKS])
             found.append((file, {block: place for place, block in enumerate(blocks)}))
         return found

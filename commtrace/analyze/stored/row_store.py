@@ -1,29 +1,30 @@
 """Rows per call, kept in files of numbers: what one sort of parts computes and another one reads.
 
-    FOLDER/last_arrivals/columns.json      {"names": ["arrival", "last_rank"], "is_series": false}
-    FOLDER/last_arrivals/0.00003.npy       column 0 of the fourth stretch of rows
+    FOLDER/arrivals.last_arrivals/complete.json    names of columns, and rows of each piece
+    FOLDER/arrivals.last_arrivals/00003.npy        piece of the fourth part that computed rows
 
-Calls are numbered through the run; a stretch are those of one part by rank. A folder appears under
-its name once it is complete, so that what an ended process has left is never read.
+Calls are numbered through the run; a *stretch* are those of one part by rank. A piece has the rows
+of one part in order of their numbers: those of a stretch, or of a part by collectives some of each
+stretch. `complete.json` is written last, so that what an ended process has left is never read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.tracefile.reading import DamageError, reading
 
-_ABOUT = "columns.json"
+_COMPLETE = "complete.json"
+_ROW = "number of row"
+_VALUE = "value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,85 +38,120 @@ class RowStore:
 
     folder: Path
     edges: np.ndarray
+    _known: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Return whether rows of this name are complete."""
-        return (self.folder / name / _ABOUT).is_file()
+        return (self.folder / name / _COMPLETE).is_file()
 
-    def write(self, name: str, parts: Iterable[pd.Series | pd.DataFrame]) -> None:
-        """Write the rows of all calls, which come in parts in any order.
+    def write(self, name: str, piece: int, rows: pd.Series | pd.DataFrame) -> dict[str, Any]:
+        """Write the rows of a part, and return what `complete` has to know of them.
 
         Raises:
-            OSError: They cannot be written.
+            OutputError: They cannot be written.
         """
-        unfinished = self.folder / f"{name}.{os.getpid()}.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        try:
-            about: dict[str, Any] = {}
-            for part in parts:
-                is_series = isinstance(part, pd.Series)
-                table = part.to_frame("value") if isinstance(part, pd.Series) else part
-                about = {"names": [*table], "is_series": is_series}
-                self._add(unfinished, table)
-            (unfinished / _ABOUT).write_text(json.dumps(about))
-            # Another process may have finished the same rows.
-            with contextlib.suppress(OSError):
-                unfinished.rename(self.folder / name)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        table = rows.to_frame(_VALUE) if isinstance(rows, pd.Series) else rows
+        table = table.sort_index()
+        number = table.index.to_numpy("int64")
+        columns = {str(each): table[each].to_numpy() for each in table}
+        is_stretch = piece < len(self.edges) - 1 and np.array_equal(
+            number, np.arange(self.edges[piece], self.edges[piece + 1])
+        )
+        stored = columns if is_stretch else {_ROW: number, **columns}
+        records = np.empty(len(table), dtype=[(each, stored[each].dtype) for each in stored])
+        for each, values in stored.items():
+            records[each] = values
+        make_folder(self.folder / name)
+        with (
+            atomic_write(_path(self.folder / name, piece)) as unfinished,
+            unfinished.open("wb") as file,
+        ):
+            np.lib.format.write_array(file, records, allow_pickle=False)
+        return {
+            "names": [*columns],
+            "is_series": isinstance(rows, pd.Series),
+            "is_stretch": is_stretch,
+            "edges": np.searchsorted(number, self.edges).tolist(),
+        }
 
-    def _add(self, folder: Path, table: pd.DataFrame) -> None:
-        for stretch, places, own in self._in_stretches(table.index.to_numpy()):
-            num_rows = int(self.edges[stretch + 1] - self.edges[stretch])
-            for column, name in enumerate(table):
-                values = table[name].to_numpy()[own]
-                path = _path(folder, column, stretch)
-                if len(values) == num_rows:
-                    np.save(path, values[np.argsort(places, kind="stable")])
-                    continue
-                mode = "r+" if path.exists() else "w+"
-                shape = {} if path.exists() else {"shape": (num_rows,), "dtype": values.dtype}
-                rows = np.lib.format.open_memmap(path, mode=mode, **shape)
-                rows[places] = values
+    def complete(self, name: str, pieces: Sequence[dict[str, Any]]) -> None:
+        """State that the pieces of all parts are written.
+
+        Args:
+            name: Name of the rows.
+            pieces: What `write` has returned of each part.
+
+        Raises:
+            OutputError: That cannot be written.
+        """
+        facts = {
+            "names": pieces[0]["names"],
+            "is_series": pieces[0]["is_series"],
+            "by_stretch": all(piece["is_stretch"] for piece in pieces),
+            "edges": [piece["edges"] for piece in pieces],
+        }
+        with atomic_write(self.folder / name / _COMPLETE) as unfinished:
+            unfinished.write_text(json.dumps(facts))
 
     def read(self, name: str, rows: pd.Index) -> pd.Series | pd.DataFrame:
-        """Return the rows of some calls.
+        """Return the rows of some calls, which are in ascending order.
 
         Raises:
             TraceError: A file is damaged.
         """
-        folder = self.folder / name
-        with reading(f"cannot read what is prepared of the run in {folder}"):
-            about = json.loads((folder / _ABOUT).read_text())
-            stretches = list(self._in_stretches(rows.to_numpy()))
-            columns = {
-                each: self._column(folder, column, stretches, len(rows))
-                for column, each in enumerate(about["names"])
-            }
-            table = pd.DataFrame(columns, index=rows)
-            return table["value"].rename(None) if about["is_series"] else table
+        with reading(f"cannot read what is prepared of the run in {self.folder / name}"):
+            facts = self._facts(name)
+            found: dict[str, Any] = {each: np.empty(0) for each in facts["names"]}
+            for places, records in self._records(name, facts, rows.to_numpy()):
+                for each in facts["names"]:
+                    if not len(found[each]):
+                        found[each] = np.empty(len(rows), dtype=records.dtype[each])
+                    found[each][places] = records[each]
+            table = pd.DataFrame(found, index=rows, copy=False)
+            return table[_VALUE].rename(None) if facts["is_series"] else table
 
-    def _column(
-        self, folder: Path, column: int, stretches: list[tuple[int, Any, Any]], num_rows: int
-    ) -> np.ndarray:
-        found: np.ndarray | None = None
-        for stretch, places, own in stretches:
-            values = np.load(_path(folder, column, stretch), mmap_mode="r", allow_pickle=False)
-            if values.shape != (self.edges[stretch + 1] - self.edges[stretch],):
-                raise DamageError(f"{len(values)} rows", str(_path(folder, column, stretch)))
-            if found is None:
-                found = np.empty(num_rows, dtype=values.dtype)
-            found[own] = values[places]
-        return np.empty(0) if found is None else found
+    def _facts(self, name: str) -> dict[str, Any]:
+        if name not in self._known:
+            path = self.folder / name / _COMPLETE
+            facts = json.loads(path.read_text())
+            edges = facts["edges"] = np.asarray(facts["edges"], dtype="int64")
+            if edges.ndim != 2 or edges.shape[1:] != self.edges.shape:
+                raise DamageError("rows of other parts", str(path))
+            if np.any(edges.sum(axis=0) != self.edges):
+                raise DamageError("rows that are missing", str(path))
+            self._known[name] = facts
+        return self._known[name]
 
-    def _in_stretches(self, rows: np.ndarray) -> Iterator[tuple[int, Any, Any]]:
-        """Yield each stretch that has some of the rows, with their places in it and in `rows`."""
-        stretch = np.searchsorted(self.edges, rows, side="right") - 1
-        for each in np.unique(stretch).tolist():
-            own = np.flatnonzero(stretch == each)
-            yield each, rows[own] - self.edges[each], own
+    def _records(
+        self, name: str, facts: dict[str, Any], rows: np.ndarray
+    ) -> Iterator[tuple[Any, np.ndarray]]:
+        """Yield records of the pieces, each with their places in `rows`."""
+        if not len(rows):
+            return
+        first, last = np.searchsorted(self.edges, rows[[0, -1]], side="right") - 1
+        if facts["by_stretch"]:
+            for stretch in range(first, last + 1):
+                begin, end = self.edges[[stretch, stretch + 1]]
+                own = slice(*np.searchsorted(rows, [begin, end]))
+                if own.start < own.stop:
+                    records = self._piece(name, stretch, end - begin)
+                    yield own, records[rows[own] - begin]
+            return
+        for piece, edges in enumerate(facts["edges"]):
+            own = slice(edges[first], edges[last + 1])
+            if own.start < own.stop:
+                records = self._piece(name, piece, edges[-1])[own]
+                places = np.searchsorted(rows, records[_ROW]).clip(max=len(rows) - 1)
+                is_wanted = rows[places] == records[_ROW]
+                yield places[is_wanted], records[is_wanted]
+
+    def _piece(self, name: str, piece: int, num_rows: int) -> np.ndarray:
+        path = _path(self.folder / name, piece)
+        records = np.load(path, mmap_mode="r", allow_pickle=False)
+        if records.shape != (num_rows,) or records.dtype.names is None:
+            raise DamageError(f"records of shape {records.shape}, not ({num_rows},)", str(path))
+        return records
 
 
-def _path(folder: Path, column: int, stretch: int) -> Path:
-    return folder / f"{column}.{stretch:05d}.npy"
+def _path(folder: Path, piece: int) -> Path:
+    return folder / f"{piece:05d}.npy"

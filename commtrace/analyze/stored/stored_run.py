@@ -1,11 +1,17 @@
-"""A run that is read from its dataset in parts."""
+"""A run that is read from its dataset in parts, by this process or by others.
+
+Parts are independent. Other processes open the dataset by its path, keep it for the next pass, and
+answer for the parts whose numbers they are given.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -13,44 +19,108 @@ from weakref import finalize
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_RANKS
-from commtrace.analyze.frame import Frames, tables_of
-from commtrace.analyze.parts import PartedRun, RunPart
+from commtrace.analyze.cached_per_run import OF_RANKS, of_run, sort_of
+from commtrace.analyze.frame import Frames, tables_of, values_of
+from commtrace.analyze.parts import Answer, PartedRun, RunPart
+from commtrace.analyze.shared_passes import Function, Question
 from commtrace.analyze.stored.collective_blocks import CollectiveBlocks, group_sizes
+from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.analyze.stored.row_store import RowStore
+from commtrace.atomic_write import make_folder
+from commtrace.errors import OutputError
+from commtrace.schema import TABLES
 from commtrace.settings import DEFAULTS, Settings
-from commtrace.tracefile.dataset import Dataset
+from commtrace.tracefile.dataset import Dataset, StoredRows, open_dataset
+from commtrace.tracefile.dataset.layout import PREPARED
+from commtrace.workers import JobRunner, in_order
 
 ROWS_OF_PART = 500_000
 """Number of calls and operators of a part, about: a part has one rank at least."""
+
+_PARTS_OF_WORKERS = 3
+"""Number of parts from which on other processes are asked."""
+
+_VERSION = 1
+"""Changes with the meaning of prepared rows, so that those of former versions are not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The facts by which another process opens a stored run.
+
+    Attributes:
+        path: Folder of the run.
+        settings: Settings of the project.
+        rows_of_part: Number of rows of a part, about.
+        folder: Folder of what is prepared.
+    """
+
+    path: Path
+    settings: Settings
+    rows_of_part: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Questions of one sort about the parts of a run.
+
+    Attributes:
+        recipe: How to open the run.
+        sort: Sort of the parts.
+        questions: Functions of a part, and their further arguments.
+        values: Values of the whole run that are known.
+    """
+
+    recipe: Recipe
+    sort: str
+    questions: Sequence[tuple[Function, tuple[Any, ...]]]
+    values: Mapping[Function, Any]
 
 
 class StoredRun(PartedRun):
     """A run of which one part at a time is in memory.
 
+    What its analyses prepare, rows per call and blocks of collectives, is kept in the folder of the
+    dataset, so that the next ones find it there; where that cannot be written, in a temporary
+    folder that goes with the run.
+
     Args:
         dataset: Its dataset.
         settings: Settings of the project in which the run is analysed.
         rows_of_part: Number of rows of a part, about.
+        workers: Processes that answer for parts; by default, this one does.
+        folder: Folder of what is prepared.
     """
 
+    dataset: Dataset
+    rows_of_part: int
+    workers: JobRunner | None
+    _nothing: dict[str, pd.DataFrame]
+
     def __init__(
-        self, dataset: Dataset, settings: Settings = DEFAULTS, rows_of_part: int = ROWS_OF_PART
+        self,
+        dataset: Dataset,
+        settings: Settings = DEFAULTS,
+        rows_of_part: int = ROWS_OF_PART,
+        workers: JobRunner | None = None,
+        folder: Path | None = None,
     ) -> None:
         trace = dataset.trace(columns={})
         run, tables = tables_of(trace)
         small = {name: tables[name] for name in ("groups", "ranks", "steps", "sources")}
         super().__init__(run, small, trace.path, settings)
-        self.__dict__.update(_dataset=dataset, _rows_of_part=rows_of_part)
+        vars(self).update(
+            dataset=dataset, rows_of_part=rows_of_part, _nothing=tables, workers=workers
+        )
+        if folder is not None:
+            vars(self)["folder"] = folder
 
     def with_settings(self, settings: Settings) -> StoredRun:
         """Return the run as other settings have it."""
-        return type(self)(self.dataset, settings, self.__dict__["_rows_of_part"])
+        return type(self)(self.dataset, settings, self.rows_of_part, self.workers)
 
-    @property
-    def dataset(self) -> Dataset:
-        """Dataset of the run."""
-        return self.__dict__["_dataset"]
+    # Parts.
 
     @cached_property
     def _ranks_of_parts(self) -> list[list[int]]:
@@ -59,7 +129,7 @@ class StoredRun(PartedRun):
         rows = 0
         for rank in self.dataset.ranks:
             own = sum(self.dataset.num_rows(table, rank) for table in ("comm", "ops", "kernels"))
-            if parts[-1] and rows + own > self.__dict__["_rows_of_part"]:
+            if parts[-1] and rows + own > self.rows_of_part:
                 parts.append([])
                 rows = 0
             parts[-1].append(rank)
@@ -67,7 +137,7 @@ class StoredRun(PartedRun):
         return parts
 
     @cached_property
-    def _edges(self) -> np.ndarray:
+    def edges(self) -> np.ndarray:
         """Row of table `comm` at which each part by rank begins, and the number of all rows."""
         num_rows = [
             sum(self.dataset.num_rows("comm", rank) for rank in ranks)
@@ -80,28 +150,23 @@ class StoredRun(PartedRun):
         """Number of recorded calls."""
         return self.dataset.num_rows("comm")
 
-    def parts(self, sort: str) -> Iterator[RunPart]:
-        """Yield the parts of a sort; each row of table `comm` is in one of them."""
+    def num_parts(self, sort: str) -> int:
+        """Return the number of parts of a sort, at least one."""
+        return len(self._ranks_of_parts) if sort == OF_RANKS else _blocks(self).num_blocks
+
+    def part(self, sort: str, number: int) -> RunPart:
+        """Return a part; each row of table `comm` is in one of them."""
         if sort == OF_RANKS:
-            yield from map(self._part_of_ranks, range(len(self._ranks_of_parts)))
+            tables = self._tables_of_ranks(self._ranks_of_parts[number], self.edges[number])
         else:
-            yield from map(self._part_of_collectives, range(self._blocks.num_blocks))
-
-    def _part_of_ranks(self, number: int) -> RunPart:
-        _, tables = tables_of(self.dataset.trace(ranks=self._ranks_of_parts[number]))
-        rows = pd.RangeIndex(self._edges[number], self._edges[number + 1])
-        return self._part(OF_RANKS, tables | {"comm": tables["comm"].set_axis(rows)})
-
-    def _part_of_collectives(self, block: int) -> RunPart:
-        return self._part("collectives", self._nothing | {"comm": self._blocks.read(block)})
-
-    def _part(self, sort: str, tables: Mapping[str, pd.DataFrame]) -> RunPart:
+            tables = self._nothing | {"comm": _blocks(self).read(number)}
         return RunPart(
             run=self.run,
             path=self.path,
             settings=self.settings,
             parent=self,
             sort=sort,
+            number=number,
             comm=tables["comm"],
             ops=tables["ops"],
             kernels=tables["kernels"],
@@ -111,38 +176,69 @@ class StoredRun(PartedRun):
             sources=tables["sources"],
         )
 
-    @cached_property
-    def _nothing(self) -> dict[str, pd.DataFrame]:
-        """Tables of a part without events."""
-        _, tables = tables_of(self.dataset.trace(columns={}))
+    def _tables_of_ranks(self, ranks: Sequence[int], first: int) -> Mapping[str, pd.DataFrame]:
+        """Return tables of some ranks, which read their columns when they are used."""
+        tables = dict(self._nothing)
+        for name in ("ranks", "steps"):
+            own = tables[name][tables[name]["rank"].isin(ranks)]
+            tables[name] = own.reset_index(drop=True)
+        for name in ("comm", "ops", "kernels"):
+            rows = self.dataset.rows(name, ranks)
+            begin = first if name == "comm" else 0
+            index = pd.RangeIndex(begin, begin + rows.num_rows)
+            types = {column.name: column.type for column in TABLES[name]}
+            tables[name] = LazyTable([*types], index, partial(_column, rows, types))
         return tables
 
-    @cached_property
-    def _blocks(self) -> CollectiveBlocks:
-        sizes = self.by_ranks(group_sizes)
-        blocks = CollectiveBlocks(self._folder / "blocks", sizes, self.__dict__["_rows_of_part"])
-        for number, part in enumerate(self.parts(OF_RANKS)):
-            blocks.write(part, number)
-        return blocks
+    def other_parts(self, sort: str, questions: Sequence[Question]) -> Iterator[list[Any]]:
+        """Yield the answers of each part but the first, in order."""
+        numbers = range(1, self.num_parts(sort))
+        if self.workers is None or len(numbers) < _PARTS_OF_WORKERS:
+            yield from super().other_parts(sort, questions)
+            return
+        recipe = Recipe(self.dataset.folder, self.settings, self.rows_of_part, self.folder)
+        used = set[Answer]().union(*(question.values for question in questions))
+        values = {each: self.values[each] for each in used if each in self.values}
+        asked = Pass(recipe, sort, [(each.function, each.args) for each in questions], values)
+        yield from in_order(self.workers.results(answers_of_part, asked, numbers))
 
-    def stored(self, answer: Callable[[Frames], Any], sort: str, part: RunPart | None) -> Any:
-        """Return the rows of a part's calls, or of all calls, of what parts of a sort answer."""
-        name = f"{answer.__module__.rpartition('.')[2]}.{answer.__name__}"
-        if not self._rows.has(name):
-            self._rows.write(name, map(answer, self.parts(sort)))
-        index = pd.RangeIndex(self._edges[-1]) if part is None else part.comm.index
-        return self._rows.read(name, index)
+    # What is prepared.
+
+    def has_rows(self, answer: Answer) -> bool:
+        """Return whether the rows of all calls are kept."""
+        return self.row_store.has(_name_of(answer))
+
+    def keep_rows(self, answer: Answer) -> None:
+        """Compute the rows of all calls in parts, and keep them."""
+        sort = sort_of(answer)
+        assert sort is not None
+        pieces = self.ask(Question(sort, _write_rows, (answer,)))
+        self.row_store.complete(_name_of(answer), pieces)
+
+    def read_rows(self, answer: Answer, part: RunPart | None) -> Any:
+        """Return kept rows: of a part's calls, or of all calls."""
+        index = pd.RangeIndex(self.edges[-1]) if part is None else part.comm.index
+        return self.row_store.read(_name_of(answer), index)
 
     @cached_property
-    def _rows(self) -> RowStore:
-        return RowStore(self._folder / "rows", self._edges)
+    def row_store(self) -> RowStore:
+        """Rows of each call that analyses have prepared."""
+        return RowStore(self.folder / "rows", self.edges)
 
     @cached_property
-    def _folder(self) -> Path:
-        """Folder of what is computed on the way."""
-        folder = Path(tempfile.mkdtemp(prefix="commtrace-"))
-        finalize(self, shutil.rmtree, folder, ignore_errors=True)
+    def folder(self) -> Path:
+        """Folder of what analyses prepare."""
+        manifest = repr((self.dataset.manifest, self.rows_of_part, _VERSION))
+        name = hashlib.sha256(manifest.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        folder = self.dataset.target / PREPARED / name
+        try:
+            make_folder(folder)
+        except OutputError:
+            folder = Path(tempfile.mkdtemp(prefix="commtrace-"))
+            finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
+
+    # Tables of all ranks.
 
     @cached_property
     def comm(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
@@ -162,3 +258,52 @@ class StoredRun(PartedRun):
     @cached_property
     def _whole(self) -> Mapping[str, pd.DataFrame]:
         return tables_of(self.dataset.trace())[1]
+
+
+def _column(rows: StoredRows, types: Mapping[str, type], name: str) -> Any:
+    return values_of(rows.column(name), types[name])
+
+
+@of_run
+def _blocks(run: Frames) -> CollectiveBlocks:
+    """Return the calls of a stored run in blocks of collectives."""
+    assert isinstance(run, StoredRun)
+    sizes = run.by_ranks(group_sizes)
+    blocks = CollectiveBlocks(run.folder / "blocks", sizes, run.rows_of_part)
+    if not blocks.are_complete:
+        run.by_ranks(_write_block, blocks)
+        blocks.complete()
+    return blocks
+
+
+def _write_block(part: RunPart, blocks: CollectiveBlocks) -> None:
+    blocks.write(part, part.number)
+
+
+def _write_rows(part: RunPart, answer: Answer) -> dict[str, Any]:
+    assert isinstance(part.parent, StoredRun)
+    return part.parent.row_store.write(_name_of(answer), part.number, answer(part))
+
+
+def _name_of(answer: Answer) -> str:
+    return f"{answer.__module__.rpartition('.')[2]}.{answer.__name__}"
+
+
+_opened: list[tuple[Recipe, StoredRun]] = []
+"""The run that this process has opened, if any."""
+
+
+def answers_of_part(asked: Pass, number: int) -> list[Any]:
+    """Return the answers of a part to the questions of a pass; runs in a worker process."""
+    run = _run_of(asked.recipe)
+    run.values.update({key: each for key, each in asked.values.items() if key not in run.values})
+    questions = [Question(asked.sort, *each) for each in asked.questions]
+    return run.answers_of(run.part(asked.sort, number), questions)
+
+
+def _run_of(recipe: Recipe) -> StoredRun:
+    if not _opened or _opened[0][0] != recipe:
+        dataset = open_dataset(recipe.path)
+        run = StoredRun(dataset, recipe.settings, recipe.rows_of_part, folder=recipe.folder)
+        _opened[:] = [(recipe, run)]
+    return _opened[0][1]

@@ -15,6 +15,6 @@ used. pyarrow is loaded when a file is written or read.
 from __future__ import annotations
 
 from commtrace.tracefile.dataset.preparation import prepare_dataset
-from commtrace.tracefile.dataset.reading import Dataset, dataset_of, open_dataset
+from commtrace.tracefile.dataset.reading import Dataset, StoredRows, dataset_of, open_dataset
 
-__all__ = ["Dataset", "dataset_of", "open_dataset", "prepare_dataset"]
+__all__ = ["Dataset", "StoredRows", "dataset_of", "open_dataset", "prepare_dataset"]

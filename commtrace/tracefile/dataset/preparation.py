@@ -12,6 +12,7 @@ are not there yet.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from commtrace.tracefile.dataset.conversion import (
 from commtrace.tracefile.dataset.layout import (
     EVENT_TABLES,
     MANIFEST,
+    PREPARED,
     SHARED_TABLES,
     Manifest,
     Part,
@@ -41,7 +43,6 @@ from commtrace.tracefile.dataset.layout import (
     write_manifest,
 )
 from commtrace.tracefile.dataset.table_files import Origin, pyarrow, write_table
-from commtrace.tracefile.dataset.workers import Workers
 from commtrace.tracefile.join_plan import JoinPlan, plan_of
 from commtrace.tracefile.latest_run import latest_run
 from commtrace.tracefile.merge import converted, rank_row
@@ -52,6 +53,7 @@ from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.steps import with_steps_from
 from commtrace.tracefile.trace import Columns, StringTable, table_of
+from commtrace.workers import Workers
 
 OnProgress = Callable[[int, int], None]
 """Receives the number of recordings that are done, and that of all."""
@@ -90,12 +92,13 @@ def prepare_dataset(
             workers = 1
         target = dataset_folder(folder)
         make_folder(target)
-        with Workers(workers) as pool:
+        with Workers("prepare the dataset", workers) as pool:
             outlines, left_out = latest_run(_outlines(files, pool))
             outlines.sort(key=rank_of)
             plan = plan_of(outlines, lambda place, source: with_calls(outlines[place], source))
             # Files of another preparation are replaced, one after the other.
             _remove(target / MANIFEST)
+            shutil.rmtree(target / PREPARED, ignore_errors=True)
             jobs = _jobs(outlines, plan, {folder / part[0]: part for part in parts}, target)
             found = _converted(jobs, pool, progress)
         small = _small_tables(outlines, plan, found)
@@ -120,10 +123,18 @@ def _manifest(
     return Manifest(parts, run, rows, totals)
 
 
+def _outlines_in(_: None, path: Path) -> Any:
+    return outlines_in(path)
+
+
+def _convert(_: None, jobs: list[Job]) -> list[Converted]:
+    return convert(jobs)
+
+
 def _outlines(files: Sequence[Path], pool: Workers) -> list[Outline]:
     """Return the outlines of all recordings; a rank killed before its first batch has none."""
     found: dict[int, list[Outline] | EmptyTraceError | UnbegunSpoolError] = dict(
-        pool.results(outlines_in, files)
+        pool.results(_outlines_in, None, files)
     )
     results = [found[place] for place in range(len(files))]
     outlines = [each for result in results if isinstance(result, list) for each in result]
@@ -151,7 +162,7 @@ def _converted(
 ) -> dict[int, Converted]:
     num_done, num_all = 0, sum(map(len, jobs))
     found: dict[int, Converted] = {}
-    for place, results in pool.results(convert, jobs):
+    for place, results in pool.results(_convert, None, jobs):
         for job, result in zip(jobs[place], results, strict=True):
             found[job.rank] = result
         num_done += len(results)

@@ -11,7 +11,7 @@ compared with the manifest before memory is allocated.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,8 @@ from commtrace.errors import (
     TruncatedTraceError,
     UsageError,
 )
-from commtrace.schema import TABLES
+from commtrace.schema import TABLES, Column
+from commtrace.tracefile.arrays import zeros
 from commtrace.tracefile.collected import files_in
 from commtrace.tracefile.dataset.layout import (
     EVENT_TABLES,
@@ -49,7 +50,7 @@ from commtrace.tracefile.trace import (
     Trace,
     column_of,
 )
-from commtrace.tracefile.validate import validated
+from commtrace.tracefile.validate import check_column, validated
 
 EventColumns = Mapping[str, Collection[str]]
 """EventColumns of columns by table."""
@@ -92,6 +93,15 @@ class Dataset:
         of_rank = self.manifest.rows[table]
         return sum(of_rank.values()) if rank is None else of_rank.get(rank, 0)
 
+    @property
+    def target(self) -> Path:
+        """Folder of the files of the dataset."""
+        return dataset_folder(self.folder)
+
+    def rows(self, table: str, ranks: Sequence[int]) -> StoredRows:
+        """Return the rows of some ranks in a table of events, of which nothing is read yet."""
+        return StoredRows(self, table, ranks)
+
     def trace(
         self, ranks: Iterable[int] | None = None, columns: EventColumns | None = None
     ) -> Trace:
@@ -115,7 +125,7 @@ class Dataset:
                 found="no such rank",
                 attempt=f"one of {', '.join(map(str, self.ranks[:9]))}",
             )
-        summary = f"cannot read the dataset {dataset_folder(self.folder)}"
+        summary = f"cannot read the dataset {self.target}"
         strings = StringTable([""])
         with _reading(self.folder, summary):
             tables: dict[str, Columns] = {}
@@ -138,19 +148,32 @@ class Dataset:
         only = None if columns is None else columns.get(table)
         if columns is not None and only is None:
             ranks = ()
-        parts = []
-        for rank in ranks:
-            path = table_path(dataset_folder(self.folder), table, rank)
-            # The rank of a row is known whatever is asked for.
-            of_rank = None if only is None else {"rank", *only}
-            rows = self.manifest.rows[table].get(rank, 0)
-            parts.append(_read(table, path, rows, strings, of_rank, summary))
-        return _concatenated(table, parts, strings)
+        # The rank of a row is known whatever is asked for.
+        chosen = None if only is None else {"rank", *only}
+        parts = [self._rows(table, rank, strings, chosen, summary) for rank in ranks]
+        if len(parts) == 1:
+            return parts[0]
+        return {
+            column.name: _joined(column, [part[column.name] for part in parts], strings)
+            for column in TABLES[table]
+        }
+
+    def _rows(
+        self,
+        table: str,
+        rank: int,
+        strings: StringTable,
+        only: Collection[str] | None,
+        summary: str,
+    ) -> Columns:
+        path = table_path(self.target, table, rank)
+        rows = self.manifest.rows[table].get(rank, 0)
+        return _read(table, path, rows, strings, only, summary)
 
     def _small(
         self, table: str, ranks: Collection[int], strings: StringTable, summary: str
     ) -> Columns:
-        path = table_path(dataset_folder(self.folder), table)
+        path = table_path(self.target, table)
         found = _read(table, path, self.num_rows(table), strings, None, summary)
         if "rank" not in found or len(ranks) == len(self.ranks):
             return found
@@ -162,6 +185,61 @@ class Dataset:
         return {name: taken(values, places) for name, values in found.items()}
 
 
+class StoredRows:
+    """Rows of some ranks in a table of events, one after the other, of which any column is read.
+
+    Args:
+        dataset: the dataset.
+        table: name of the table.
+        ranks: the ranks.
+    """
+
+    def __init__(self, dataset: Dataset, table: str, ranks: Sequence[int]) -> None:
+        self._dataset, self._table, self._ranks = dataset, table, ranks
+        self._files: list[TableFile] = []
+
+    @property
+    def num_rows(self) -> int:
+        """Number of the rows."""
+        return sum(self._dataset.num_rows(self._table, rank) for rank in self._ranks)
+
+    def column(self, name: str) -> ColumnValues:
+        """Read a column.
+
+        Raises:
+            TraceError: a file is damaged or missing, or the column has impossible values.
+        """
+        dataset = self._dataset
+        summary = f"cannot read the dataset {dataset.target}"
+        (column,) = [each for each in TABLES[self._table] if each.name == name]
+        with _reading(dataset.folder, summary):
+            strings = StringTable([""])
+            if not self._files:
+                self._files = [self._opened(rank) for rank in self._ranks]
+            values, view = zeros(self.num_rows, of_floats=column.type is float)
+            begin = 0
+            for file, rank in zip(self._files, self._ranks, strict=True):
+                part = view[begin : begin + file.num_rows]
+                file.read_column(column, part, strings, Allowance(summary, file.num_bytes))
+                if name == "rank" and not (part == rank).all():
+                    raise DamageError(f"rows of other ranks than {rank}", str(file.path))
+                begin += file.num_rows
+            found = StringColumn(values, strings.strings) if column.type is str else values
+            check_column(self._table, column, found, f"cannot read the trace {dataset.folder}")
+            return found
+
+    def _opened(self, rank: int) -> TableFile:
+        path = table_path(self._dataset.target, self._table, rank)
+        return _opened(self._table, path, self._dataset.num_rows(self._table, rank))
+
+
+def _opened(table: str, path: Path, rows: int) -> TableFile:
+    file = TableFile(table, path)
+    if file.num_rows != rows:
+        raise DamageError(f"{file.num_rows:,} rows, where {MANIFEST} has {rows:,}", str(path))
+    return file
+
+
 def _read(
     table: str,
     path: Path,
@@ -170,24 +248,18 @@ def _read(
     only: Collection[str] | None,
     summary: str,
 ) -> Columns:
-    file = TableFile(table, path)
-    if file.num_rows != rows:
-        raise DamageError(f"{file.num_rows:,} rows, where {MANIFEST} has {rows:,}", str(path))
+    file = _opened(table, path, rows)
     return file.read(strings, Allowance(summary, file.num_bytes), only)
 
 
-def _concatenated(table: str, parts: list[Columns], strings: StringTable) -> Columns:
-    if len(parts) == 1:
-        return parts[0]
-    found: dict[str, ColumnValues] = {}
-    for column in TABLES[table]:
-        joined: Any = column_of(column, (), strings)
-        values: array[Any] = joined.codes if isinstance(joined, StringColumn) else joined
-        for part in parts:
-            own: Any = part[column.name]
-            values.extend(own.codes if isinstance(own, StringColumn) else own)
-        found[column.name] = joined
-    return found
+def _joined(column: Column, parts: Sequence[ColumnValues], strings: StringTable) -> ColumnValues:
+    """Return the values of a column of several files, one after the other."""
+    joined: Any = column_of(column, (), strings)
+    values: array[Any] = joined.codes if isinstance(joined, StringColumn) else joined
+    for part in parts:
+        own: Any = part
+        values.extend(own.codes if isinstance(own, StringColumn) else own)
+    return joined
 
 
 @contextmanager

@@ -213,6 +213,13 @@ class TableFile:
         self.origin = self._origin(metadata.metadata or {})
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         self._rows_of_groups = [group.num_rows for group in groups]
+        self._sizes_of_groups = [
+            {
+                chunk.path_in_schema: max(chunk.total_uncompressed_size, 0)
+                for chunk in map(group.column, range(group.num_columns))
+            }
+            for group in groups
+        ]
         if sum(self._rows_of_groups) != self.num_rows or min(self._rows_of_groups, default=0) < 0:
             raise self._damage(f"{self.num_rows:,} rows, which the row groups do not have")
 
@@ -248,6 +255,19 @@ class TableFile:
             found[column.name], views[column.name] = zeros(
                 self.num_rows, of_floats=column.type is float
             )
+        self._read_into(views, columns, strings)
+        return self._completed(columns, found, strings)
+
+    def read_column(
+        self, column: Column, into: np.ndarray, strings: StringTable, allowance: Allowance
+    ) -> None:
+        """Read one column into an array of as many rows; errors are those of `read`."""
+        self._charge(allowance, [column])
+        self._read_into({column.name: into}, [column], strings)
+
+    def _read_into(
+        self, views: Mapping[str, np.ndarray], columns: Sequence[Column], strings: StringTable
+    ) -> None:
         begin = 0
         for number, rows in enumerate(self._rows_of_groups):
             group = self._row_group(number, [column.name for column in columns])
@@ -255,20 +275,14 @@ class TableFile:
                 part = views[column.name][begin : begin + rows]
                 self._fill(part, column, group.column(column.name), strings)
             begin += rows
-        return self._completed(columns, found, strings)
 
     def _charge(self, allowance: Allowance, columns: Sequence[Column]) -> None:
-        names = {column.name for column in columns}
-        metadata = self._file.metadata
-        stored = 0
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            chunks = [group.column(place) for place in range(group.num_columns)]
-            sizes = [c.total_uncompressed_size for c in chunks if c.path_in_schema in names]
-            # Row groups are read one after the other.
-            stored = max(stored, sum(max(size, 0) for size in sizes))
-        contents = f"{self.num_rows:,} rows"
-        allowance.take(stored + 8 * self.num_rows * (len(columns) + 1), contents, str(self.path))
+        # Row groups are read one after the other.
+        of_groups = [
+            sum(sizes.get(column.name, 0) for column in columns) for sizes in self._sizes_of_groups
+        ]
+        needed = max(of_groups, default=0) + 8 * self.num_rows * (len(columns) + 1)
+        allowance.take(needed, f"{self.num_rows:,} rows", str(self.path))
 
     def _row_group(self, number: int, names: list[str]) -> Any:
         try:

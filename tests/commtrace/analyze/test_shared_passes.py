@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.analyze.shared_passes import Question, Tasks
+from commtrace.analyze.shared_passes import Needed, Question, Tasks
 
 PARTS = (1, 2, 3)
 
@@ -26,13 +26,21 @@ class Passes:
 
     def __init__(self) -> None:
         self.passes: list[tuple[str, list[Any]]] = []
-        self.tasks = Tasks(self.answer)
+        self.tasks = Tasks(self)
+        self.known: dict[Any, Any] = {}
 
-    def answer(self, sort: str, questions: Sequence[Question]) -> None:
+    def begin(self, question: Question) -> None:
+        question.results = [question.function(PARTS[0], *question.args)]
+
+    def finish(self, sort: str, questions: Sequence[Question]) -> None:
         self.passes.append((sort, [(each.function.__name__, *each.args) for each in questions]))
-        for part in PARTS:
-            for each in questions:
-                each.results.append(each.function(part, *each.args))
+        for each in questions:
+            for part in PARTS[1:]:
+                each.add(each.function(part, *each.args))
+            each.end(each.results)
+
+    def compute(self, value: Any) -> None:
+        self.known[value] = value(self)
 
     def ask(self, sort: str, function: Any = double, *args: str) -> list[Any]:
         return self.tasks.ask(Question(sort, function, args))
@@ -71,6 +79,71 @@ def test_the_sort_that_most_ask_for_comes_first() -> None:
     ]
 
 
+def test_results_are_folded_as_they_come() -> None:
+    run = Passes()
+    question = Question("ranks", double, (), "+".join)
+    assert run.tasks.ask(question) == ["2+4+6"]
+
+
+def test_a_value_that_a_part_needs_is_computed_before_and_once_for_all() -> None:
+    run = Passes()
+
+    def value(run: Passes) -> str:
+        return run.ask("collectives")[0]
+
+    def needs(part: int, name: str) -> str:
+        if value not in run.known:
+            raise Needed(value)
+        return f"{run.known[value]}{part}{name}"
+
+    found = run.tasks.together(
+        [partial(run.ask, "ranks", needs, "a"), partial(run.ask, "ranks", needs, "b")]
+    )
+    assert found == [["21a", "22a", "23a"], ["21b", "22b", "23b"]]
+    assert run.passes == [
+        ("collectives", [("double",)]),
+        ("ranks", [("needs", "a"), ("needs", "b")]),
+    ]
+
+
+def test_what_others_need_comes_before_what_more_ask_for() -> None:
+    run = Passes()
+
+    def value(run: Passes) -> str:
+        return run.ask("ranks", double, "needed")[0]
+
+    def needs(part: int) -> str:
+        if value not in run.known:
+            raise Needed(value)
+        return "done"
+
+    run.tasks.together([partial(run.ask, "ranks", each) for each in (needs, double)])
+    assert run.passes == [
+        ("ranks", [("double", "needed")]),
+        ("ranks", [("needs",), ("double",)]),
+    ] or run.passes == [
+        ("ranks", [("double", "needed")]),
+        ("ranks", [("double",), ("needs",)]),
+    ]
+
+
+def test_an_error_of_a_value_reaches_those_that_need_it() -> None:
+    run = Passes()
+
+    def value(run: Passes) -> None:
+        raise KeyError("no value")
+
+    def needs(part: int) -> None:
+        raise Needed(value)
+
+    def careful() -> str:
+        with pytest.raises(KeyError, match="no value"):
+            run.ask("ranks", needs)
+        return "went on"
+
+    assert run.tasks.together([careful, partial(run.ask, "ranks")]) == ["went on", ["2", "4", "6"]]
+
+
 def test_an_analysis_may_have_parts_that_go_on_together() -> None:
     run = Passes()
 
@@ -84,7 +157,7 @@ def test_an_analysis_may_have_parts_that_go_on_together() -> None:
     assert [len(questions) for _, questions in run.passes] == [1, 2, 1]
 
 
-def test_an_error_of_a_pass_reaches_all_who_asked() -> None:
+def test_an_error_of_a_part_reaches_all_who_asked() -> None:
     run = Passes()
 
     def careful() -> str:

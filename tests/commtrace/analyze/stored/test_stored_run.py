@@ -15,12 +15,12 @@ from commtrace.analyze.arrivals import last_arrivals
 from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS
 from commtrace.analyze.frame import frames_of
 from commtrace.analyze.stored import StoredRun
-from commtrace.analyze.stored.row_store import RowStore
 from commtrace.analyze.story.peers import matched_calls
 from commtrace.analyze.time_window import within
-from commtrace.errors import TraceError
+from commtrace.errors import OutputError
 from commtrace.tracefile import write_trace
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
+from commtrace.workers import Workers
 from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
 
 
@@ -83,53 +83,51 @@ def test_a_row_for_each_call_of_the_run_is_that_in_memory(folder: Path, whole: F
     pd.testing.assert_frame_equal(last_arrivals(stored(folder, whole)), last_arrivals(whole))
 
 
-def test_what_is_computed_on_the_way_goes_with_the_run(folder: Path, whole: Frames) -> None:
+def test_what_is_prepared_is_found_by_the_next_command(folder: Path, whole: Frames) -> None:
+    run = stored(folder, whole)
+    expected = last_arrivals(run)
+    again = stored(folder, whole)
+    assert again.has_rows(last_arrivals)
+    again.keep_rows = pytest.fail  # type: ignore[method-assign]
+    pd.testing.assert_frame_equal(last_arrivals(again), expected)
+    other = StoredRun(open_dataset(folder), rows_of_part=len(whole.comm))
+    assert not other.has_rows(last_arrivals), "rows of other parts"
+
+
+def test_a_dataset_that_is_prepared_again_has_nothing_of_the_former_one(
+    folder: Path, whole: Frames
+) -> None:
+    last_arrivals(stored(folder, whole))
+    (folder / "run.json").touch()
+    prepare_dataset(folder, workers=1)
+    assert not stored(folder, whole).has_rows(last_arrivals)
+
+
+def test_without_a_writable_folder_what_is_prepared_goes_with_the_run(
+    folder: Path, whole: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OutputError(f"cannot write {path}")
+
+    monkeypatch.setattr("commtrace.analyze.stored.stored_run.make_folder", refuse)
     run = stored(folder, whole)
     last_arrivals(run)
-    kept = run.__dict__["_folder"]
+    kept = run.folder
     assert kept.is_dir()
+    assert folder not in kept.parents
     del run
     gc.collect()
     assert not kept.exists()
 
 
-def rows_of(*stretches: int) -> np.ndarray:
-    return np.append(0, np.cumsum(stretches))
-
-
-def test_rows_are_read_as_they_were_written_in_any_order(tmp_path: Path) -> None:
-    store = RowStore(tmp_path, rows_of(3, 0, 4))
-    table = pd.DataFrame({"a": np.arange(7), "b": np.linspace(0, 1, 7)})
-    parts = [table.loc[[6, 0, 2]], table.loc[[5, 1]], table.loc[[3, 4]]]
-    assert not store.has("t")
-    store.write("t", parts)
-    assert store.has("t")
-    pd.testing.assert_frame_equal(store.read("t", pd.RangeIndex(7)), table)
-    pd.testing.assert_frame_equal(store.read("t", pd.Index([4, 2])), table.loc[[4, 2]])
-    store.write("s", [table["a"] > 2])
-    assert store.read("s", pd.Index([2, 3])).tolist() == [False, True]
-
-
-def test_rows_of_which_some_parts_are_missing_are_not_there(tmp_path: Path) -> None:
-    store = RowStore(tmp_path, rows_of(2))
-
-    def parts() -> object:
-        yield pd.Series([1], index=[0])
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        store.write("t", parts())
-    assert not store.has("t")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_of_rows_that_is_damaged_is_named(tmp_path: Path) -> None:
-    store = RowStore(tmp_path, rows_of(2))
-    store.write("t", [pd.Series([1, 2])])
-    (path,) = (tmp_path / "t").glob("*.npy")
-    np.save(path, np.arange(9))
-    with pytest.raises(TraceError, match=r"0\.00000\.npy"):
-        store.read("t", pd.RangeIndex(2))
+def test_other_processes_answer_as_this_one_does(folder: Path, whole: Frames) -> None:
+    with Workers("analyse the run", 2) as workers:
+        run = StoredRun(open_dataset(folder), rows_of_part=len(whole.comm) // 6, workers=workers)
+        assert run.num_parts(OF_COLLECTIVES) > 3
+        tables = run.together(partial(analysis.function, run) for analysis in CATALOG.values())
+        assert notices_of(run) == notices_of(whole)
+    for table, (name, analysis) in zip(tables, CATALOG.items(), strict=True):
+        pd.testing.assert_frame_equal(table, analysis.function(whole), rtol=1e-12, obj=name)
 
 
 def test_a_large_run_is_opened_in_parts(
