@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commtrace.tracefile import Trace, read_trace
+from tests.commtrace.launched import free_ports
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 150.0
@@ -83,6 +84,34 @@ def run(
 ) -> Ended:
     """Run a command to its end."""
     return finish(start(command, folder, variables))
+
+
+def run_ranks(
+    command: Sequence[str | Path], folder: Path, variables: Mapping[str, str] | None = None
+) -> Ended:
+    """Run a command as each of two ranks, as torchrun does, but without its agent.
+
+    The code is that of a rank that failed, or 0.
+    """
+    port = str(free_ports(1))
+    ranks = [
+        start(
+            command,
+            folder,
+            {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                **(variables or {}),
+            },
+        )
+        for rank in range(2)
+    ]
+    ended = [finish(process) for process in ranks]
+    code = next((each.code for each in ended if each.code), 0)
+    return Ended(code, "".join(each.text for each in ended))
 
 
 def recorded(output: str | Path = "RUN.comm") -> list[str]:

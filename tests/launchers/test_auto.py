@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from commtrace.tracefile import read_trace
 from tests.launchers.programs import recorded, run
 
 RANKS = """
-import os, sys
-import torch, torch.distributed as dist, torch.multiprocessing as mp
+import multiprocessing, os, sys
 
 def rank(number, folder):
+    import torch, torch.distributed as dist
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=number, world_size=2
     )
@@ -22,8 +23,16 @@ def rank(number, folder):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    folder = sys.argv[2]
-    ranks = mp.start_processes(rank, (folder,), nprocs=2, start_method=sys.argv[1])
+    method, folder = sys.argv[1:]
+    if method == "fork":  # ranks that are spawned load torch themselves
+        import torch.distributed
+    context = multiprocessing.get_context(method)
+    ranks = [context.Process(target=rank, args=(number, folder)) for number in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    sys.exit(max(each.exitcode for each in ranks))
 """
 
 
@@ -93,10 +102,6 @@ print("trained")
             {"COMMTRACE": "RUN.comm", "COMMTRACE_DETAIL": "much"},
             "a detail is one of op, collective",
         ),
-        ({"COMMTRACE": "RUN.comm", "COMMTRACE_MAX_CALLS": "-4"}, "COMMTRACE_MAX_CALLS=-4"),
-        ({"COMMTRACE": "RUN.comm", "COMMTRACE_EVERY": "0"}, "COMMTRACE_EVERY=0"),
-        ({"COMMTRACE": "RUN.comm", "COMMTRACE_RING": "1 byte"}, "COMMTRACE_RING=1 byte"),
-        ({"COMMTRACE": "RUN.comm", "COMMTRACE_STACKS": "no"}, "COMMTRACE_STACKS=no"),
         ({"COMMTRACE": "train.py/RUN.comm"}, "found: an existing file"),
     ],
 )
@@ -110,6 +115,42 @@ def test_a_program_that_can_not_be_recorded_runs_all_the_same(
     assert complaint in ended.text
     assert "Traceback" not in ended.text
     assert ended.text.endswith("trained\n")
+
+
+# The processes are forked, since torch is then loaded once.
+IN_TURN = """
+import os, sys
+import torch, torch.distributed as dist
+for number, word in enumerate(sys.argv[2:]):
+    child = os.fork()
+    if child == 0:
+        name, _, value = word.partition("=")
+        os.environ[name] = value
+        meeting = f"file://{sys.argv[1]}/meeting-{number}"
+        dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+        dist.all_reduce(torch.ones(3))
+        dist.destroy_process_group()
+        print("trained with", word, flush=True)
+        break
+    _, status = os.waitpid(child, 0)
+    if status:
+        sys.exit(1)
+"""
+
+
+def test_a_program_whose_options_mean_nothing_runs_all_the_same(tmp_path: Path) -> None:
+    words = ["MAX_CALLS=-4", "EVERY=0", "RING=1 byte", "STACKS=no"]
+    options = [f"COMMTRACE_{word}" for word in words]
+    (tmp_path / "train.py").write_text(IN_TURN)
+    command = [sys.executable, "train.py", tmp_path, *options]
+    ended = run(command, tmp_path, {"COMMTRACE": "RUN.comm"})
+    assert ended.code == 0
+    assert "Traceback" not in ended.text
+    parts = re.split(r"trained with (.+)\n", ended.text)
+    assert (parts[1::2], parts[-1]) == (options, "")
+    for option, said in zip(options, parts[::2], strict=False):
+        assert said.count("commtrace: this process is not recorded") == 1
+        assert option in said
 
 
 def test_a_folder_that_vanishes_is_reported_and_harms_nobody(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,8 @@ import pytest
 from commtrace.analyze import load
 from commtrace.analyze.consistency import consistency
 from commtrace.tracefile import Trace, read_trace
-from tests.launchers.programs import recorded, run
+from tests.launchers.programs import Ended, recorded, run, run_ranks
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 OWN = [sys.executable, "-m", "commtrace_cli", "run", "-n", "2"]
 LONG = """
 import torch, torch.distributed as dist
@@ -55,26 +55,33 @@ def require_sampled(trace: Trace, steps: set[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "variables", "output"),
+    ("start", "command", "variables", "output"),
     [
-        ([*OWN, "--every", "6", "-o", "run.json", "train.py"], {}, "run.json"),
+        (run, [*OWN, "--every", "6", "-o", "run.json", "train.py"], {}, "run.json"),
         (
-            [*TORCHRUN, "--no-python", *recorded(), "--every", "6", "--detail", "op", "train.py"],
+            run_ranks,
+            [*recorded(), "--every", "6", "--detail", "op", "train.py"],
             {},
             "RUN.comm",
         ),
         (
-            [*TORCHRUN, "train.py"],
+            run_ranks,
+            [sys.executable, "train.py"],
             {"COMMTRACE": "RUN.comm", "COMMTRACE_EVERY": "6"},
             "RUN.comm",
         ),
     ],
+    ids=["run", "record", "variable"],
 )
 def test_both_ranks_have_the_same_steps(
-    tmp_path: Path, command: list[str], variables: dict[str, str], output: str
+    tmp_path: Path,
+    start: Callable[..., Ended],
+    command: list[str],
+    variables: dict[str, str],
+    output: str,
 ) -> None:
     (tmp_path / "train.py").write_text(LONG)
-    ended = run(command, tmp_path, variables)
+    ended = start(command, tmp_path, variables)
     assert ended.code == 0, ended.text
     trace = read_trace(tmp_path / output)
     require_sampled(trace, {0, 1, 6, 12})

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from commtrace.analyze import load
 from commtrace.analyze.consistency import consistency
 from commtrace.tracefile import Trace, read_trace
 from tests.commtrace.launched import descendants
-from tests.launchers.programs import finish, recorded, run, start
+from tests.launchers.programs import Ended, finish, recorded, run, run_ranks, start
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 OWN = [sys.executable, "-m", "commtrace_cli", "run", "-n", "2"]
@@ -44,23 +45,29 @@ def require_last(trace: Trace, num_calls: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "variables", "output"),
+    ("start", "command", "variables", "output"),
     [
-        ([*OWN, "--ring", "64kB", "-o", "run.json", "train.py"], {}, "run.json"),
-        ([*OWN, "--ring", "64kB", "-o", "RUN.comm", "train.py"], {}, "RUN.comm"),
-        ([*TORCHRUN, "--no-python", *recorded(), "--ring", "64kB", "train.py"], {}, "RUN.comm"),
+        (run, [*OWN, "--ring", "64kB", "-o", "run.json", "train.py"], {}, "run.json"),
+        (run, [*OWN, "--ring", "64kB", "-o", "RUN.comm", "train.py"], {}, "RUN.comm"),
+        (run_ranks, [*recorded(), "--ring", "64kB", "train.py"], {}, "RUN.comm"),
         (
-            [*TORCHRUN, "train.py"],
+            run_ranks,
+            [sys.executable, "train.py"],
             {"COMMTRACE": "RUN.comm", "COMMTRACE_RING": "64 kB"},
             "RUN.comm",
         ),
     ],
+    ids=["run into a file", "run into a folder", "record", "variable"],
 )
 def test_the_last_calls_are_kept(
-    tmp_path: Path, command: list[str], variables: dict[str, str], output: str
+    tmp_path: Path,
+    start: Callable[..., Ended],
+    command: list[str],
+    variables: dict[str, str],
+    output: str,
 ) -> None:
     (tmp_path / "train.py").write_text(TALK.replace("NUM", "6000"))
-    ended = run(command, tmp_path, variables)
+    ended = start(command, tmp_path, variables)
     assert ended.code == 0, ended.text
     trace = read_trace(tmp_path / output)
     require_last(trace, 6000)
