@@ -57,25 +57,28 @@ def test_the_rows_are_those_that_are_found_in_their_order_however_many_are_shown
     assert [row["id"] for row in rows[:100]] == column(shared, 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("=1+1", "'=1+1"),
-        ("+1", "'+1"),
-        ("-1", "'-1"),
-        ("@sum", "'@sum"),
-        ("\tx", "'\tx"),
-        ('a,"b"\nc', 'a,"b"\nc'),
-        ("plain", "plain"),
-    ],
-)
-def test_a_spreadsheet_executes_no_cell(open_page: Open, text: str, field: str) -> None:
-    page = open_page(run_of([call(id=3, at=0, until=5, module=text, blocked_ns=5)])).page
+FIELDS = {
+    "=1+1": "'=1+1",
+    "+1": "'+1",
+    "-1": "'-1",
+    "@sum": "'@sum",
+    "\tx": "'\tx",
+    'a,"b"\nc': 'a,"b"\nc',
+    "plain": "plain",
+}
+
+
+def test_a_spreadsheet_executes_no_cell(open_page: Open) -> None:
+    calls = [
+        call(id=number, at=9 * number, until=9 * number + 5, module=text, blocked_ns=5)
+        for number, text in enumerate(FIELDS)
+    ]
+    page = open_page(run_of(calls)).page
     page.click("#tab-calls")
-    (row,) = csv.DictReader(io.StringIO(saved(page, "#csv")[1], newline=""))
-    assert row["module"] == field
-    assert row["id"] == "3"
-    assert row["wait_ns"] == ""
+    rows = list(csv.DictReader(io.StringIO(saved(page, "#csv")[1], newline="")))
+    assert [row["module"] for row in rows] == list(FIELDS.values())
+    assert [row["id"] for row in rows] == list(map(str, range(len(FIELDS))))
+    assert {row["wait_ns"] for row in rows} == {""}
 
 
 def test_the_page_writes_a_cell_as_the_command_line_does(shared: Page) -> None:
