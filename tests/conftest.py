@@ -7,6 +7,7 @@ without a browser cannot silently disable the page's tests.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+from tests.preloaded import forked_interpreters
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -80,6 +83,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} has an address in its id; give it `ids=`")
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture
+def preloaded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork the interpreters that a test starts from one that has loaded torch.
+
+    A file asks for it with `pytestmark = pytest.mark.usefixtures("preloaded")`; its tests of how
+    processes start have the marker `cold_start`.
+    """
+    is_cold = request.node.get_closest_marker("cold_start") is not None
+    with contextlib.nullcontext() if is_cold else forked_interpreters():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from commtrace.tracefile import read_trace
 from commtrace_cli import demo
 from tests.cli.conftest import ROOT, Commtrace, start
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 DEADLINE_S = 120
 
 

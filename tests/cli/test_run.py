@@ -20,6 +20,8 @@ from commtrace.tracefile import Trace, read_trace
 from tests.cli.conftest import Commtrace, Ended
 from tests.commtrace.launched import free_ports
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 DEADLINE_S = 120
 ROOT = Path(__file__).parents[2]
 

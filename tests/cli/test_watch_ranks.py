@@ -21,7 +21,7 @@ from commtrace.live import Observer, Snapshot, Watch
 from commtrace.tracefile import read_trace
 from tests.cli.conftest import ROOT, start
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.usefixtures("preloaded"), pytest.mark.timeout(240)]
 
 DEADLINE_S = 150.0
 _PROGRAM = """

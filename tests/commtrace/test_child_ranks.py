@@ -21,6 +21,8 @@ from commtrace.launcher import LaunchResult, run_script
 from commtrace.tracefile import read_trace
 from tests.commtrace.launched import DEADLINE_S, descendants, free_ports, launcher, wait_until
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 STARTING = """
 import multiprocessing, os, subprocess, sys, time
 import torch, torch.distributed as dist, torch.multiprocessing as mp

@@ -19,6 +19,8 @@ from commtrace.event import CommEvent
 from commtrace.launcher import LaunchResult, run_script
 from commtrace.tracefile import read_trace
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 ROOT = Path(__file__).parents[2]
 
 PREAMBLE = """

@@ -23,6 +23,8 @@ from tests.commtrace.launched import (
     wait_until,
 )
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the sockets from /proc")
 
 MEETING = """

@@ -29,6 +29,8 @@ from commtrace.tracefile.stores import SpoolFolder
 from dtensor_core.testing import fake_world, run_processes
 from tests.commtrace.recorder.recorded import calls, ops, steps
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -15,6 +15,8 @@ import pytest
 import commtrace
 from commtrace.temporary_folders import remove_abandoned, scratch_folder
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 ROOT = Path(__file__).parents[2]
 
 KILLED = """

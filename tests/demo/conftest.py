@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from commtrace.analyze import Frames, load
 from tests.demo.loading import TRAIN_TP
+from tests.preloaded import forked_interpreters
 
 ROOT = Path(__file__).parents[2]
 MODES = {"tensor parallel": (), "sequence parallel": ("--sequence-parallel",)}
@@ -42,14 +43,15 @@ class Demo:
 def start(*command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a Python program of the checkout to completion; a timeout kills its process group."""
     paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        start_new_session=True,
-    )
+    with forked_interpreters():
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            start_new_session=True,
+        )
     try:
         out, err = process.communicate(timeout=DEADLINE_S)
     finally:

@@ -20,6 +20,8 @@ from dtensor_core.testing import fake_world
 from tests.commtrace.pytest_plugin.conftest import Project, project
 from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 pytest_plugins = ["pytester"]
 
 __all__ = ["project"]

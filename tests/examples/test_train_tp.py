@@ -15,6 +15,8 @@ import torch
 
 from tests.demo.loading import TRAIN_TP, load_example
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 train_tp = load_example()
 
 

@@ -11,6 +11,8 @@ import pytest
 from commtrace.tracefile import read_trace
 from tests.launchers.programs import recorded, run
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 RANKS = """
 import multiprocessing, os, sys
 

@@ -13,6 +13,8 @@ from commtrace.analyze.consistency import consistency
 from commtrace.tracefile import Trace, read_trace
 from tests.launchers.programs import Ended, recorded, run, run_ranks
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 OWN = [sys.executable, "-m", "commtrace_cli", "run", "-n", "2"]
 LONG = """
 import torch, torch.distributed as dist

@@ -14,6 +14,8 @@ import pytest
 from commtrace.tracefile import read_trace
 from tests.launchers.programs import recorded, run
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 # Calls of many sites, so that each batch takes room on the disk.
 MANY = """
 import sys, time

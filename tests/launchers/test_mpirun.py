@@ -10,6 +10,8 @@ import pytest
 
 from tests.launchers.programs import TRAIN, recorded, require_whole, run
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 
 def test_ranks_record_themselves(tmp_path: Path) -> None:
     if not shutil.which("mpirun"):

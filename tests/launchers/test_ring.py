@@ -17,6 +17,8 @@ from commtrace.tracefile import Trace, read_trace
 from tests.commtrace.launched import descendants
 from tests.launchers.programs import Ended, finish, recorded, run, run_ranks, start
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 OWN = [sys.executable, "-m", "commtrace_cli", "run", "-n", "2"]
 

@@ -16,6 +16,8 @@ from commtrace.tracefile import read_trace
 from tests.commtrace.launched import free_ports
 from tests.launchers.programs import TRAIN, recorded, require_whole, run
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 PROGRAMS = ("srun", "sbatch", "slurmctld", "slurmd", "munged", "mungekey")
 START_S = 30.0
 

@@ -27,6 +27,8 @@ from tests.launchers.programs import (
     start,
 )
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
@@ -44,6 +46,7 @@ def agent(node: int, port: int, *options: str, address: str = "127.0.0.1") -> li
     ]  # fmt: skip
 
 
+@pytest.mark.cold_start
 def test_ranks_record_themselves(folder: Path) -> None:
     ended = run(
         [
@@ -62,6 +65,7 @@ def test_ranks_record_themselves(folder: Path) -> None:
     assert trace.run["command"].endswith("train.py")
 
 
+@pytest.mark.cold_start
 def test_a_variable_records_programs_whose_command_stays(folder: Path) -> None:
     ended = run(
         [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "train.py"],

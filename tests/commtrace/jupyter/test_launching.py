@@ -21,6 +21,8 @@ import commtrace.watchdog
 from commtrace.errors import LaunchError, RankError, UsageError
 from dtensor_core import DTensor, Shard, distribute_tensor, init_device_mesh
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 
 def train(steps: int, scale: float = 1.0) -> tuple[int, float]:
     x = torch.full((4,), scale)

@@ -24,6 +24,8 @@ from tests.commtrace.analyze.rows import call, run_of, trace_of
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.report.reading import data
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror=hacked()>'\"&amp;"
 
 
