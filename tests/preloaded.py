@@ -7,8 +7,9 @@ Loading torch takes two seconds of a processor, and tests of launchers would sta
 processes that do so. Within the context, `subprocess` forks commands that run this Python with a
 script, `-m MODULE` or `-c CODE`: a server, which has loaded torch and commtrace and runs nothing
 else, forks a process, which becomes a child of this one and gets the command's arguments,
-environment, folder, streams and signals. Launchers among these fork the processes that they start
-in the same way. Commands that ask for more, and all commands outside of Linux, are started as ever.
+environment, folder, streams and signals. Launchers among these have a server of their own, forked
+before they load anything else. Commands that ask for more, and all commands outside of Linux, are
+started as ever.
 
 A forked process differs from a started one in what it has loaded before the program runs. Tests of
 how a process starts, and of what it loads, use processes that are started: they have the marker
@@ -53,7 +54,7 @@ LOADED = (
 
 _LAUNCHERS = (
     ("-m", "commtrace_cli", "run"), ("-m", "commtrace_cli", "demo"),
-    ("-m", "torch.distributed.run"),
+    ("-m", "torch.distributed.run"), ("-m", "ipykernel_launcher"),
 )  # fmt: skip
 _LAUNCHING = ("run_script(", "commtrace.launch(")
 """Calls by which code behind -c launches ranks."""
@@ -172,20 +173,13 @@ def _execute_child(
 
 
 class _Server:
-    """The process that forks, with which this one speaks at a socket."""
+    """A process that forks, with which this one speaks at a socket; it ends with this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Callable[[socket.socket, socket.socket], object]) -> None:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.preloaded", str(its.fileno())],
-            pass_fds=[its.fileno()],
-            stdin=subprocess.DEVNULL,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cli")])},
-        )
+        start(self._socket, its)
         its.close()
         self._lock = threading.Lock()
-        atexit.register(self._end)
 
     def fork(self, command: Command, streams: Streams) -> int:
         """Let a child of this process become the command; return its id."""
@@ -203,14 +197,40 @@ class _Server:
         assert answer, "the server of forked interpreters has ended"
         return int(answer)
 
-    def _end(self) -> None:
-        self._socket.close()
-        self._process.wait(10)
-
 
 @functools.cache
 def _server() -> _Server:
-    return _Server()
+    return _Server(_start_server)
+
+
+def _start_server(own: socket.socket, its: socket.socket) -> None:
+    """Start a server that loads torch."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.preloaded", str(its.fileno())],
+        pass_fds=[its.fileno()],
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cli")])},
+    )
+
+    def end() -> None:
+        own.close()
+        process.wait(10)
+
+    atexit.register(end)
+
+
+def _fork_server(own: socket.socket, its: socket.socket) -> None:
+    """Fork a server for the processes that this one will start, before it loads anything."""
+    client = os.getpid()
+    if os.fork():
+        return
+    own.close()
+    for each in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), each)
+    with contextlib.suppress(BaseException):
+        _fork_on_request(its, client)
+    os._exit(0)
 
 
 def serve(requests: socket.socket) -> None:
@@ -219,7 +239,10 @@ def serve(requests: socket.socket) -> None:
         importlib.import_module(each)
     gc.collect()
     gc.freeze()
-    client = os.getppid()
+    _fork_on_request(requests, os.getppid())
+
+
+def _fork_on_request(requests: socket.socket, client: int) -> None:
     while True:
         message, streams, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
         if not message:
@@ -242,15 +265,10 @@ def _fork_for(client: int, requests: socket.socket, command: Command, streams: S
         os._exit(0)
     while os.getppid() != client:
         os.sched_yield()
+    if command.is_session:
+        os.setsid()
     requests.send(str(os.getpid()).encode())
     _become(command, streams)
-
-
-def _fork_here(command: Command, streams: Streams) -> int:
-    """Fork this process, which is a launcher, for a rank."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return os.fork() or _become(command, streams)
 
 
 def _execute_here(
@@ -265,27 +283,12 @@ def _execute_here(
     _become(command, (0, 1, 2))
 
 
-_own_exits: list[Callable[..., object]] = []
-_register = atexit.register
-
-
-def _noted(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    _own_exits.append(function)
-    return _register(function, *args, **kwargs)
-
-
 def _become(command: Command, streams: Streams) -> NoReturn:
     """Be a process that runs the command, until its end."""
     code = 1
     try:
         subprocess.Popen._execute_child = _START  # type: ignore[attr-defined]
-        for each in _own_exits:  # of the launcher that has forked this process
-            atexit.unregister(each)
-        _own_exits.clear()
-        atexit.register = _noted
         _take_streams(streams, is_unbuffered=command.is_unbuffered())
-        if command.is_session:
-            os.setsid()
         os.chdir(command.folder)
         os.environ.clear()
         os.environ.update(command.environment)
@@ -295,7 +298,9 @@ def _become(command: Command, streams: Streams) -> NoReturn:
         tempfile.tempdir = None  # the variable TMPDIR may be another one
         _reset_signals()
         os.execv = os.execve = _execute_here
-        with _forking(_fork_here) if command.is_launcher() else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if command.is_launcher():
+                stack.enter_context(_forking(_Server(_fork_server).fork))
             code = _run(command)
     finally:
         os._exit(code)
@@ -324,6 +329,7 @@ def _stream(number: int, name: str, errors: str) -> io.TextIOWrapper:
 
 def _reset_signals() -> None:
     """As for a program that is started: what is handled is not, what is ignored stays ignored."""
+    signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)

@@ -191,7 +191,7 @@ def test_what_was_recorded_until_a_kill_is_readable(folder: Path, victim: str) -
         waiting += line.count("waits")
     time.sleep(1.0)  # several times as long as a recording buffers
     below = descendants(process.pid)
-    os.kill(min(below) if victim == "rank" else process.pid, signal.SIGKILL)
+    os.kill(max(below) if victim == "rank" else process.pid, signal.SIGKILL)
     if victim == "agent":
         for pid in below:  # ranks outlive a killed agent
             os.kill(pid, signal.SIGKILL)

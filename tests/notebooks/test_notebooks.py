@@ -17,6 +17,8 @@ from nbclient.exceptions import CellExecutionError
 
 from notebooks.write import PICTURE, PLOTLY, VARIES, executed, figures
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SIZE_LIMIT_BYTES = 1_000_000
