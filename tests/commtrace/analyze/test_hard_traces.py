@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -72,6 +73,17 @@ HARD: dict[str, Frames] = {
 }
 
 
+@cache
+def notices(name: str, analysis: str) -> list[str]:
+    """Texts on what a trace lacks, of those on one analysis."""
+    return notices_on(analysis, _notices(name))
+
+
+@cache
+def _notices(name: str) -> Any:
+    return notices_of(HARD[name])
+
+
 def check_range(analysis: Analysis, table: pd.DataFrame) -> None:
     """Check that no time is negative, and no part larger than the total."""
     for column in analysis.columns:
@@ -91,7 +103,7 @@ def test_a_table_without_rows_comes_with_what_is_missing(name: str, analysis: An
     table = analysis.function(frames)
     check_range(analysis, table)
     assert [*table.columns] == [column.name for column in analysis.columns]
-    reported = notices_on(analysis.name, notices_of(frames))
+    reported = notices(name, analysis.name)
     is_fine = analysis.name in ("consistency", "findings")  # for these an empty table is an answer
     assert len(table) or reported or (is_fine and frames.num_ranks > 1 and len(frames.comm))
 
@@ -129,7 +141,7 @@ def test_a_table_without_rows_comes_with_what_is_missing(name: str, analysis: An
     ],
 )
 def test_what_is_missing_is_said_where_it_matters(name: str, analysis: str, message: str) -> None:
-    assert message in " ".join(notices_on(analysis, notices_of(HARD[name])))
+    assert message in " ".join(notices(name, analysis))
 
 
 def test_a_clock_that_is_off_changes_no_count_and_no_size() -> None:

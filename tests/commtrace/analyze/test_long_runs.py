@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from commtrace.analyze import CATALOG, Analysis, load
+from commtrace.analyze import CATALOG, Analysis, Frames, load
 from commtrace.analyze.analysis import addable
 from commtrace.analyze.findings import findings
 from commtrace.analyze.intervals import merged
@@ -72,9 +73,9 @@ def lasting_a_week(trace: Trace) -> Trace:
 
 
 def of_a_thousand_ranks() -> Trace:
-    """Each rank makes 20 calls, one a step; rank 7 is late to every second one."""
+    """Each rank makes 10 calls, one a step; rank 7 is late to every second one."""
     trace = late_trace(
-        lambda n, rank: 3_000 * (rank == 7 and n % 2) + (n + rank) % 3, num_ranks=1000
+        lambda n, rank: 3_000 * (rank == 7 and n % 2) + (n + rank) % 3, num_ranks=1000, num=10
     )
     comm = [list(row) for row in trace.rows("comm")]
     columns = [column.name for column in TABLES["comm"]]
@@ -84,7 +85,7 @@ def of_a_thousand_ranks() -> Trace:
     steps = [
         (rank, n, START_NS + 10_000 * n, START_NS + 10_000 * (n + 1))
         for rank in range(1000)
-        for n in range(20)
+        for n in range(10)
     ]
     kernels = [
         kernel(
@@ -93,7 +94,7 @@ def of_a_thousand_ranks() -> Trace:
             launched=10_000 * n + 100 * (rank % 3), category=category, call_id=n * place or -1,
         )
         for rank in range(1000)
-        for n in range(20)
+        for n in range(10)
         for place, category in enumerate((COMPUTE, COMMUNICATION))
     ]  # fmt: skip
     rows = {name: list(trace.rows(name)) for name in ("groups", "ranks")}
@@ -111,32 +112,34 @@ SHORT = {
 
 
 @pytest.fixture(scope="module", params=SHORT)
-def week(request: pytest.FixtureRequest) -> Trace:
-    return lasting_a_week(SHORT[request.param])
+def week(request: pytest.FixtureRequest) -> tuple[Run, Frames]:
+    trace = lasting_a_week(SHORT[request.param])
+    return Run(trace), load(trace)
 
 
 @pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
-def test_a_week_is_computed_as_python_s_integers_have_it(week: Trace, analysis: Analysis) -> None:
-    assert differences(analysis, Run(week), load(week)) == []
+def test_a_week_is_computed_as_python_s_integers_have_it(
+    week: tuple[Run, Frames], analysis: Analysis
+) -> None:
+    assert differences(analysis, *week) == []
 
 
 @pytest.mark.parametrize(
     ("name", "rule"), [("late", "straggler"), ("stalled", "stall"), ("in turn", "load_imbalance")]
 )
 def test_who_is_late_is_found_however_long_the_run_is(name: str, rule: str) -> None:
+    shares = findings(load(SHORT[name]))["share"].tolist()
     for times in (1, 10**3, 10**6, WEEK_NS // 200_000):
         table = findings(load(scaled(SHORT[name], times=times)))
         assert table["rule"].tolist() == [rule], times
-        assert table["share"].tolist() == pytest.approx(
-            findings(load(SHORT[name]))["share"].tolist()
-        )
+        assert table["share"].tolist() == pytest.approx(shares)
 
 
 @pytest.fixture(scope="module")
-def thousand() -> tuple[Trace, Trace, int]:
+def thousand() -> tuple[Frames, Frames, int]:
     short = of_a_thousand_ranks()
-    times = WEEK_NS // 200_000
-    return short, scaled(short, times=times), times
+    times = WEEK_NS // 100_000
+    return load(short), load(scaled(short, times=times)), times
 
 
 def assert_scaled(short: pd.DataFrame, long: pd.DataFrame, analysis: Analysis, k: int) -> None:
@@ -158,25 +161,30 @@ def assert_scaled(short: pd.DataFrame, long: pd.DataFrame, analysis: Analysis, k
 
 @pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
 def test_times_of_a_thousand_ranks_grow_with_the_run_and_all_else_stays(
-    thousand: tuple[Trace, Trace, int], analysis: Analysis
+    thousand: tuple[Frames, Frames, int], analysis: Analysis
 ) -> None:
-    short, long, k = thousand
+    *runs, k = thousand
     with np.errstate(all="raise"):
-        tables = [analysis.function(load(trace)) for trace in (short, long)]
+        tables = [analysis.function(run) for run in runs]
     assert len(tables[0]) == len(tables[1])
     assert_scaled(*tables, analysis, k)
 
 
 def test_a_thousand_ranks_for_a_week_have_the_late_one_found_and_a_page(
-    thousand: tuple[Trace, Trace, int], tmp_path: Any
+    thousand: tuple[Frames, Frames, int], tmp_path: Any
 ) -> None:
-    frames = load(thousand[1])
+    frames = thousand[1]
     with np.errstate(all="raise"):
         assert findings(frames)["title"].str.startswith("Rank 7 delays").tolist() == [True]
         notices_of(frames)
         page = tmp_path / "page.html"
         write_report(replace(frames, run={**frames.run, "command": "a week"}), page)
     assert "Rank 7 delays the other ranks" in page.read_text(encoding="utf-8")
+
+
+@cache
+def of_sizes(k: int) -> Frames:
+    return load(scaled(random_trace(1), sizes=k))
 
 
 @pytest.mark.parametrize(
@@ -188,8 +196,8 @@ def test_a_thousand_ranks_for_a_week_have_the_late_one_found_and_a_page(
 def test_sizes_grow_and_stop_where_64_bits_end(analysis: Analysis, power: int) -> None:
     if analysis.name in ("findings", "calls"):  # rules have thresholds; calls are not sums
         power = 0
-    trace, k = random_trace(1), 2**power
-    tables = [analysis.function(load(scaled(trace, sizes=each))) for each in (1, k)]
+    k = 2**power
+    tables = [analysis.function(of_sizes(each)) for each in (1, k)]
     for column in analysis.columns:
         if column.unit not in ("bytes", "bytes/s"):
             continue
