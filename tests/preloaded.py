@@ -27,6 +27,7 @@ import importlib
 import io
 import itertools
 import json
+import multiprocessing.process
 import os
 import runpy
 import signal
@@ -290,6 +291,7 @@ def _become(command: Command, streams: Streams) -> NoReturn:
         subprocess.Popen._execute_child = _START  # type: ignore[attr-defined]
         _take_streams(streams, is_unbuffered=command.is_unbuffered())
         os.chdir(command.folder)
+        multiprocessing.process.ORIGINAL_DIR = command.folder  # type: ignore[attr-defined]
         os.environ.clear()
         os.environ.update(command.environment)
         for each in command.filters():

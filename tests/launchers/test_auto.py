@@ -39,7 +39,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-@pytest.mark.parametrize("how", ["variable", "command"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("variable", marks=pytest.mark.cold_start), "command"]
+)
 def test_ranks_that_a_program_starts_are_recorded(tmp_path: Path, method: str, how: str) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     own = [sys.executable] if how == "variable" else recorded()
@@ -52,6 +54,7 @@ def test_ranks_that_a_program_starts_are_recorded(tmp_path: Path, method: str, h
     assert set(trace.tables["comm"]["kind"]) == {"all_reduce"}
 
 
+@pytest.mark.cold_start
 def test_a_process_without_a_group_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "tool.py").write_text("import torch.distributed\nprint('done')\n")
     ended = run([sys.executable, "tool.py"], tmp_path, {"COMMTRACE": "RUN.comm"})

@@ -22,13 +22,14 @@ pytestmark = pytest.mark.usefixtures("preloaded")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 OWN = [sys.executable, "-m", "commtrace_cli", "run", "-n", "2"]
 
+NUM = 4000
 # Shapes that are hard to compress, so that a segment is soon full.
 TALK = """
 import random, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 chance = random.Random(7)
 for number in range(NUM):
-    dist.all_reduce(torch.ones(chance.randrange(1, 4000)))
+    dist.all_reduce(torch.ones(0, *(chance.randrange(10**6) for _ in range(3))))
     if number % 1000 == 999:
         print("rank", dist.get_rank(), "has made", number + 1, flush=True)
 dist.destroy_process_group()
@@ -68,11 +69,11 @@ def test_the_last_calls_are_kept(
     variables: dict[str, str],
     output: str,
 ) -> None:
-    (tmp_path / "train.py").write_text(TALK.replace("NUM", "6000"))
+    (tmp_path / "train.py").write_text(TALK.replace("NUM", str(NUM)))
     ended = start(command, tmp_path, variables)
     assert ended.code == 0, ended.text
     trace = read_trace(tmp_path / output)
-    require_last(trace, 6000)
+    require_last(trace, NUM)
     assert (trace.run["missing_ranks"], trace.run["torn_ranks"]) == ([], [])
     problems = consistency(load(tmp_path / output))
     assert not problems["is_fault"].any()
