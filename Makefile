@@ -3,11 +3,11 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# A file's tests stay on one worker, since they share what is costly to make. A worker that dies ends
-# the run with the name of its test. There is one more than cores, since tests wait for browsers and
-# ranks.
+# A file's tests stay on one worker, since they share what is costly to make; tests/conftest.py has
+# the order of files. A worker that dies ends the run with the name of its test. There is one more
+# than cores, since tests wait for browsers and ranks.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-PYTEST := -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 TORCH ?=
 FUZZ_ARGS ?=
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))

@@ -13,12 +13,11 @@ import os
 import shutil
 import signal
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-
-from tests.preloaded import forked_interpreters
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -35,6 +34,30 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+SLOWEST = (
+    "dtensor_core/operators/test_table.py",
+    "commtrace/test_child_ranks.py",
+    "commtrace/report/test_page_in_browser.py",
+    "opdb/test_scan.py",
+    "training_scripts/test_recordings.py",
+    "dtensor_core/models/test_pretrained.py",
+    "commtrace/analyze/test_second_computation.py",
+    "demo/test_analyses.py",
+    "commtrace/analyze/test_long_runs.py",
+    "commtrace/report/test_address.py",
+    "commtrace/analyze/stored/test_stored_run.py",
+    "commtrace/pytest_plugin/test_options.py",
+    "programs/test_programs.py",
+    "notebooks/test_notebooks.py",
+    "launchers/test_torchrun.py",
+    "commtrace/analyze/test_parts.py",
+    "dtensor_core/works_with/test_compile.py",
+    "test_wheel.py",
+    "dtensor_core/operators/test_random.py",
+    "test_imports.py",
+)
+"""Files that take longest. They come first, so that none is left to one worker at the end."""
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -71,13 +94,15 @@ def _exempt_leftovers() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use the browser, so that `-m "not browser"` deselects them.
+    """Mark tests that use the browser, and put the slowest files first.
 
     Raises:
         UsageError: A test's id contains an address. Each worker of `pytest -n 2` would collect
             another
             id, and none of them could be run.
     """
+    place = {Path(__file__).parent / name: number for number, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} has an address in its id; give it `ids=`")
@@ -92,6 +117,8 @@ def preloaded(request: pytest.FixtureRequest) -> Iterator[None]:
     A file asks for it with `pytestmark = pytest.mark.usefixtures("preloaded")`; its tests of how
     processes start have the marker `cold_start`.
     """
+    from tests.preloaded import forked_interpreters
+
     is_cold = request.node.get_closest_marker("cold_start") is not None
     with contextlib.nullcontext() if is_cold else forked_interpreters():
         yield

@@ -207,11 +207,10 @@ def _server() -> _Server:
 def _start_server(own: socket.socket, its: socket.socket) -> None:
     """Start a server that loads torch."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.preloaded", str(its.fileno())],
+        [sys.executable, __file__, str(its.fileno())],
         pass_fds=[its.fileno()],
         stdin=subprocess.DEVNULL,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cli")])},
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
 
     def end() -> None:
@@ -234,8 +233,13 @@ def _fork_server(own: socket.socket, its: socket.socket) -> None:
     os._exit(0)
 
 
-def serve(requests: socket.socket) -> None:
+_site_path: list[str] = []
+"""Where Python searches for modules, besides a program's own folder and PYTHONPATH."""
+
+
+def serve(requests: socket.socket, path: Sequence[str]) -> None:
     """Load torch, then fork for each request, until there are no more."""
+    _site_path.extend(path)
     for each in LOADED:
         importlib.import_module(each)
     gc.collect()
@@ -380,9 +384,8 @@ def _run_main(program: Sequence[str], python_path: str) -> None:
     """Run `-m MODULE`, `-c CODE` or a script in a new module `__main__`."""
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
-    own = {str(ROOT), str(ROOT / "cli"), ""}
-    known = [each for each in sys.path if each not in own]
-    sys.path[:] = ["", *filter(None, python_path.split(os.pathsep)), *known]
+    chosen = [each for each in python_path.split(os.pathsep) if each]
+    sys.path[:] = ["", *chosen, *(each for each in _site_path if each not in chosen)]
     importlib.invalidate_caches()
     if os.environ.get(_RECORDING):  # as `commtrace/auto.pth` does when Python starts
         importlib.import_module("commtrace.auto")
@@ -411,6 +414,8 @@ def _at_the_bottom(function: Callable[..., object], *args: object) -> None:
 
 
 if __name__ == "__main__":
+    _path = sys.path[1:]
+    sys.path[:1] = [str(ROOT), str(ROOT / "cli")]
     from tests import preloaded
 
-    preloaded.serve(socket.socket(fileno=int(sys.argv[1])))
+    preloaded.serve(socket.socket(fileno=int(sys.argv[1])), _path)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SLOWEST
+
 ROOT = Path(__file__).parents[1]
 USES_BROWSER = "def test_page(browser):\n    assert browser.version\n"
 
@@ -63,3 +65,11 @@ def test_the_browser_opens_a_page(browser) -> None:
     page.set_content("<title>a</title><script>document.title = 'b'</script>")
     assert page.title() == "b"
     page.close()
+
+
+def test_the_slowest_files_exist_and_come_first() -> None:
+    assert all((ROOT / "tests" / name).is_file() for name in SLOWEST)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/test_conftest.py"]
+    slow = f"tests/{SLOWEST[1]}"
+    listed = subprocess.run([*command, slow], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert listed.stdout.startswith(slow), listed.stdout

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.preloaded import forked_interpreters
+from tests.preloaded import ROOT, forked_interpreters
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="interpreters are started there")
 
 SHOW = """
 import os, sys, threading, traceback
-print(sys.argv, __name__, sys.path[0], os.getcwd(), os.environ["MINE"], "HOME" in os.environ)
+print(sys.argv, __name__, sys.path, os.getcwd(), os.environ["MINE"], "HOME" in os.environ)
 print(sys.stdin.read(), sys.stdout.name, sys.stderr.name, threading.current_thread().name)
 print([line for line in traceback.format_stack()], os.getsid(0) == os.getpid())
 print(sys.stdout.line_buffering, sys.stdout.write_through, file=sys.stderr)
@@ -45,7 +45,7 @@ def both(
     words: Sequence[str], folder: Path, **settings: Any
 ) -> list[subprocess.CompletedProcess[bytes]]:
     """Run this Python with a command that is started and one that is forked."""
-    own = {"MINE": "1", "PATH": os.environ["PATH"]}
+    own = {"MINE": "1", "PATH": os.environ["PATH"], "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
     command = [sys.executable, *words]
     settings = {"input": b"in", "capture_output": True, "timeout": 60, "env": own} | settings
     started = subprocess.run(command, cwd=folder, **settings)

@@ -39,9 +39,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-@pytest.mark.parametrize(
-    "how", [pytest.param("variable", marks=pytest.mark.cold_start), "command"]
-)
+@pytest.mark.parametrize("how", [pytest.param("variable", marks=pytest.mark.cold_start), "command"])
 def test_ranks_that_a_program_starts_are_recorded(tmp_path: Path, method: str, how: str) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     own = [sys.executable] if how == "variable" else recorded()

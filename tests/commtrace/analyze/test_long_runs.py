@@ -165,9 +165,9 @@ def test_times_of_a_thousand_ranks_grow_with_the_run_and_all_else_stays(
 ) -> None:
     *runs, k = thousand
     with np.errstate(all="raise"):
-        tables = [analysis.function(run) for run in runs]
-    assert len(tables[0]) == len(tables[1])
-    assert_scaled(*tables, analysis, k)
+        short, long = (analysis.function(run) for run in runs)
+    assert len(short) == len(long)
+    assert_scaled(short, long, analysis, k)
 
 
 def test_a_thousand_ranks_for_a_week_have_the_late_one_found_and_a_page(
