@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 from commtrace.event import GroupRow
 from commtrace.tracefile import SpoolWriter, merge_spools, spool_name
@@ -42,6 +45,11 @@ def start(*arguments: str | Path, stdout: Any = subprocess.PIPE) -> subprocess.P
 
 Commtrace = Callable[..., Ended]
 
+# A process runs one command; tests run hundreds, and need not build all commands each time. Only
+# the options of completions are built for the shell that is found then.
+_build = typer.main.get_command
+_built = functools.cache(_build)
+
 
 @pytest.fixture
 def commtrace(
@@ -56,6 +64,8 @@ def commtrace(
             monkeypatch.delenv("COLUMNS", raising=False)
         else:
             monkeypatch.setenv("COLUMNS", str(columns))
+        is_for_a_shell = "--show-completion" in arguments
+        monkeypatch.setattr(typer.main, "get_command", _build if is_for_a_shell else _built)
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_:
             main()
@@ -65,10 +75,16 @@ def commtrace(
     return run
 
 
+@pytest.fixture(scope="session")
+def _written_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_synthetic_run(tmp_path_factory.mktemp("written") / "run.json")
+
+
 @pytest.fixture
-def run_json(tmp_path: Path) -> Path:
-    """A trace of 4 ranks, 3 steps and 2 layers."""
-    return write_synthetic_run(tmp_path / "run.json")
+def run_json(tmp_path: Path, _written_run: Path) -> Path:
+    """A trace of 4 ranks, 3 steps and 2 layers, beside the spools that it was merged from."""
+    shutil.copytree(_written_run.parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run.json"
 
 
 @pytest.fixture
