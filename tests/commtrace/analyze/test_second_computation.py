@@ -8,6 +8,7 @@ devices with random kernels; and programs with one injected fault each.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -78,10 +79,15 @@ TRACES: dict[str, Trace] = {
 }
 
 
+@cache
+def loaded(name: str) -> Frames:
+    """A run, loaded once for all tests, so that each table is computed once."""
+    return load((TRACES | FAULTY)[name])
+
+
 @pytest.fixture(scope="module", params=TRACES)
 def run(request: pytest.FixtureRequest) -> tuple[Run, Frames]:
-    trace = TRACES[request.param]
-    return Run(trace), load(trace)
+    return Run(TRACES[request.param]), loaded(request.param)
 
 
 def test_every_analysis_has_a_second_computation() -> None:
@@ -97,23 +103,20 @@ def test_an_analysis_agrees_with_loops_in_every_column(
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_planted_fault_is_found_by_both(name: str) -> None:
-    trace = FAULTY[name]
-    found = differences(CATALOG["consistency"], Run(trace), load(trace))
+    found = differences(CATALOG["consistency"], Run(FAULTY[name]), loaded(name))
     told_by_one = "only in the table: ('order', 'world', 1, '3', 0)"  # the loops have `has_cycle`
     assert found == ([told_by_one] if name == "crossed" else [])
 
 
-@pytest.mark.parametrize("trace", [*TRACES.values(), *FAULTY.values()], ids=[*TRACES, *FAULTY])
-def test_a_cycle_in_the_order_of_calls_is_there_if_and_only_if_it_is_reported(
-    trace: Trace,
-) -> None:
-    problems = set(CATALOG["consistency"].function(load(trace))["problem"])
-    assert has_cycle(Run(trace)) == bool(problems & {"order", "deadlock"})
+@pytest.mark.parametrize("name", [*TRACES, *FAULTY])
+def test_a_cycle_in_the_order_of_calls_is_there_if_and_only_if_it_is_reported(name: str) -> None:
+    problems = set(CATALOG["consistency"].function(loaded(name))["problem"])
+    assert has_cycle(Run((TRACES | FAULTY)[name])) == bool(problems & {"order", "deadlock"})
 
 
 def test_every_rule_and_every_problem_has_something_to_compare() -> None:
     def all_of(name: str, column: str, traces: dict[str, Trace]) -> set[str]:
-        tables = [CATALOG[name].function(load(trace)) for trace in traces.values()]
+        tables = [CATALOG[name].function(loaded(trace)) for trace in traces]
         return {text for table in tables for text in table[column]}
 
     assert all_of("findings", "rule", TRACES) == {rule.name for rule in RULES}
