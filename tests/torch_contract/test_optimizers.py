@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from commtrace.torch_internals.optimizers import call_first
 from dtensor_core.torch_internals import optimizers
+
+
+def test_hooks_of_steps_are_called_in_an_order_that_can_be_changed() -> None:
+    called: list[str] = []
+    handles = [
+        register_optimizer_step_pre_hook(lambda *_, name=name: called.append(name))
+        for name in ("one", "other")
+    ]
+    try:
+        call_first(handles[1])
+        torch.optim.SGD([torch.ones(1)], lr=0.1).step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert called == ["other", "one"]
 
 
 def test_foreach_kernels_take_tensors() -> None:

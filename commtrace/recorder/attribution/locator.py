@@ -59,6 +59,7 @@ from commtrace.recorder.events.location import (
 from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CURRENT, ThreadState
 from commtrace.torch_internals.autograd import AccumulateGrad, current_graph_task_id, current_node
+from commtrace.torch_internals.optimizers import call_first
 
 _SEEN_CHECKPOINT, _SEEN_OPTIMIZER = 1 << CHECKPOINT, 1 << IN_OPTIMIZER
 # Makes a `Location` without the call of its own `__new__`, a Python function.
@@ -83,6 +84,8 @@ class Locator:
             register_optimizer_step_pre_hook(_step_begins),
             register_optimizer_step_post_hook(self._step_ends),
         ]
+        # Other hooks of a step may communicate, as those that lay out gradients do.
+        call_first(self._optimizer_hooks[0])
         self._step_calls.install()
         self._end_of_noting = note_transfers()
 

@@ -119,6 +119,15 @@ def test_a_step_of_an_optimizer_is_a_phase() -> None:
     assert phases(recorded(run)) == [("optimizer", ""), ("other", "")]
 
 
+def test_what_a_hook_sends_before_a_step_is_of_the_step() -> None:
+    sgd = torch.optim.SGD(nn.Linear(4, 4).parameters(), lr=0.1)
+    hook = optimizer.register_optimizer_step_pre_hook(lambda *_: dist.barrier() and None)
+    try:
+        assert phases(recorded(sgd.step)) == [("optimizer", "")]
+    finally:
+        hook.remove()
+
+
 def test_forward_and_backward_inside_of_an_optimizer_step_are_themselves() -> None:
     model = nn.Sequential(Linear(4, 4))
     lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=1)
