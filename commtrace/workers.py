@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -34,12 +35,19 @@ class JobRunner(Protocol):
 class JobFailure:
     """An error of a job, in a form that can be pickled."""
 
-    def __init__(self, error: CommtraceError) -> None:
+    def __init__(self, error: Exception) -> None:
         self._type = type(error)
-        self._parts = {name: getattr(error, name) for name in _PARTS}
+        self._parts: dict[str, Any] = {}
+        self._text = ""
+        if isinstance(error, CommtraceError):
+            self._parts = {name: getattr(error, name) for name in _PARTS}
+        else:
+            self._text = "".join(traceback.format_exception(error))
 
-    def error(self) -> CommtraceError:
-        """Return the error."""
+    def error(self) -> Exception:
+        """Return the error; one that is not ours as its text, since it may not be importable."""
+        if self._text:
+            return RuntimeError(f"in another process:\n{self._text}")
         parts = dict(self._parts)
         return self._type(parts.pop("summary"), **parts)
 
@@ -158,7 +166,7 @@ def result_of(function: Callable[[Any, Any], Any], shared: Any, job: Any) -> Any
     """Return the result of a job, or its `JobFailure`."""
     try:
         return function(shared, job)
-    except CommtraceError as error:
+    except Exception as error:  # raised again where the result is asked for
         return JobFailure(error)
 
 

@@ -270,7 +270,8 @@ class Tasks:
             for question in self._questions.values()
             if not question.is_begun and (question.waits_for is None or question.waits_for.is_over)
         ]
-        for question in new:
+        # Those of one sort after each other, since one first part at a time is in memory.
+        for question in sorted(new, key=lambda question: question.sort):
             self._begin(question)
         if not new:
             self._finish()
