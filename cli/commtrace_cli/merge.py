@@ -10,9 +10,10 @@ from commtrace.errors import UsageError
 from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.run_folder import remove_run_folder
 from commtrace.tracefile.split import LEFT_OUT
-from commtrace.units import text_of_bytes, text_of_ranks
+from commtrace.units import text_of_ranks
 from commtrace_cli import options
-from commtrace_cli.terminal import check_output, counting, finish, say, working
+from commtrace_cli.preparing import prepared
+from commtrace_cli.terminal import check_output, finish, say, working
 
 EXAMPLE = """
 Examples:
@@ -89,15 +90,7 @@ def _folder(part: Path) -> Path:
 
 def _prepare(folder: Path, workers: int | None) -> None:
     """Prepare the dataset of a folder, and print how large it is and what the run lacks."""
-    with counting(f"preparing the dataset of {folder}") as progress:
-        from commtrace.tracefile.dataset import open_dataset, prepare_dataset
-
-        prepare_dataset(folder, workers=workers, progress=progress)
-        dataset = open_dataset(folder)
-    _report(dataset.run)
-    size = text_of_bytes(dataset.num_bytes)
-    num_calls, num_ranks = dataset.num_rows("comm"), len(dataset.ranks)
-    say(f"dataset: {size}, {num_calls:,} calls of {num_ranks:,} ranks", always=True)
+    _report(prepared(folder, workers).run)
     finish([folder / "dataset"], then=["commtrace", "report", folder])
 
 

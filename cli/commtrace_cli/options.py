@@ -469,6 +469,14 @@ MergeOutput = Annotated[
         show_default=False,
     ),
 ]
+RunDataset = Annotated[
+    bool,
+    _option(
+        "--dataset",
+        "Prepare a dataset in the folder RUN.comm at the end, as `commtrace merge RUN.comm` does. "
+        "A run of millions of calls has one without being asked, if pyarrow is installed.",
+    ),
+]
 AsDataset = Annotated[
     bool,
     _option(

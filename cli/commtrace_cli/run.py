@@ -20,6 +20,7 @@ from commtrace.tracefile.stores import remove_joined
 from commtrace.units import text_of_ranks
 from commtrace_cli import options
 from commtrace_cli.launching import Program, chosen_options, run_on_nodes
+from commtrace_cli.preparing import is_large, prepared
 from commtrace_cli.terminal import check_output, fail, finish, say, working
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def run(
     nproc: options.Ranks,
     arguments: options.ScriptArguments = None,
     output: options.RunOutput = Path("run.json"),
+    dataset: options.RunDataset = False,
     module: options.IsModule = False,
     detail: options.HowMuch = None,
     stacks: options.Stacks = False,
@@ -82,13 +84,22 @@ def run(
     program = Program(script, tuple(arguments or ()), module, nproc)
     chosen = chosen_options(detail, stacks, max_calls, every, ring, library)
     launched = {name: str(value) for name, value in of_nodes.items() if value is not None}
+    is_folder = output.suffix == RUN_SUFFIX
+    if dataset and (launched or not is_folder):
+        raise UsageError(
+            f"cannot prepare a dataset in {output}",
+            found="a run of several nodes" if launched else "a file",
+            why="a dataset is a part of the folder that has all ranks",
+            attempt=f"`commtrace merge` with the folders of all nodes, and -o {output} --dataset"
+            if launched
+            else "-o RUN.comm",
+        )
     if launched:
         run_on_nodes(program, output, chosen, launched, timeout)
     _refuse_within_a_rank(script)
     from commtrace.launcher import check_program
 
     check_program(script, is_module=module)  # before --force removes anything
-    is_folder = output.suffix == RUN_SUFFIX
     check_output(output, force=force, is_folder=is_folder)
     folder = output if is_folder else output.with_name(f"{output.name}.spools")
     spools = _empty_folder(folder, force=force)
@@ -98,7 +109,7 @@ def run(
     result = _launch(program, spools, chosen, timeout)
     _report_failure(result, program, timeout)
     if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # otherwise no rank got that far
-        _finish(spools, output, program)
+        _finish(spools, output, program, prepare=is_folder and (dataset or is_large(spools)))
     else:
         _remove(spools)
     if not result.ok:
@@ -128,19 +139,29 @@ def _launch(
         raise
 
 
-def _finish(spools: Path, output: Path, program: Program) -> None:
-    """Write the run file, unless the run is a folder, and report what the run lacks."""
-    from commtrace.child_ranks import notes_of
-    from commtrace.tracefile import read_parts, write_trace
+def _finish(spools: Path, output: Path, program: Program, *, prepare: bool) -> None:
+    """Write the run file, unless the run is a folder, and report what the run lacks.
 
-    with working("reading the ranks' recordings"):
-        trace = read_parts([spools])
+    Args:
+        spools: Folder of the ranks' recordings.
+        output: The run file, or the same folder.
+        program: The program that was recorded.
+        prepare: Prepare a dataset in the folder.
+    """
+    from commtrace.child_ranks import notes_of
+    from commtrace.tracefile import Trace, read_parts, write_trace
+
+    if prepare:
+        trace = prepared(spools)
+    else:
+        with working("reading the ranks' recordings"):
+            trace = read_parts([spools])
     left_out = trace.run.get(LEFT_OUT, [])
     if not trace.num_rows("comm"):
         is_whole = not (trace.run.get("torn_ranks") or trace.run.get("missing_ranks"))
         say(_note_on_silence(spools, program, is_whole=is_whole), always=True)
     shutil.rmtree(notes_of(spools), ignore_errors=True)
-    if spools != output:
+    if spools != output and isinstance(trace, Trace):
         with working("merging the ranks' recordings"):
             write_trace(trace, output)
         remove_joined(spools, left_out)

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from commtrace.tracefile import Trace, read_trace
+from commtrace.tracefile.dataset import open_dataset
+from commtrace_cli.preparing import BYTES_OF_LARGE_RUN, is_large
 from tests.cli.conftest import Commtrace, Ended
 from tests.commtrace.launched import free_ports
 
@@ -103,6 +105,37 @@ def test_ranks_are_recorded_and_their_output_passes_through(recorded: tuple[Ende
     assert trace.run["command"] == "train.py --steps 3 -o x"
     assert trace.run["detail"] == "op"
     assert sorted(path.name for path in folder.iterdir()) == ["out.json", "train.py"]
+
+
+def test_a_dataset_is_prepared_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GREETING)
+    ended = run("-n", "2", "-o", "RUN.comm", "--dataset", "train.py", folder=tmp_path)
+    assert ended.code == 0, ended.err
+    assert re.search(r"dataset: \S+ \w+, 2 calls of 2 ranks", ended.err)
+    assert ended.err.endswith("next  commtrace summary RUN.comm\n")
+    dataset = open_dataset(tmp_path / "RUN.comm")
+    assert kinds(dataset.trace()) == {(0, "all_reduce"): 1, (1, "all_reduce"): 1}
+
+
+@pytest.mark.parametrize("size", [BYTES_OF_LARGE_RUN, BYTES_OF_LARGE_RUN - 1])
+def test_a_run_of_millions_of_calls_is_large(tmp_path: Path, size: int) -> None:
+    for rank, own in enumerate((size // 2, size - size // 2)):
+        with (tmp_path / f"rank-{rank:05d}.spool").open("wb") as file:
+            file.truncate(own)
+    assert is_large(tmp_path) == (size >= BYTES_OF_LARGE_RUN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"), [(("-o", "run.json"), "a file"), (("--nnodes", "2"), "several nodes")]
+)
+def test_a_dataset_needs_the_folder_of_all_ranks(
+    tmp_path: Path, arguments: tuple[str, ...], found: str
+) -> None:
+    (tmp_path / "train.py").write_text(GREETING)
+    ended = run("-n", "2", "--dataset", "-o", "RUN.comm", *arguments, "train.py", folder=tmp_path)
+    assert ended.code == 2
+    assert found in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 @pytest.mark.parametrize(("options", "detail"), [((), "collective"), (("--detail", "op"), "op")])
