@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from commtrace.errors import UsageError
 from commtrace.process_options import RUN_SUFFIX
-from commtrace.tracefile.run_folder import remove_run_folder
+from commtrace.tracefile.run_folder import DATASET, replace_run_folder
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.units import text_of_ranks
 from commtrace_cli import options
@@ -45,7 +47,9 @@ def merge(
     reads. An interrupted preparation is continued.
     """
     if output is None and len(parts) == 1 and (dataset or _is_run_folder(parts[0])):
-        _prepare(_folder(parts[0]), workers)
+        folder = _folder(parts[0])
+        _report(prepared(folder, workers).run)
+        finish([folder / DATASET], then=["commtrace", "report", folder])
         return
     output = output or _RUN_FILE
     is_folder = output.suffix == RUN_SUFFIX
@@ -61,16 +65,25 @@ def merge(
         from commtrace.tracefile import copy_parts, read_parts, write_trace
 
         run = None if dataset else read_parts(parts)
+        # What is there stays until its replacement is complete.
+        replaces = is_folder and output.exists()
+        made = output.with_name(f".{os.getpid()}.{output.name}") if replaces else output
         if is_folder:
-            remove_run_folder(output)
-            copy_parts(parts, output)
+            copy_parts(parts, made)
         elif run is not None:
             write_trace(run, output)
+    try:
+        facts = prepared(made, workers, output).run if run is None else run.run
+        if replaces:
+            replace_run_folder(output, made)
+    finally:
+        if replaces:
+            shutil.rmtree(made, ignore_errors=True)
+    _report(facts)
     if run is None:
-        _prepare(output, workers)
-        return
-    _report(run.run)
-    finish([output], then=["commtrace", "report", output])
+        finish([output / DATASET], then=["commtrace", "report", output])
+    else:
+        finish([output], then=["commtrace", "report", output])
 
 
 def _is_run_folder(part: Path) -> bool:
@@ -86,12 +99,6 @@ def _folder(part: Path) -> Path:
             attempt="-o RUN.comm",
         )
     return part
-
-
-def _prepare(folder: Path, workers: int | None) -> None:
-    """Prepare the dataset of a folder, and print how large it is and what the run lacks."""
-    _report(prepared(folder, workers).run)
-    finish([folder / "dataset"], then=["commtrace", "report", folder])
 
 
 def _report(run: Mapping[str, Any]) -> None:

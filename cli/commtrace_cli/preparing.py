@@ -17,15 +17,20 @@ BYTES_OF_LARGE_RUN = 32_000_000
 """Size of spools from which on a run is prepared without being asked for: some millions of rows."""
 
 
-def prepared(folder: Path, workers: int | None = None) -> Dataset:
+def prepared(folder: Path, workers: int | None = None, name: Path | None = None) -> Dataset:
     """Prepare the dataset of the run in a folder, and print its size.
+
+    Args:
+        folder: The folder.
+        workers: Number of processes; by default one for each core.
+        name: Name of the folder in messages.
 
     Raises:
         TraceError: A part cannot be read.
         OutputError: It cannot be written.
         UsageError: pyarrow is not installed.
     """
-    with counting(f"preparing the dataset of {folder}") as progress:
+    with counting(f"preparing the dataset of {name or folder}") as progress:
         from commtrace.tracefile.dataset import open_dataset, prepare_dataset
 
         prepare_dataset(folder, workers=workers, progress=progress)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from commtrace.atomic_write import atomic_write, make_folder
+from commtrace.atomic_write import atomic_write, make_folder, output_error
 from commtrace.errors import NewerTraceError, NotATraceError, OutputError
 from commtrace.tracefile.dump_files import DUMP_SUFFIX, REQUEST, STACKS_SUFFIX
 from commtrace.tracefile.reading import Allowance, is_int, parse_json, read_file, text_in
@@ -29,6 +30,8 @@ from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX
 MANIFEST = "manifest.json"
 DATASET = "dataset"
 """Name of the folder of the dataset (see `dataset`) in the folder of a run."""
+PREPARED = "prepared"
+"""Name of the folder, in that of the dataset, with what analyses have prepared of it."""
 _BESIDE = (DONE_SUFFIX, DUMP_SUFFIX, STACKS_SUFFIX)
 _FORMAT = "commtrace-run"
 _VERSION = 1
@@ -74,9 +77,26 @@ def remove_run_folder(folder: Path) -> None:
         folder.rmdir()
 
 
+def replace_run_folder(folder: Path, new: Path) -> None:
+    """Put the new folder of a run in the place of another one; what is not of commtrace stays.
+
+    Raises:
+        OutputError: the system refused an operation.
+    """
+    try:
+        remove_run_folder(folder)
+        make_folder(folder)
+        for path in new.iterdir():
+            path.rename(folder / path.name)
+        new.rmdir()
+    except OSError as error:
+        raise error if isinstance(error, OutputError) else output_error(folder, error) from error
+
+
 def _remove_dataset(folder: Path) -> None:
     # First, since files without it are no dataset.
     (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder / PREPARED, ignore_errors=True)
     for path in folder.glob("**/*.parquet"):
         path.unlink(missing_ok=True)
     for each in (*folder.glob("*"), folder):

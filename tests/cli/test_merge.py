@@ -8,6 +8,7 @@ import pytest
 
 from commtrace.tracefile import read_trace, spool_name
 from commtrace.tracefile.dataset import open_dataset
+from commtrace.tracefile.run_folder import PREPARED
 from tests.cli.conftest import Commtrace
 from tests.commtrace.synthetic import write_synthetic_spools
 
@@ -122,6 +123,29 @@ def test_an_earlier_copy_is_replaced_and_foreign_files_stay(
     assert commtrace("merge", first, "-o", "RUN.comm", "--force").code == 0
     names = {path.name for path in (tmp_path / "RUN.comm").iterdir()}
     assert names == {"manifest.json", "notes.txt", spool_name(0), spool_name(1)}
+
+
+@pytest.mark.parametrize("dataset", [(), ("--dataset",)])
+def test_an_earlier_run_stays_until_another_one_is_complete(
+    commtrace: Commtrace, tmp_path: Path, dataset: tuple[str, ...]
+) -> None:
+    first = write_synthetic_spools(tmp_path / "first", world_size=2)
+    assert commtrace("merge", first, "-o", "RUN.comm", "--dataset").code == 0
+    (tmp_path / "RUN.comm" / "dataset" / PREPARED / "x").mkdir(parents=True)
+    broken = write_synthetic_spools(tmp_path / "broken", world_size=1)
+    (broken / spool_name(0)).write_bytes(b"not a spool, and longer than its opening")
+    before = sorted((tmp_path / "RUN.comm").rglob("*"))
+    ended = commtrace("merge", broken, "-o", "RUN.comm", "--force", *dataset)
+    assert ended.code == 3
+    assert sorted((tmp_path / "RUN.comm").rglob("*")) == before
+    assert read_trace(tmp_path / "RUN.comm").num_rows("comm") == 60
+    other = write_synthetic_spools(tmp_path / "other", world_size=3)
+    assert commtrace("merge", other, "-o", "RUN.comm", "--force", *dataset).code == 0
+    assert read_trace(tmp_path / "RUN.comm").num_rows("comm") == 90
+    assert (tmp_path / "RUN.comm" / "dataset").exists() == bool(dataset)
+    assert not (tmp_path / "RUN.comm" / "dataset" / PREPARED).exists()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"first", "broken", "other", "RUN.comm"}
 
 
 def test_a_run_that_can_not_begin_removes_nothing(commtrace: Commtrace, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from commtrace.errors import OutputError
 from commtrace.schema import TABLES
 from commtrace.settings import DEFAULTS, Settings
 from commtrace.tracefile.dataset import Dataset, StoredRows, open_dataset
-from commtrace.tracefile.dataset.layout import PREPARED
+from commtrace.tracefile.run_folder import PREPARED
 from commtrace.workers import JobRunner, in_order
 
 ROWS_OF_PART = 500_000

@@ -35,9 +35,6 @@ MANIFEST = "manifest.json"
 FORMAT = "commtrace-dataset"
 VERSION = 1
 
-PREPARED = "prepared"
-"""Folder, in that of the dataset, with what analyses have prepared of it."""
-
 EVENT_TABLES = ("comm", "ops", "kernels")
 """Tables with a file for each rank; each of the others has one file."""
 

@@ -33,7 +33,6 @@ from commtrace.tracefile.dataset.conversion import (
 from commtrace.tracefile.dataset.layout import (
     EVENT_TABLES,
     MANIFEST,
-    PREPARED,
     SHARED_TABLES,
     Manifest,
     Part,
@@ -48,6 +47,7 @@ from commtrace.tracefile.latest_run import latest_run
 from commtrace.tracefile.merge import converted, rank_row
 from commtrace.tracefile.outline import Outline, files_of, rank_of
 from commtrace.tracefile.reading import reading
+from commtrace.tracefile.run_folder import PREPARED
 from commtrace.tracefile.segment_join import joined_segments
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import Spool
