@@ -33,6 +33,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
+    # distributed sets variables of this process for its workers, such as PYTHONHASHSEED.
+    before = dict(os.environ)
     from distributed import LocalCluster
 
     with LocalCluster(
@@ -43,6 +45,8 @@ def cluster() -> Iterator[Any]:
         host="127.0.0.1",
     ) as cluster:
         yield cluster
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="module")

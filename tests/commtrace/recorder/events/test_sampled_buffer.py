@@ -249,7 +249,8 @@ def test_a_skipped_step_costs_what_communication_alone_costs() -> None:
             work()  # what is learned once
             recording.step()
             work()
-            costs[name] = num_of_our_calls(work)
+            # The least of several, since the garbage collector calls functions of ours, too.
+            costs[name] = min(num_of_our_calls(work) for _ in range(3))
     assert costs["op"] > 3 * costs["collective"]
     assert costs["every"] <= costs["collective"]
 
