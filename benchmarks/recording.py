@@ -135,7 +135,7 @@ def _step(model: str, width: int = MODEL.dim) -> Callable[[], object]:
 def beginning_and_end(num_recordings: int = 50) -> list[Result]:
     """Measure the program's time to begin, and to end, a recording.
 
-    What has been recorded by its end is written before, as the background writer does.
+    Operators that were recorded by its end are written before, as the background writer does.
     """
     step = _step(OURS, NARROW.dim)
     took: dict[str, list[int]] = {"begin": [], "end": []}

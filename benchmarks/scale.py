@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.large_run import Plan, write_dataset
+from commtrace.tracefile.run_folder import PREPARED
 from commtrace.units import text_of_bytes, text_of_duration
 
 LISTS = ("calls", "activity")
@@ -109,6 +110,9 @@ def main() -> None:
         console.print(listed)
         console.print(f"{num_calls:,} calls of {plan.num_ranks} ranks, all tables: {_text(found)}")
         console.print(f"{found.cpu_s / num_calls * 1e6:.1f} µs of processor time per call")
+        kept = [path for path in folder.rglob(f"{PREPARED}/**/*") if path.is_file()]
+        size = sum(path.stat().st_size for path in kept)
+        console.print(f"{text_of_bytes(size)} are kept for the next command")
         for name in SINGLE:
             console.print(
                 f"{name}, prepared: {_text(_apart(folder, [name], given.workers, given.part))}"

@@ -103,7 +103,7 @@ class Workers:
         both = ForkingPickler.dumps((function, shared))
         waiting = iter(list(enumerate(jobs)))
         for connection in self._processes:
-            # What a process that was killed does not take, is missed where its result is.
+            # A process that was killed takes nothing; waiting for its result raises the error.
             with suppress(OSError):
                 connection.send_bytes(both)
             self._give(connection, waiting)

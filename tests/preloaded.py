@@ -14,6 +14,8 @@ started as ever.
 A forked process differs from a started one in what it has loaded before the program runs. Tests of
 how a process starts, and of what it loads, use processes that are started: they have the marker
 `cold_start`.
+
+The file exceeds the usual length, since it also runs as a script, before the tests can be imported.
 """
 
 from __future__ import annotations
@@ -234,7 +236,7 @@ def _fork_server(own: socket.socket, its: socket.socket) -> None:
 
 
 _site_path: list[str] = []
-"""Where Python searches for modules, besides a program's own folder and PYTHONPATH."""
+"""Folders of modules, besides a program's own folder and PYTHONPATH."""
 
 
 def serve(requests: socket.socket, path: Sequence[str]) -> None:

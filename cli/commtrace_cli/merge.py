@@ -65,7 +65,7 @@ def merge(
         from commtrace.tracefile import copy_parts, read_parts, write_trace
 
         run = None if dataset else read_parts(parts)
-        # What is there stays until its replacement is complete.
+        # An earlier run stays until its replacement is complete.
         replaces = is_folder and output.exists()
         made = output.with_name(f".{os.getpid()}.{output.name}") if replaces else output
         if is_folder:

@@ -81,9 +81,9 @@ class Pass:
 class StoredRun(PartedRun):
     """A run of which one part at a time is in memory.
 
-    What its analyses prepare, rows per call and blocks of collectives, is kept in the folder of the
-    dataset, so that the next ones find it there; where that cannot be written, in a temporary
-    folder that goes with the run.
+    Rows per call and blocks of collectives that its analyses prepare are kept in the folder of the
+    dataset, so that the next ones find them there; if that cannot be written, in a temporary folder
+    that goes with the run.
 
     Args:
         dataset: Its dataset.
@@ -202,7 +202,7 @@ class StoredRun(PartedRun):
         asked = Pass(recipe, sort, [(each.function, each.args) for each in questions], values)
         yield from in_order(self.workers.results(answers_of_part, asked, numbers))
 
-    # What is prepared.
+    # Prepared rows.
 
     def has_rows(self, answer: Answer) -> bool:
         """Return whether the rows of all calls are kept."""
