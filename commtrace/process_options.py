@@ -25,6 +25,9 @@ STACKS_VARIABLE = "COMMTRACE_STACKS"
 MAX_CALLS_VARIABLE = "COMMTRACE_MAX_CALLS"
 EVERY_VARIABLE = "COMMTRACE_EVERY"
 RING_VARIABLE = "COMMTRACE_RING"
+VALUES_VARIABLE = "COMMTRACE_VALUES"
+VALUE_LEVELS = ("module", "op")
+"""Levels at which tensors are observed: modules, or operators too."""
 DUMP_SIGNAL_VARIABLE = "COMMTRACE_DUMP_SIGNAL"
 DUMP_SIGNAL = "USR2"
 """Signal at which a recorded rank dumps its stacks, unless the variable names another."""
@@ -43,6 +46,7 @@ class ProcessOptions:
     max_calls: int | None = None
     every: int | None = None
     ring: int | None = None
+    values: str = ""
 
     def variables(self) -> dict[str, str]:
         """Return the variables that pass the options to another process."""
@@ -52,6 +56,7 @@ class ProcessOptions:
             MAX_CALLS_VARIABLE: _text(self.max_calls),
             EVERY_VARIABLE: _text(self.every),
             RING_VARIABLE: _text(self.ring),
+            VALUES_VARIABLE: self.values,
         }
 
 
@@ -67,12 +72,16 @@ def options_of(environment: Mapping[str, str]) -> ProcessOptions:
     stacks = environment.get(STACKS_VARIABLE, "")
     if stacks not in _FLAGS:
         raise _refused(STACKS_VARIABLE, stacks, "it is 0 or 1")
+    values = environment.get(VALUES_VARIABLE, "")
+    if values not in ("", *VALUE_LEVELS):
+        raise _refused(VALUES_VARIABLE, values, f"a level is one of {', '.join(VALUE_LEVELS)}")
     return ProcessOptions(
         detail,
         _FLAGS[stacks],
         _number(environment, MAX_CALLS_VARIABLE, "it is a number of calls, from 1"),
         _number(environment, EVERY_VARIABLE, "it is a number of steps, from 1"),
         _ring(environment),
+        values,
     )
 
 

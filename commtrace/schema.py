@@ -13,10 +13,10 @@ against all of this when it is read (`commtrace/tracefile/validate.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -37,6 +37,20 @@ CATEGORIES = COMPUTE, COMMUNICATION, MEMCPY, MEMSET = (
     "compute", "communication", "memcpy", "memset",
 )  # fmt: skip
 """Sorts of work on a device, in table `kernels`."""
+
+ROLES = (
+    INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT, PARAMETER, BUFFER, GRADIENT, UPDATED, STATE, NAMED,
+) = (
+    "input", "output", "output_gradient", "result", "parameter", "buffer", "gradient", "updated",
+    "state", "named",
+)  # fmt: skip
+"""Roles of tensors in table `values`: inputs and outputs of modules and the gradients of outputs,
+results of operators, parameters and buffers before the first optimizer step, gradients as the
+optimizer finds them, parameters and states as it leaves them, and tensors that the program names.
+"""
+
+NUM_SKETCHES = 4
+"""Number of random sketches of a tensor in table `values`."""
 
 HARNESS = "harness"
 """Value of `carries` for communication of a known test harness around the body of a test."""
@@ -96,9 +110,9 @@ class Column:
         return {int: -1, float: float("nan"), bool: False, str: ""}[self.type]
 
 
-def _where(subject: str) -> tuple[Column, ...]:
+def _where(subject: str, since: int = 1) -> tuple[Column, ...]:
     """Return the columns that locate an event in the program."""
-    return (
+    columns = (
         Column("step", int, "", f"step that {subject} belongs to, counted from 0 by `rec.step()`"),
         Column("phase", str, "", "forward, backward, recompute, optimizer or other", form="phase"),
         Column("region", str, "", "innermost user region, as given to `rec.region(name)`"),
@@ -107,6 +121,7 @@ def _where(subject: str) -> tuple[Column, ...]:
         Column("module_call", int, "", "number of the module's call in this recording, from 0"),
         Column("thread", int, "", "native id of the thread"),
     )
+    return tuple([replace(column, since=since) for column in columns])
 
 
 def _rank(name: str, meaning: str, since: int = 1, *, least: int = -1) -> Column:
@@ -214,6 +229,38 @@ KERNELS = (
     Column("call_id", int, "", "id of its call in table `comm`, on the same rank", 4),
 )  # fmt: skip
 
+VALUES = (
+    _rank("rank", "global rank that held the tensor, or its local part", 6, least=0),
+    Column("id", int, "", "number of the row on its rank, in order of time, from 0", 6),
+    Column("role", str, "", f"{', '.join(ROLES[:-1])} or {ROLES[-1]}", 6, form="role"),
+    Column(
+        "name", str, "", "name of the parameter, or place of the tensor among the module's outputs",
+        6,
+    ),
+    Column("op", str, "", "operator, `aten.mm.default`, of a result", 6, title="Operator"),
+    Column("at_ns", int, INSTANT, "when it was computed", 6),
+    *_where("the tensor", 6),
+    Column("source_file", str, "", "file of the user's line, of a result", 6, title="Source"),
+    Column("source_line", int, "", "line in that file", 6),
+    Column("source_function", str, "", "function that the line is in", 6, title="Function"),
+    Column("dtype", str, "", "element type, `float32`", 6),
+    Column("shape", str, "", "shape of the global tensor, `[8,16]`", 6, form="shapes"),
+    Column("mesh", str, "", "sizes of mesh axes and ranks in order, `dp=2,tp=2:0,1,2,3`", 6),
+    Column(
+        "placements", str, "", "placement on each axis, `R,S(1)`; empty if its layout is unknown",
+        6,
+    ),
+    *(
+        Column(f"sketch_{number}", float, "", f"random sketch {number} of the rank's part", 6)
+        for number in range(NUM_SKETCHES)
+    ),
+    Column("total", float, "", "sum of the finite elements of the rank's part", 6),
+    Column("norm", float, "", "Euclidean norm of the finite elements of the rank's part", 6),
+    Column("largest", float, "", "largest magnitude of a finite element of the rank's part", 6),
+    Column("num_nan", int, "", "elements that are not a number", 6),
+    Column("num_inf", int, "", "infinite elements", 6),
+)  # fmt: skip
+
 GROUPS = (
     Column("name", str, "", "name of the process group"),
     Column("description", str, "", "description that its creator gave"),
@@ -247,6 +294,10 @@ RANKS = (
         "epoch_ns", int, "ns", "offset from that system's monotonic clock to the rank's own times",
         5, most=MOST_INSTANT_NS,
     ),
+    Column(
+        "num_values_dropped", int, "",
+        "rows of table `values` dropped by the limits of the recording", 6,
+    ),
 )  # fmt: skip
 
 STEPS = (
@@ -266,11 +317,15 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "comm": COMM,
     "ops": OPS,
     "kernels": KERNELS,
+    "values": VALUES,
     "groups": GROUPS,
     "ranks": RANKS,
     "steps": STEPS,
     "sources": SOURCES,
 }
+
+EVENT_TABLES = ("comm", "ops", "kernels", "values")
+"""Tables with rows of what happened on each rank, many of them."""
 
 _SHAPE = r"\[(?:\d{1,18}(?:,\d{1,18})*)?\]"
 
@@ -278,6 +333,7 @@ FORMS: dict[str, str] = {
     "phase": rf"(?:{'|'.join(PHASES)})?",
     "level": r"(?:dtensor|local)?",
     "category": rf"(?:{'|'.join(CATEGORIES)})?",
+    "role": rf"(?:{'|'.join(ROLES)})?",
     "splits": r"(?:\d{1,18}(?:,\d{1,18})*)?",
     "shapes": rf"(?:{_SHAPE}(?:;{_SHAPE})*)?",
     "ranks": r"(?:\d{1,9}(?:,\d{1,9})*)?",
@@ -289,6 +345,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "comm": ("rank", "id"),
     "ops": ("rank", "id"),
     "kernels": ("rank", "id"),
+    "values": ("rank", "id"),
     "groups": ("name",),
     "ranks": ("rank",),
     "steps": ("rank", "step"),

@@ -34,6 +34,7 @@ from commtrace.decorator import Decorator
 from commtrace.errors import OutputError, RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.process_options import (
+    VALUE_LEVELS,
     DUMP_SIGNAL_VARIABLE,
     ProcessOptions,
     dump_signal,
@@ -41,6 +42,7 @@ from commtrace.process_options import (
 )
 from commtrace.recorder import (
     CURRENT,
+    OBSERVER,
     RECORDER,
     Buffer,
     Listening,
@@ -76,6 +78,8 @@ from commtrace.views.cells import with_cells
 from commtrace.views.views import Views
 
 if TYPE_CHECKING:
+    import torch
+
     from commtrace.analyze import Frames
     from commtrace.views.table import Table
 
@@ -98,6 +102,7 @@ def record(
     ring: int | str | None = None,
     merge_timeout_s: float = 30.0,
     libraries: Sequence[str] = (),
+    values: str | None = None,
 ) -> Recording:
     """Return a recording, to be used in a `with` statement or as a decorator.
 
@@ -117,9 +122,12 @@ def record(
             a spool is named in the file.
         libraries: packages whose lines do not count as the user's own, besides installed ones and
             those named in pyproject.toml.
+        values: keep a fingerprint of tensors, to compare ranks and runs: "module" (inputs and
+            outputs of modules, gradients, parameters and states of optimizers) or "op" (results of
+            operators too); None keeps none.
 
     Raises:
-        UsageError: the detail is unknown, `every` is no number of steps, `ring` is no size, the
+        UsageError: the detail or the level of values is unknown, `every` is no number of steps, `ring` is no size, the
             path names no file, or a setting is invalid.
     """
     settings = settings_of()
@@ -128,6 +136,12 @@ def record(
         raise UsageError(
             f"cannot record with detail {detail!r}",
             why=f"a detail is one of {', '.join(map(repr, DETAILS))}",
+        )
+    if values is not None and values not in VALUE_LEVELS:
+        raise UsageError(
+            f"cannot record values={values!r}",
+            why=f"a level is one of {', '.join(map(repr, VALUE_LEVELS))}",
+            attempt='values="op" for results of operators, or None for no fingerprints',
         )
     if every is not None and (type(every) is not int or every < 1):
         raise UsageError(
@@ -142,8 +156,8 @@ def record(
     count_as_libraries((*settings.libraries, *libraries), settings.own_packages)
     if path is None or _launched is not None:
         bound = max_calls or (None if kept else _MAX_CALLS_IN_MEMORY)
-        return Recording(Memory(), ProcessOptions(detail, stacks, bound, every, kept))
-    options = ProcessOptions(detail, stacks, max_calls, every, kept)
+        return Recording(Memory(), ProcessOptions(detail, stacks, bound, every, kept, values or ""))
+    options = ProcessOptions(detail, stacks, max_calls, every, kept, values or "")
     return Recording(store_for(Path(path), merge_timeout_s), options)
 
 
@@ -236,6 +250,8 @@ class Recording(Views, Decorator):
         self._listening = listen(self._buffer, again=again)
         if self._options.detail == "op":
             self._listening.record_operators(self._facts.rank)
+        if self._options.values == "op":
+            self._listening.observe_results()
         if isinstance(self._buffer, SampledBuffer):
             self._buffer.report_by(self._listening)
         self._flusher = _Flusher(self._flush_and_beat)
@@ -326,6 +342,7 @@ class Recording(Views, Decorator):
             max_calls=self._options.max_calls,
             wants_spans=has_ops,
             wants_stacks=self._options.stacks,
+            wants_values=self._options.values,
         )
 
     def _flush_and_beat(self) -> None:
@@ -357,6 +374,7 @@ class Recording(Views, Decorator):
                 "end_ns": now() + self._epoch,
                 "num_dropped": self._buffer.num_dropped,
                 "num_ops_dropped": self._buffer.num_ops_dropped,
+                "num_values_dropped": self._buffer.num_values_dropped,
                 "is_one_step": self._buffer.is_one_step,
             }
         )
@@ -397,6 +415,24 @@ class Recording(Views, Decorator):
             yield
         finally:  # among generators, the one that began first may end first
             state.set_regions(_without_last(state.regions, name))
+
+    def observe(self, name: str, tensor: torch.Tensor) -> None:
+        """Keep the fingerprint of a tensor under a name, such as that of the loss.
+
+        Args:
+            name: the name, equal in all runs that are compared.
+            tensor: the tensor; its layout is taken from it.
+
+        Raises:
+            RecordingError: the recording is not on, or records no values.
+        """
+        if not self._depth or not self._options.values:
+            raise RecordingError(
+                f"cannot observe {name!r}",
+                why="the recording is not on" if not self._depth else "it records no values",
+                attempt='commtrace.record(..., values="module")',
+            )
+        OBSERVER.named(name, tensor)
 
     @property
     def rank(self) -> int:

@@ -46,6 +46,7 @@ class Frames:
     comm: pd.DataFrame
     ops: pd.DataFrame
     kernels: pd.DataFrame
+    values: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame
     steps: pd.DataFrame

@@ -7,6 +7,7 @@ from weakref import finalize
 
 from commtrace.analyze.frame import Frames, frames_of
 from commtrace.errors import UsageError
+from commtrace.schema import EVENT_TABLES
 from commtrace.settings import DEFAULTS, Settings
 from commtrace.tracefile import Trace, dataset_at, read_trace
 from commtrace.workers import JobRunner, Workers
@@ -57,7 +58,7 @@ def stored_run(
     dataset = dataset_at(path)
     if dataset is None:
         return None
-    if sum(dataset.num_rows(table) for table in ("comm", "ops", "kernels")) <= ROWS_IN_MEMORY:
+    if sum(dataset.num_rows(table) for table in EVENT_TABLES) <= ROWS_IN_MEMORY:
         return None
     return in_parts(path, settings, workers)
 

@@ -9,7 +9,7 @@ another, and the results are combined:
                       both ends of some transfers
 
 A run in memory is one part of both sorts, so its analyses take the same path. `PartedRun` reads its
-parts when they are asked for. Its tables `comm`, `ops` and `kernels` as a whole are read only if an
+parts when they are asked for. Its tables `comm`, `ops`, `kernels` and `values` as a whole are read only if an
 analysis asks for them.
 
 Rows of table `comm` have the same labels in the run and in all of its parts.
@@ -77,7 +77,7 @@ class RunPart(Frames):
 class PartedRun(Frames, ABC):
     """Run that is read in parts.
 
-    Subclasses implement its parts, and the tables of all parts, `comm`, `ops` and `kernels`.
+    Subclasses implement its parts, and the tables of events of all parts.
 
     Args:
         run: Facts about the run, by name.

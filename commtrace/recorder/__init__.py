@@ -4,6 +4,7 @@
 below it:
 
     listening        connects buffers; `selfcheck` proves that recording is on
+    values/          fingerprints of tensors, if a recording wants them
     recorder         turns intercepted operators into calls and hands them to the buffers
     interception/    sees calls, waits, operators and the completion on devices
     attribution/     finds the phase, the module call and the user's line of a call
@@ -17,12 +18,13 @@ from commtrace.recorder.events.buffer import Buffer
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.sampled_buffer import SampledBuffer
 from commtrace.recorder.events.sink import OperatorSpan, Sink
-from commtrace.recorder.listening import Listening, is_heard, listen, ranks_changed
+from commtrace.recorder.listening import OBSERVER, Listening, is_heard, listen, ranks_changed
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.thread_state import CURRENT
 
 __all__ = [
     "CURRENT",
+    "OBSERVER",
     "RECORDER",
     "Buffer",
     "Call",

@@ -16,7 +16,12 @@ from commtrace.recorder.interception.untried_torch import warn_of_unrecorded_ope
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.selfcheck import SelfCheck, call_without_peers
 from commtrace.recorder.thread_state import CURRENT, ThreadState
+from commtrace.recorder.values.observer import ValueObserver
+from commtrace.recorder.values.result_mode import ResultMode
 from commtrace.torch_internals.dispatcher import current_mode
+
+OBSERVER = ValueObserver(lambda: RECORDER.locator, RECORDER.failures)
+"""Observer of the tensors of this process, active while a sink wants values."""
 
 _lock = threading.RLock()
 _interception = Interception(RECORDER)
@@ -43,6 +48,8 @@ class Listening:
         self._mode: OperatorMode | None = None
         self._state: ThreadState | None = None
         self._suspended: _Suspended | None = None
+        self._results: ResultMode | None = None
+        self._wants_results = False
 
     def record_operators(self, rank: int) -> None:
         """Start recording the operators of the current thread."""
@@ -55,6 +62,25 @@ class Listening:
             _recording_operators.append(self)
             set_runner(run_local)
 
+    def observe_results(self) -> None:
+        """Start observing the results of operators of the current thread."""
+        self._wants_results = True
+        self._enter_results()
+
+    def _enter_results(self) -> None:
+        operators = CURRENT.state.operators
+        if not operators.has_result_mode:
+            self._results = ResultMode(OBSERVER)
+            self._results.__enter__()
+            operators.has_result_mode = True
+
+    def _leave_results(self) -> None:
+        """Leave the mode, if it is the innermost one of this thread."""
+        if self._results is not None and self._results is current_mode():
+            self._results.__exit__(None, None, None)
+            self._results = None
+            CURRENT.state.operators.has_result_mode = False
+
     def sinks_changed(self) -> None:
         """Report operators to the sinks that the recorder has now."""
         if self._mode is not None:
@@ -62,6 +88,7 @@ class Listening:
 
     def stop_recording_operators(self) -> None:
         """Stop recording the operators of the current thread, if this connection records them."""
+        self._leave_results()
         state = CURRENT.state
         if self._mode is not None and self._state is state:
             self._mode.__exit__(None, None, None)
@@ -81,6 +108,7 @@ class Listening:
 
     def _suspend_operators(self) -> None:
         """Leave the mode, unless others need it, or it is not the innermost one of this thread."""
+        self._leave_results()
         mode = self._mode
         if mode is None or RECORDER.span_keepers.wants_spans or self._state is not CURRENT.state:
             return
@@ -91,8 +119,13 @@ class Listening:
 
     def _resume_operators(self) -> None:
         """Enter the mode again, if possible where it was left."""
-        if self._suspended is None:
-            return
+        if self._suspended is not None:
+            self._resume_recording()
+        if self._wants_results:
+            self._enter_results()
+
+    def _resume_recording(self) -> None:
+        assert self._suspended is not None
         # Within a mode that was entered meanwhile, whose end would pop this one in its place.
         if (
             self._suspended.state is not CURRENT.state
@@ -123,6 +156,7 @@ class Listening:
 
 def _set_buffers(buffers: tuple[Sink, ...]) -> None:
     RECORDER.set_buffers(buffers)
+    OBSERVER.report_to([sink for sink in buffers if sink.wants_values])
     for each in list(_recording_operators):
         each.sinks_changed()
 
@@ -147,6 +181,7 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
         if not RECORDER.buffers:
             if not again:
                 RECORDER.forget()
+                OBSERVER.forget()
             warn_of_unrecorded_operators()
             skip_own_code()
             RECORDER.locator.install()

@@ -66,15 +66,18 @@ class Operators:
         kinds: kinds of operators that have run.
         modules: the thread's module calls.
         has_mode: the thread has entered a mode.
+        has_result_mode: the thread has entered a mode that observes results.
         is_declining: the mode must decline one operator, which then runs below it.
     """
 
-    __slots__ = ("has_mode", "is_declining", "kinds", "modules", "span", "where")
+    __slots__ = (
+        "has_mode", "has_result_mode", "is_declining", "kinds", "modules", "span", "where",
+    )  # fmt: skip
 
     def __init__(self, modules: ModuleCalls) -> None:
         self.modules = modules
         self.span = NO_SPAN
-        self.has_mode = self.is_declining = False
+        self.has_mode = self.has_result_mode = self.is_declining = False
         self.forget_places()
 
     def forget_places(self) -> None:

@@ -90,6 +90,7 @@ def _facts(row: Any, run: Mapping[str, Any], clock: str, run_clock: str) -> dict
         "complete": row.complete,
         "num_dropped": row.num_dropped,
         "num_ops_dropped": row.num_ops_dropped,
+        "num_values_dropped": max(row.num_values_dropped, 0),
         "run": dict(run),
     }
 

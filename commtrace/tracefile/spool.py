@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from commtrace.schema import FORMAT_VERSION, INSTANT, TABLES, Column
+from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, INSTANT, TABLES, Column
 from commtrace.tracefile.encoding import (
     encode_floats,
     encode_ints,
@@ -59,7 +59,7 @@ STEP_SOURCES = ("optimizer", "profiler", "scheduler")
 TAKEN_FOR = "taken_for"
 """Name of the fact that lists the ranks that the process took itself for before."""
 
-RANK_TABLES = ("comm", "ops", "kernels", "steps")
+RANK_TABLES = (*EVENT_TABLES, "steps")
 """Tables whose rows belong to one rank each."""
 
 SITE = Column("site", int, "", "number of the call site in this file, from 0")

@@ -28,7 +28,7 @@ from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.analyze.stored.row_store import RowStore
 from commtrace.atomic_write import make_folder
 from commtrace.errors import OutputError
-from commtrace.schema import TABLES
+from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.settings import DEFAULTS, Settings
 from commtrace.tracefile.dataset import Dataset, StoredRows, open_dataset
 from commtrace.tracefile.run_folder import PREPARED
@@ -128,7 +128,7 @@ class StoredRun(PartedRun):
         parts: list[list[int]] = [[]]
         rows = 0
         for rank in self.dataset.ranks:
-            own = sum(self.dataset.num_rows(table, rank) for table in ("comm", "ops", "kernels"))
+            own = sum(self.dataset.num_rows(table, rank) for table in EVENT_TABLES)
             if parts[-1] and rows + own > self.rows_of_part:
                 parts.append([])
                 rows = 0
@@ -170,6 +170,7 @@ class StoredRun(PartedRun):
             comm=tables["comm"],
             ops=tables["ops"],
             kernels=tables["kernels"],
+            values=tables["values"],
             groups=tables["groups"],
             ranks=tables["ranks"],
             steps=tables["steps"],
@@ -182,7 +183,7 @@ class StoredRun(PartedRun):
         for name in ("ranks", "steps"):
             own = tables[name][tables[name]["rank"].isin(ranks)]
             tables[name] = own.reset_index(drop=True)
-        for name in ("comm", "ops", "kernels"):
+        for name in EVENT_TABLES:
             rows = self.dataset.rows(name, ranks)
             begin = first if name == "comm" else 0
             index = pd.RangeIndex(begin, begin + rows.num_rows)
@@ -254,6 +255,11 @@ class StoredRun(PartedRun):
     def kernels(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
         """Table `kernels` of all ranks."""
         return self._whole["kernels"]
+
+    @cached_property
+    def values(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
+        """Table `values` of all ranks."""
+        return self._whole["values"]
 
     @cached_property
     def _whole(self) -> Mapping[str, pd.DataFrame]:

@@ -82,6 +82,10 @@ class ModuleTracker:
         parent.adopt(module, place)
         return place
 
+    def known_place(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
+        """Return the place of a module called inside `outer`; None before its first call there."""
+        return (outer[0] if outer else self._outside).children.get(id(module))
+
     def meet(self, modules: ModuleCalls) -> None:
         """Note the module calls of a thread that runs its first module."""
         self._num_new = 1 if self._is_newest_used else self._num_new + 1

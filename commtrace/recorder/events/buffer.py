@@ -22,6 +22,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.call_sites import CallSites
 from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.observed_value import ObservedValue, rows_of_values
 from commtrace.recorder.events.operator_sites import KIND, SPAN_FIELDS, OperatorSites
 from commtrace.recorder.events.sampling import SampledSteps
 from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan, SpanKeeper
@@ -77,6 +78,7 @@ class Buffer:
         max_calls: int | None = None,
         wants_spans: bool = False,
         wants_stacks: bool = False,
+        wants_values: str = "",
     ) -> None:
         self.rank = rank
         self.step = NO_STEP
@@ -85,10 +87,11 @@ class Buffer:
         self._num_marks = 0
         self._found: FoundSteps | SampledSteps = FoundSteps(now(), epoch)
         self.num_dropped = 0
-        self.num_ops_dropped = 0
+        self.num_ops_dropped = self.num_values_dropped = 0
         self.wants_spans = wants_spans
         self.wants_layouts = False
         self.wants_stacks = wants_stacks
+        self.wants_values = wants_values
         self.wants_tensor_identity = wants_spans
         self._num_kept = 0
         self._most_calls = sys.maxsize if max_calls is None else max_calls
@@ -103,6 +106,9 @@ class Buffer:
         self._call_sites = {"comm": CallSites(), "ops": CallSites()}
         self._op_sites = OperatorSites(self._call_sites["ops"])
         self._most_ops = sys.maxsize if max_calls is None else _MAX_OPS_PER_CALL * max_calls
+        self._values: deque[tuple[ObservedValue, int]] = deque()
+        self._num_values = 0
+        self._most_values = self._most_ops
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
         self._shown: list[int] = []
@@ -127,6 +133,13 @@ class Buffer:
             return
         self._num_kept += 1
         self._calls.append((call, self.step))
+
+    def add_value(self, entry: ObservedValue) -> None:
+        """Keep the fingerprint of a tensor."""
+        if self._num_values + len(self._values) >= self._most_values:
+            self.num_values_dropped += 1
+            return
+        self._values.append((entry, self.step))
 
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
@@ -197,6 +210,7 @@ class Buffer:
             num_full = max(
                 len(self._calls) // _MAX_CALLS_IN_BATCH,
                 len(self._spans) // (_MAX_OPS_IN_BATCH * SPAN_FIELDS),
+                len(self._values) // _MAX_CALLS_IN_BATCH,
             )
             for number in range(num_full + 1):
                 try:
@@ -214,6 +228,7 @@ class Buffer:
         tables = {
             "groups": self._new_groups([*done, *waiting]),
             "steps": _take(self._steps, len(self._steps)),
+            "values": self._take_values(),
             FOUND_STEPS: _take(self._found.new, len(self._found.new)),
         }
         for name, call_sites in self._call_sites.items():
@@ -237,6 +252,7 @@ class Buffer:
         """Count the entries that could not be written; requeue those that later batches need."""
         self.num_dropped += len(numbers["comm"]) // len(NUMBERS["comm"])
         self.num_ops_dropped += len(numbers["ops"]) // _SPAN_WIDTH
+        self.num_values_dropped += len(tables["values"])
         for row in tables["groups"]:
             del self._groups[row.name]
         self._steps.extendleft(reversed(tables["steps"]))
@@ -308,6 +324,13 @@ class Buffer:
             self.num_ops_dropped += num_dropped
             flat += numbers
         return flat
+
+    def _take_values(self) -> list[Any]:
+        """Take some of the observed tensors, as rows of table `values`."""
+        taken = _take(self._values, _MAX_CALLS_IN_BATCH)
+        first = self._num_values
+        self._num_values += len(taken)
+        return rows_of_values(taken, first, self._epoch)
 
     def _by_step(self, spans: list[Any]) -> Iterator[tuple[int, list[Any]]]:
         """Yield the operators that completed in each step, as `_set_step` has marked them."""

@@ -39,6 +39,7 @@ class StandIn:
     wants_layouts = False
     wants_stacks = False
     wants_tensor_identity = False
+    wants_values = ""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
@@ -80,6 +81,7 @@ class SampledBuffer(Buffer):
         max_calls: int | None = None,
         wants_spans: bool = False,
         wants_stacks: bool = False,
+        wants_values: str = "",
     ) -> None:
         super().__init__(
             writer,
@@ -89,6 +91,7 @@ class SampledBuffer(Buffer):
             max_calls=max_calls,
             wants_spans=wants_spans,
             wants_stacks=wants_stacks,
+            wants_values=wants_values,
         )
         self._found = self._sampled = SampledSteps(now(), epoch, every)
         self._every = every

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.observed_value import ObservedValue
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import OperatorKind
 
@@ -30,6 +31,7 @@ class Sink(Protocol):
     wants_layouts: bool
     wants_stacks: bool
     wants_tensor_identity: bool
+    wants_values: str
 
     @property
     def rank(self) -> int | None:
@@ -51,6 +53,19 @@ class Sink(Protocol):
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
         """Receive a call at time `at` that may end a step (see `steps`), all after `begin`."""
+        ...
+
+
+class ValueSink(Protocol):
+    """Interface that the observer of tensors reports to."""
+
+    @property
+    def rank(self) -> int | None:
+        """The only rank of which tensors are wanted; None for all ranks."""
+        ...
+
+    def add_value(self, entry: ObservedValue) -> None:
+        """Receive the fingerprint of a tensor, an `ObservedValue`."""
         ...
 
 

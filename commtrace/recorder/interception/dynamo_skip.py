@@ -23,6 +23,8 @@ _CALLING_THE_PROGRAM = {
         "interception.kernels",
         "interception.operators",
         "interception.waits",
+        "values.observer",
+        "values.result_mode",
     )
 }
 _marked: set[str] = set()

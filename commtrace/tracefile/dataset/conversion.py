@@ -19,9 +19,9 @@ from typing import Any
 
 from commtrace.atomic_write import make_folder
 from commtrace.errors import EmptyTraceError, UnbegunSpoolError
-from commtrace.schema import FORMAT_VERSION, TABLES
+from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, TABLES
 from commtrace.tracefile.collected import recordings_in
-from commtrace.tracefile.dataset.layout import EVENT_TABLES, VERSION, Part, table_path
+from commtrace.tracefile.dataset.layout import VERSION, Part, table_path
 from commtrace.tracefile.dataset.table_files import Origin, TableFile, write_table
 from commtrace.tracefile.join_plan import CALL_COLUMNS, RankPlan
 from commtrace.tracefile.merge import converted, rank_row

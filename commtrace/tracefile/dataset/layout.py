@@ -35,9 +35,6 @@ MANIFEST = "manifest.json"
 FORMAT = "commtrace-dataset"
 VERSION = 1
 
-EVENT_TABLES = ("comm", "ops", "kernels")
-"""Tables with a file for each rank; each of the others has one file."""
-
 SHARED_TABLES = tuple([name for name in TABLES if name not in RANK_TABLES])
 """Tables whose rows belong to no rank, or are one for each rank."""
 
@@ -76,7 +73,7 @@ class Manifest:
     Attributes:
         parts: the parts of the run that it was made of.
         run: facts of the run.
-        rows: number of rows of each rank, by table of `RANK_TABLES`.
+        rows: number of rows of each rank, by table of `RANK_TABLES` that this version has.
         totals: number of rows of the other tables.
         trace_version: version of the trace format.
     """
@@ -128,7 +125,11 @@ def read_manifest(folder: Path, summary: str) -> Manifest:
         return Manifest(
             parts=_parts(document, path),
             run=_of_type(document, "run", dict, path),
-            rows={name: _rows_by_rank(document, name, path) for name in RANK_TABLES},
+            rows={
+                name: _rows_by_rank(document, name, path)
+                for name in RANK_TABLES
+                if TABLES[name][0].since <= document["trace_version"]
+            },
             totals={name: _count(document, name, path) for name in SHARED_TABLES},
             trace_version=document["trace_version"],
         )

@@ -31,7 +31,6 @@ from commtrace.tracefile.dataset.conversion import (
     with_calls,
 )
 from commtrace.tracefile.dataset.layout import (
-    EVENT_TABLES,
     MANIFEST,
     SHARED_TABLES,
     Manifest,

@@ -25,11 +25,10 @@ from commtrace.errors import (
     TruncatedTraceError,
     UsageError,
 )
-from commtrace.schema import TABLES, Column
+from commtrace.schema import EVENT_TABLES, TABLES, Column
 from commtrace.tracefile.arrays import zeros
 from commtrace.tracefile.collected import files_in
 from commtrace.tracefile.dataset.layout import (
-    EVENT_TABLES,
     MANIFEST,
     Manifest,
     Part,
@@ -90,7 +89,7 @@ class Dataset:
         """Return the number of rows of a table, or those of one rank."""
         if table not in RANK_TABLES:
             return self.manifest.totals[table]
-        of_rank = self.manifest.rows[table]
+        of_rank = self.manifest.rows.get(table, {})
         return sum(of_rank.values()) if rank is None else of_rank.get(rank, 0)
 
     @property
@@ -109,7 +108,7 @@ class Dataset:
 
         Args:
             ranks: the only ranks whose rows are read; by default all.
-            columns: of the tables of events (comm, ops, kernels), the only columns that are read;
+            columns: of the tables of events, the only columns that are read;
                 a table that is not named has no rows, and other columns of a table that is are
                 unknown. The other tables are complete. By default all columns.
 
@@ -166,9 +165,10 @@ class Dataset:
         only: Collection[str] | None,
         summary: str,
     ) -> Columns:
+        if table not in self.manifest.rows:
+            return table_of(table, (), strings)
         path = table_path(self.target, table, rank)
-        rows = self.manifest.rows[table].get(rank, 0)
-        return _read(table, path, rows, strings, only, summary)
+        return _read(table, path, self.num_rows(table, rank), strings, only, summary)
 
     def _small(
         self, table: str, ranks: Collection[int], strings: StringTable, summary: str
@@ -214,11 +214,11 @@ class StoredRows:
         (column,) = [each for each in TABLES[self._table] if each.name == name]
         with _reading(dataset.folder, summary):
             strings = StringTable([""])
-            if not self._files:
+            if not self._files and self._table in dataset.manifest.rows:
                 self._files = [self._opened(rank) for rank in self._ranks]
             values, view = zeros(self.num_rows, of_floats=column.type is float)
             begin = 0
-            for file, rank in zip(self._files, self._ranks, strict=True):
+            for file, rank in zip(self._files, self._ranks, strict=bool(self._files)):
                 part = view[begin : begin + file.num_rows]
                 file.read_column(column, part, strings, Allowance(summary, file.num_bytes))
                 if name == "rank" and not (part == rank).all():

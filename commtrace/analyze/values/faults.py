@@ -1,0 +1,126 @@
+"""Relation between a wrong tensor and the right one, as far as their fingerprints show it.
+
+    kind            right tensor x, wrong tensor y
+    non_finite      y has nan or infinite elements, and x has not, or fewer
+    zero            y is zero
+    factor          y = c x
+    missing         y lacks the addends of some ranks, of an earlier partial sum
+    stale           y is the tensor of an earlier step or call
+    permuted        y has the elements of x in other places
+    small           y differs by less than 2 %
+    other           none of these
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from commtrace.analyze.values.global_values import SKETCHES
+
+_MOST_DENOMINATOR = 64
+_SMALL = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Relation of a wrong tensor to the right one.
+
+    Attributes:
+        kind: one of those in the module's docstring.
+        text: the relation in words.
+        factor: of a factor, or nan.
+    """
+
+    kind: str
+    text: str
+    factor: float = math.nan
+
+
+def relation(
+    right: Mapping[str, Any],
+    wrong: Mapping[str, Any],
+    tolerance: float,
+    *,
+    earlier: Sequence[tuple[str, np.ndarray]] = (),
+    addends: Sequence[tuple[str, np.ndarray]] = (),
+    axes: Mapping[str, int] | None = None,
+) -> Relation:
+    """Return the relation of a wrong tensor to the right one.
+
+    Args:
+        right: row of table `tensors`.
+        wrong: row of table `tensors`, of the other run.
+        tolerance: distance up to which tensors are taken for equal.
+        earlier: descriptions and sketches of the wrong run's earlier tensors of this name.
+        addends: descriptions and sketches of sums that lack some addends.
+        axes: sizes of the mesh axes of the wrong run, to which a factor is compared.
+    """
+    x, y = sketches_of(right), sketches_of(wrong)
+    for name, word in (("num_nan", "nan"), ("num_inf", "infinite")):
+        if wrong[name] > max(right[name], 0):
+            return Relation("non_finite", f"{wrong[name]:,} elements are {word}")
+    if not np.any(y):
+        return Relation("zero", "it is zero")
+    close = max(tolerance, 1e-9)
+    factor = float(x @ y / (x @ x)) if np.any(x) else math.nan
+    is_scaled = math.isfinite(factor) and _apart(factor * x, y) <= close * 4
+    if is_scaled and abs(factor - 1) > close:
+        return Relation("factor", _factor_text(factor, close, axes or {}), factor)
+    for kind, found in (("missing", addends), ("stale", earlier)):
+        for text, sketches in found:
+            if np.any(sketches) and _apart(sketches, y) <= close * 4:
+                return Relation(kind, text)
+    if _has_equal_elements(right, wrong, close):
+        return Relation("permuted", "it has the same elements in other places")
+    apart = _apart(x, y)
+    if apart < _SMALL:
+        return Relation("small", f"it differs by {apart:.2g} of its norm, more than by rounding")
+    return Relation("other", f"it differs by {apart:.2g} of its norm")
+
+
+def sketches_of(row: Mapping[str, Any]) -> np.ndarray:
+    """Return the sketches of a row of table `tensors`."""
+    return np.array([row[name] for name in SKETCHES], dtype="float64")
+
+
+def _apart(x: np.ndarray, y: np.ndarray) -> float:
+    size = max(float(np.linalg.norm(x)), float(np.linalg.norm(y)))
+    return float(np.linalg.norm(x - y)) / size if size else 0.0
+
+
+def _has_equal_elements(right: Mapping[str, Any], wrong: Mapping[str, Any], close: float) -> bool:
+    """Return whether what does not depend on the order of elements is equal."""
+    if not right["norm"] > 0 or not wrong["norm"] > 0:
+        return False
+    alike = (
+        (right[name], wrong[name], right["norm"] if name == "total" else right[name])
+        for name in ("norm", "largest", "total")
+    )
+    return all(abs(ours - theirs) <= 4 * close * abs(scale) for ours, theirs, scale in alike)
+
+
+def _factor_text(factor: float, close: float, axes: Mapping[str, int]) -> str:
+    """Return a factor in words, such as `2 times, the size of axis tp`."""
+    ratio = Fraction(factor).limit_denominator(_MOST_DENOMINATOR)
+    if not ratio or abs(float(ratio) - factor) > close * 8 * abs(factor):
+        return f"it is {factor:.6g} times what it should be"
+    whole = max(abs(ratio.numerator), ratio.denominator)
+    is_simple = 1 in (abs(ratio.numerator), ratio.denominator) and whole > 1
+    text = f"{ratio.numerator}/{ratio.denominator} of" if ratio.denominator > 1 else f"{ratio} times"
+    names = [name for name, size in axes.items() if size == whole] if is_simple else []
+    why = ""
+    if names:
+        among = " or ".join(names)
+        why = (
+            f": {whole} is the size of mesh axis {among}, over which it was reduced once too often"
+            if ratio.denominator == 1
+            else f": {whole} is the size of mesh axis {among}, by which it was divided, or over "
+            "which it was not reduced"
+        )
+    return f"it is {text} what it should be{why}"

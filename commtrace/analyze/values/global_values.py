@@ -1,0 +1,204 @@
+"""Fingerprints of global tensors, from those of the parts that ranks hold.
+
+    placement    combination over the ranks of its axis
+    S(dim)       sketches, totals and squares of norms add up
+    R            all ranks hold the same part, of which one counts
+    P(sum)       sketches and totals add up; norm and largest element of the sum are unknown
+    P(avg)       likewise, divided by the number of ranks
+    other P      unknown
+
+A tensor of which ranks are missing is unknown. Of a tensor without a known layout, each rank has
+one of its own, unless all ranks of the run have equal ones, which are then taken for replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.frame import Frames
+from commtrace.schema import NUM_SKETCHES, TABLES, Column
+
+SKETCHES = tuple([f"sketch_{number}" for number in range(NUM_SKETCHES)])
+FACTS = (*SKETCHES, "total", "norm", "largest", "num_nan", "num_inf")
+KEY = ("step", "phase", "role", "module", "module_call", "name", "op", "occurrence")
+"""Columns that identify a tensor within a run, beside its layout."""
+
+_OF_TABLE = {column.name: column for column in TABLES["values"]}
+_KEPT = ("module_class", "source_file", "source_line", "source_function", "dtype", "shape")
+_ALL_EQUAL = "equal on all ranks"
+
+COLUMNS = (
+    *(_OF_TABLE[name] for name in ("step", "phase", "role", "module", "module_call", "name", "op")),
+    Column("occurrence", int, "", "number of the tensor among those alike, from 0"),
+    *(_OF_TABLE[name] for name in _KEPT),
+    Column("layout", str, "", "placements by mesh axis, `dp:R tp:S(1)`; empty if unknown"),
+    Column("rank", int, "", "the only rank of a tensor without a known layout; otherwise -1"),
+    Column("num_ranks", int, "", "ranks that hold a part"),
+    Column("num_differing", int, "", "ranks whose part differs from a replica on another rank"),
+    Column("first_differing", int, "", "the first of these ranks"),
+    Column("order", int, "", "place in the order of time, by the first rank"),
+    *(_OF_TABLE[name] for name in FACTS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """Role of a rank in a layout.
+
+    Attributes:
+        part: number of the part that the rank holds; equal numbers are replicas.
+        counts: the rank is the one that counts among its replicas.
+        weight: factor of its sketches; nan if they cannot be combined.
+        num_parts: number of different parts.
+        is_partial: the parts are addends.
+        layout: the layout, with names of axes.
+    """
+
+    part: int
+    counts: bool
+    weight: float
+    num_parts: int
+    is_partial: bool
+    layout: str
+
+
+@lru_cache(maxsize=1 << 16)
+def _role_of(mesh: str, placements: str, rank: int) -> _Role:
+    """Return the role of a rank; that of a rank alone if the layout is unknown or damaged."""
+    alone = _Role(rank, True, 1.0, 1, False, "")
+    axes, _, members = mesh.partition(":")
+    names, sizes = [], []
+    for axis in axes.split(",") if axes else ():
+        name, _, size = axis.rpartition("=")
+        if not (size.isascii() and size.isdigit() and 0 < int(size) < 1 << 20):
+            return alone
+        names.append(name)
+        sizes.append(int(size))
+    ranks = members.split(",")
+    letters = placements.split(",") if placements else []
+    if not sizes or len(letters) != len(sizes) or len(ranks) != int(np.prod(sizes)):
+        return alone
+    if str(rank) not in ranks:
+        return alone
+    coordinate = np.unravel_index(ranks.index(str(rank)), sizes)
+    part, num_parts, weight, counts, is_partial = 0, 1, 1.0, True, False
+    for letter, size, place in zip(letters, sizes, map(int, coordinate), strict=True):
+        if letter == "R":
+            counts &= place == 0
+            continue
+        part, num_parts = part * size + place, num_parts * size
+        if letter.startswith("P") and size > 1:
+            is_partial = True
+            weight *= {"P(sum)": 1.0, "P(avg)": 1.0 / size}.get(letter, float("nan"))
+    layout = " ".join(f"{name}:{letter}" for name, letter in zip(names, letters, strict=True))
+    return _Role(part, counts, weight, num_parts, is_partial, layout)
+
+
+@cached_per_run
+def parts(frames: Frames) -> pd.DataFrame:
+    """Return table `values` with the tensor that each row is a part of.
+
+    Added are `occurrence`, `tensor` (a number), `part`, `counts`, `weight`, `num_parts`,
+    `is_partial`, `layout`, `instance` (the rank of a tensor without a known layout, or -1) and
+    `differs` from the first of its replicas.
+    """
+    values = frames.values.copy()
+    for name in ("phase", "role", "module", "name", "op", "mesh", "placements"):
+        values[name] = values[name].astype(str)
+    values = values.sort_values(["rank", "id"], kind="stable").reset_index(drop=True)
+    alike = ["rank", *KEY[:-1]]
+    values["occurrence"] = values.groupby(alike, sort=False).cumcount()
+    roles = [
+        _role_of(*each)
+        for each in zip(values["mesh"], values["placements"], values["rank"].tolist(), strict=True)
+    ]
+    for name in ("part", "counts", "weight", "num_parts", "is_partial", "layout"):
+        values[name] = [getattr(role, name) for role in roles]
+    _take_equal_for_replicas(values)
+    is_alone = values["layout"] == ""
+    values["instance"] = values["rank"].where(is_alone, -1)
+    key = [*KEY, "shape", "mesh", "placements", "instance"]
+    values["tensor"] = values.groupby(key, sort=False, observed=True).ngroup()
+    first = values.groupby(["tensor", "part"], sort=False)[list(FACTS)].transform("first")
+    facts = values[list(FACTS)]
+    values["differs"] = ((facts != first) & ~(facts.isna() & first.isna())).any(axis=1)
+    return values
+
+
+def _take_equal_for_replicas(values: pd.DataFrame) -> None:
+    """Make tensors of unknown layout that all ranks hold alike replicas of each other."""
+    num_ranks = values["rank"].nunique()
+    unknown = values[(values["layout"] == "") & (values["mesh"] == "")]
+    if num_ranks < 2 or unknown.empty:
+        return
+    grouped = unknown.groupby([*KEY, "shape"], sort=False, observed=True)
+    is_equal = grouped["rank"].transform("nunique") == num_ranks
+    for name in FACTS:
+        is_equal &= grouped[name].transform("nunique", dropna=False) == 1
+    found = is_equal.index[is_equal]
+    values.loc[found, "part"] = 0
+    values.loc[found, "counts"] = values.loc[found, "rank"] == values["rank"].min()
+    values.loc[found, "layout"] = _ALL_EQUAL
+
+
+def tensors(frames: Frames) -> pd.DataFrame:
+    """Return one row for each tensor that was observed, in order of time."""
+    return typed(by_number(frames), COLUMNS)
+
+
+@cached_per_run
+def by_number(frames: Frames) -> pd.DataFrame:
+    """Return `tensors` by the numbers of tensors in `parts`, with their meshes."""
+    rows = parts(frames)
+    if rows.empty:
+        return pd.DataFrame(columns=[column.name for column in COLUMNS])
+    by_tensor = rows.groupby("tensor", sort=True)
+    table = by_tensor[[*KEY, *_KEPT, "layout", "mesh", "num_parts", "is_partial"]].first()
+    table["rank"] = by_tensor["instance"].first()
+    table["num_ranks"] = by_tensor["rank"].nunique()
+    table["num_differing"] = by_tensor["differs"].sum()
+    differing = rows["rank"].where(rows["differs"])
+    table["first_differing"] = differing.groupby(rows["tensor"]).min().fillna(-1)
+    table["order"] = _order(rows)
+    counting = rows[rows["counts"]]
+    weighted = counting[[*SKETCHES, "total"]].mul(counting["weight"], axis=0)
+    sums = weighted.groupby(counting["tensor"]).sum(min_count=1)
+    # A sum over parts of which one is unknown is unknown.
+    has_unknown = weighted.isna().any(axis=1).groupby(counting["tensor"]).any()
+    is_known = by_tensor["part"].nunique() == table["num_parts"]
+    is_known &= ~has_unknown.reindex(table.index, fill_value=True)
+    for name in (*SKETCHES, "total"):
+        table[name] = sums[name].reindex(table.index).where(is_known)
+    is_known &= ~table["is_partial"]
+    squares = (counting["norm"] ** 2).groupby(counting["tensor"]).sum(min_count=1)
+    table["norm"] = np.sqrt(squares.reindex(table.index)).where(is_known)
+    largest = counting["largest"].groupby(counting["tensor"]).max()
+    table["largest"] = largest.reindex(table.index).where(is_known)
+    for name in ("num_nan", "num_inf"):
+        counted = counting[name].groupby(counting["tensor"]).sum()
+        table[name] = counted.reindex(table.index).where(is_known, -1)
+    return table.sort_values("order", kind="stable")
+
+
+def _order(rows: pd.DataFrame) -> pd.Series:
+    """Return the place of each tensor in time, as the first rank that holds it has it."""
+    first = rows.drop_duplicates("tensor")
+    return first.set_index("tensor")["at_ns"].rank(method="first").astype("int64") - 1
+
+
+TENSORS = Analysis(
+    "tensors",
+    "Tensors",
+    "Which values did the tensors have, whatever their layout?",
+    tensors,
+    COLUMNS,
+    topic="Values",
+    shown="step phase role module name op shape dtype layout norm total num_differing",
+    needs="values",
+)

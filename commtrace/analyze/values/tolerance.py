@@ -1,0 +1,89 @@
+"""Tolerance of a comparison: the difference of two tensors that rounding can explain.
+
+The distance of two tensors is the root mean square of the differences of their sketches, relative
+to the norm: an estimate of the relative Euclidean distance.
+
+With a run in float64 as a reference, the tolerance of a tensor is a multiple of the distance
+between the run on the left and the reference: the error that the program's own precision makes
+there. Without one, it is a multiple of the unit roundoff of the coarsest dtype seen up to there, or
+of the distance of what was accepted before, since rounding errors grow along a program. A tensor
+that is small beside others of its role may be what is left of larger numbers that cancel, and is
+measured against those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.values.global_values import SKETCHES
+
+ROUNDOFF = {
+    "float64": 2.0**-53, "complex128": 2.0**-53, "float32": 2.0**-24, "complex64": 2.0**-24,
+    "float16": 2.0**-11, "bfloat16": 2.0**-8, "complex32": 2.0**-11,
+    "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3,
+}  # fmt: skip
+"""Unit roundoff of each dtype: the largest relative error of rounding one number."""
+
+OF_ROUNDOFF = 64.0
+"""Multiple of the unit roundoff that is always accepted."""
+GROWTH = 8.0
+"""Factor by which an operator may enlarge the distance of what went into it."""
+OF_REFERENCE = 16.0
+"""Multiple of the error of the program's own precision that is accepted, with a reference."""
+_SMALL = 2.0**-10
+"""Norms below this share of the largest of their role are measured against that share of it."""
+
+
+def distances(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
+    """Return the distance of each pair of rows, relative to the larger norm; nan if unknown."""
+    ours, theirs = (side[[*SKETCHES]].to_numpy("float64") for side in (left, right))
+    apart = np.sqrt(((ours - theirs) ** 2).mean(axis=1))
+    return np.divide(apart, sizes(left, right), out=np.zeros_like(apart), where=apart != 0)
+
+
+def sizes(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
+    """Return the larger norm of each pair, estimated by sketches where it is unknown."""
+    known = [side["norm"].to_numpy("float64") for side in (left, right)]
+    norm = np.fmax(*known)
+    sketches = [np.sqrt((side[[*SKETCHES]].to_numpy("float64") ** 2).mean(axis=1)) for side in (left, right)]
+    return np.where(np.isnan(norm), np.fmax(*sketches), norm)
+
+
+@dataclass(slots=True)
+class Tolerance:
+    """Tolerance along the tensors of a program, in order of time."""
+
+    roundoff: float = 0.0
+    accepted: float = 0.0
+    largest: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def of(self, dtypes: tuple[str, str], reference: float | None) -> float:
+        """Return the tolerance of the next tensor.
+
+        Args:
+            dtypes: its element types in both runs.
+            reference: distance of the left run from the reference there; None without one.
+        """
+        coarsest = max(ROUNDOFF.get(dtype, ROUNDOFF["float32"]) for dtype in dtypes)
+        self.roundoff = max(self.roundoff, coarsest)
+        least = OF_ROUNDOFF * self.roundoff
+        if reference is not None:
+            return max(least / 8, OF_REFERENCE * reference)
+        return max(least, GROWTH * self.accepted)
+
+    def scale(self, role: tuple[str, str], size: float) -> float:
+        """Return the factor by which the distance of a tensor that is small counts less.
+
+        Args:
+            role: phase and role of the tensor.
+            size: its norm.
+        """
+        largest = self.largest[role] = max(self.largest.get(role, 0.0), size)
+        return min(1.0, size / (_SMALL * largest)) if largest > 0 else 1.0
+
+    def accept(self, distance: float) -> None:
+        """Note the distance of a tensor that was found right."""
+        self.accepted = max(self.accepted, distance)

@@ -1,0 +1,9 @@
+"""Fingerprints of tensors, computed without communication while a program runs.
+
+    observer      decides which tensors are observed: modules' outputs, gradients, parameters
+    result_mode   results of operators, a dispatch mode
+    layouts       the part of the global tensor that a rank holds, from the tensor itself
+    sketches      the numbers that are kept of a part
+
+`events.observed_value` is one observed tensor, until it is written as a row of table `values`.
+"""

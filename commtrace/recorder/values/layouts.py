@@ -1,0 +1,157 @@
+"""Layout of an observed tensor: the part of the global tensor that this rank holds.
+
+It is read from the tensor itself. A distributed tensor, of dtensor_core or of torch, states its
+mesh and its placements; of any other tensor only its own shape is known. A dimension that several
+mesh axes shard is divided from the first axis to the last, in chunks of ceil(size / ranks); a
+strided shard takes its chunk of each of `split_factor` blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commtrace.recorder.values.sketches import Index, Weights
+
+_MAX_LAYOUTS = 4096
+_KEPT = "_local_tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Layout of a tensor on this rank.
+
+    Attributes:
+        shape: shape of the global tensor.
+        mesh: sizes of the mesh axes and its ranks, `dp=2,tp=2:0,1,2,3`; empty if unknown.
+        placements: placement on each axis, `R,S(1)`; empty if unknown.
+        weights: random numbers of this rank's elements; None if it is not known which they are.
+    """
+
+    shape: tuple[int, ...]
+    mesh: str = ""
+    placements: str = ""
+    weights: Weights | None = None
+
+
+class Layouts:
+    """Layouts of the tensors that a process has observed."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[Any, Layout]] = {}
+
+    def of(self, tensor: torch.Tensor, replicas: str = "") -> tuple[torch.Tensor, Layout]:
+        """Return the local elements of a tensor, and its layout.
+
+        Args:
+            tensor: the tensor.
+            replicas: ranks that hold equal tensors if it is not a distributed one, `0,1`.
+        """
+        local = getattr(tensor, _KEPT, None)
+        if local is None or not hasattr(tensor, "placements"):
+            return tensor, self._of_plain(tensor, replicas)
+        mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
+        placements = tuple(tensor.placements)  # type: ignore[attr-defined]
+        shape = tuple(tensor.shape)
+        key = (id(mesh), _rank(), placements, shape, tuple(local.shape))
+        key = (*key, local.device, local.is_complex())
+        known = self._known.get(key)
+        if known is None:
+            layout = _of_distributed(mesh, placements, shape, local)
+            # The mesh is kept alive, so that its identity is not reused.
+            known = self._keep(key, mesh, layout)
+        return local, known[1]
+
+    def _of_plain(self, tensor: torch.Tensor, replicas: str) -> Layout:
+        shape = tuple(tensor.shape)
+        key = (replicas, shape, tensor.device, tensor.is_complex())
+        known = self._known.get(key)
+        if known is None:
+            weights = _weights(shape, [slice(None)] * len(shape), tensor)
+            size = replicas.count(",") + 1
+            mesh, placements = (f"replicas={size}:{replicas}", "R") if replicas else ("", "")
+            known = self._keep(key, None, Layout(shape, mesh, placements, weights))
+        return known[1]
+
+    def _keep(self, key: tuple[Any, ...], mesh: Any, layout: Layout) -> tuple[Any, Layout]:
+        if len(self._known) >= _MAX_LAYOUTS:
+            self._known.clear()
+        self._known[key] = known = (mesh, layout)
+        return known
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _of_distributed(
+    mesh: Any, placements: Sequence[Any], shape: tuple[int, ...], local: torch.Tensor
+) -> Layout:
+    coordinate = mesh.get_coordinate()
+    sizes = tuple(mesh.shape)
+    names = mesh.mesh_dim_names or tuple(map(str, range(len(sizes))))
+    axes = ",".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
+    ranks = ",".join(map(str, mesh.mesh.flatten().tolist()))
+    texts = [_text(each) for each in placements]
+    weights = None
+    if coordinate is not None and all(texts):
+        index = indices(placements, shape, sizes, coordinate)
+        if [_length(own, size) for own, size in zip(index, shape, strict=True)] == [*local.shape]:
+            weights = _weights(shape, index, local)
+    return Layout(shape, f"{axes}:{ranks}", ",".join(texts) if all(texts) else "", weights)
+
+
+def _weights(shape: tuple[int, ...], index: list[Index], local: torch.Tensor) -> Weights:
+    """Return the random numbers of a part; a complex element counts as two, its real ones."""
+    if local.is_complex():
+        return Weights((*shape, 2), [*index, slice(None)], local.device)
+    return Weights(shape, index, local.device)
+
+
+def indices(
+    placements: Sequence[Any], shape: Sequence[int], sizes: Sequence[int], coordinate: Sequence[int]
+) -> list[Index]:
+    """Return the global indices of a rank's elements, for each dimension.
+
+    Args:
+        placements: placement on each mesh axis.
+        shape: shape of the global tensor.
+        sizes: size of each axis.
+        coordinate: the rank's coordinate on each axis.
+    """
+    index: list[Index] = [slice(None) for _ in shape]
+    for placement, num_shards, place in zip(placements, sizes, coordinate, strict=True):
+        dim = getattr(placement, "dim", None)
+        if dim is None:
+            continue
+        own = index[dim]
+        before = torch.arange(shape[dim]) if isinstance(own, slice) else own
+        blocks = _chunks(before, getattr(placement, "split_factor", 1))
+        index[dim] = torch.cat([_chunks(block, num_shards)[place] for block in blocks])
+    return index
+
+
+def _chunks(index: torch.Tensor, num: int) -> list[torch.Tensor]:
+    """Return chunks of ceil(length / num) elements, of which the last ones may be empty."""
+    size = max(1, -(-len(index) // num))
+    return [index[size * place : size * (place + 1)] for place in range(num)]
+
+
+def _length(index: Index, size: int) -> int:
+    return size if isinstance(index, slice) else len(index)
+
+
+def _text(placement: Any) -> str:
+    """Return a placement as text: R, S(1), S(0,2) of two blocks, P(sum); empty if unknown."""
+    if placement.is_replicate():
+        return "R"
+    dim = getattr(placement, "dim", None)
+    if dim is not None:
+        factor = getattr(placement, "split_factor", 1)
+        return f"S({dim})" if factor == 1 else f"S({dim}/{factor})"
+    reduce_op = getattr(placement, "reduce_op", None)
+    return f"P({reduce_op})" if isinstance(reduce_op, str) else ""

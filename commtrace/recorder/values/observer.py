@@ -1,0 +1,366 @@
+"""Observer of the program's tensors, which sends their fingerprints to the sinks that want them.
+
+    when                            role
+    an outermost module is called   parameter and buffer at first, input, and buffer afterwards
+    a module returns                output
+    its gradient is known           output_gradient
+    an operator returns             result, at level "op" (see `result_mode`)
+    an optimizer steps              gradient before, updated and state afterwards
+    the program names a tensor      named
+
+Nothing is communicated, and no number of the program changes: tensors are only read. Tensors
+without data, those of compilers and integers are not observed.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.compiler import is_compiling
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from commtrace.recorder.attribution.locator import Locator
+from commtrace.recorder.clock import now
+from commtrace.recorder.events.location import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Location
+from commtrace.recorder.events.observed_value import ObservedValue
+from commtrace.recorder.events.sink import ValueSink
+from commtrace.recorder.failures import Failures
+from commtrace.recorder.module_place import ModuleCall, Place, join
+from commtrace.recorder.thread_state import CURRENT
+from commtrace.recorder.values.layouts import Layout, Layouts
+from commtrace.recorder.values.sketches import facts_of
+from commtrace.recorder.wrappers import plain_path
+from commtrace.schema import (
+    BUFFER,
+    GRADIENT,
+    INPUT,
+    NAMED,
+    OUTPUT,
+    OUTPUT_GRADIENT,
+    PARAMETER,
+    RESULT,
+    STATE,
+    UPDATED,
+)
+from commtrace.torch_internals.autograd import current_graph_task_id
+from commtrace.torch_internals.dispatcher import no_dispatch_modes
+from commtrace.torch_internals.tensors import FakeTensor
+
+_NUM_LATEST = 16
+_MAX_DEPTH = 8
+_MAX_TENSORS = 1000
+"""Bounds on the tensors that are found in one output or state."""
+
+
+class ValueObserver:
+    """Observes tensors while sinks want them."""
+
+    def __init__(self, locator: Callable[[], Locator], failures: Failures) -> None:
+        self._locator = locator
+        self._failures = failures
+        self._sinks: tuple[ValueSink, ...] = ()
+        self._layouts = Layouts()
+        self._latest = _Latest()
+        self._hooks: list[Any] = []
+        self._replaced: tuple[Any, Any] | None = None
+        self._owners: dict[int, tuple[weakref.ref[Any], _Owner]] = {}
+        self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def report_to(self, sinks: Sequence[ValueSink]) -> None:
+        """Send fingerprints to these sinks from now on."""
+        was_on, self._sinks = bool(self._sinks), tuple(sinks)
+        if self._sinks and not was_on:
+            self._install()
+        elif was_on and not self._sinks:
+            self._uninstall()
+
+    def _install(self) -> None:
+        original = nn.Module.__call__
+        observed = _observed(self, original)
+        self._replaced = (observed, original)
+        nn.Module.__call__ = observed  # type: ignore[method-assign]
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._step_ends),
+        ]
+
+    def _uninstall(self) -> None:
+        if self._replaced is not None:
+            observed, original = self._replaced
+            if nn.Module.__call__ is observed:
+                nn.Module.__call__ = original  # type: ignore[method-assign]
+        self._replaced = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def forget(self) -> None:
+        """Drop what is known of modules, parameters and layouts."""
+        self._layouts = Layouts()
+        self._owners.clear()
+        self._met.clear()
+
+    def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
+        """Return the place of a module as called inside `outer`; None before its first call."""
+        return self._locator().modules.known_place(outer, module)
+
+    # What the program does.
+
+    def module_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Observe an outermost module that is about to be called."""
+        try:
+            with torch.no_grad(), no_dispatch_modes():
+                location = Location(FORWARD, None, None, -1, None)
+                if module not in self._met:
+                    self._met.add(module)
+                    replicas = _replicas_of(module)
+                    for name, each in module.named_parameters():
+                        owner = _Owner(plain_path(module, name), replicas)
+                        self._see(PARAMETER, owner.name, each, location, owner)
+                    self._see_buffers(module, location)
+                for name, tensor in tensors_in((args, kwargs)):
+                    self._see(INPUT, name, tensor, location)
+        except Exception as error:
+            self._failures.append(error)
+
+    def module_ends(self, module: nn.Module, call: ModuleCall, result: Any) -> None:
+        """Observe the outputs of a module, and the gradients that they will have."""
+        try:
+            phase = FORWARD if current_graph_task_id() < 0 else RECOMPUTE
+            location = Location(phase, call, None, -1, None)
+            with torch.no_grad(), no_dispatch_modes():
+                for name, tensor in tensors_in(result):
+                    self._see(OUTPUT, name, tensor, location)
+                    if tensor.requires_grad and phase == FORWARD:
+                        self._watch_gradient(name, tensor, call)
+                if CURRENT.modules.innermost is None:
+                    self._see_buffers(module, location)
+        except Exception as error:
+            self._failures.append(error)
+
+    def result(self, op: Any, name: str, tensor: torch.Tensor) -> None:
+        """Observe a result of an operator, at the line that called it."""
+        try:
+            location = self._locator().locate(sys._getframe(2), CURRENT.state, (), None)
+            with torch.no_grad(), no_dispatch_modes():
+                self._see(RESULT, name, tensor, location, op=op)
+        except Exception as error:
+            self._failures.append(error)
+
+    def named(self, name: str, tensor: torch.Tensor) -> None:
+        """Observe a tensor that the program names."""
+        location = self._locator().locate(sys._getframe(2), CURRENT.state, (), None)
+        with torch.no_grad(), no_dispatch_modes():
+            self._see(NAMED, name, tensor, location)
+
+    def _watch_gradient(self, name: str, tensor: torch.Tensor, call: ModuleCall) -> None:
+        def see(gradient: torch.Tensor) -> None:
+            try:
+                with torch.no_grad(), no_dispatch_modes():
+                    self._see(
+                        OUTPUT_GRADIENT, name, gradient, Location(BACKWARD, call, None, -1, None)
+                    )
+            except Exception as error:
+                self._failures.append(error)
+
+        tensor.register_hook(see)
+
+    def _see_buffers(self, module: nn.Module, location: Location) -> None:
+        replicas = _replicas_of(module)
+        for name, each in module.named_buffers():
+            owner = _Owner(plain_path(module, name), replicas)
+            self._see(BUFFER, owner.name, each, location, owner)
+
+    def _step_begins(self, optimizer: Any, *_: Any) -> None:
+        self._see_step(optimizer, is_over=False)
+
+    def _step_ends(self, optimizer: Any, *_: Any) -> None:
+        self._see_step(optimizer, is_over=True)
+
+    def _see_step(self, optimizer: Any, *, is_over: bool) -> None:
+        try:
+            location = Location(OPTIMIZER, None, None, -1, None)
+            with torch.no_grad(), no_dispatch_modes():
+                for name, parameter, owner in self._parameters_of(optimizer):
+                    if not is_over:
+                        if parameter.grad is not None:
+                            self._see(GRADIENT, name, parameter.grad, location, owner)
+                        continue
+                    self._see(UPDATED, name, parameter, location, owner)
+                    for part, state in tensors_in(optimizer.state.get(parameter, {})):
+                        if state.dim():
+                            self._see(STATE, f"{name}.{part}", state, location, owner)
+        except Exception as error:
+            self._failures.append(error)
+
+    def _parameters_of(self, optimizer: Any) -> Iterator[tuple[str, torch.Tensor, _Owner]]:
+        """Yield the parameters of an optimizer with their names in the model."""
+        for number, group in enumerate(optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                owner = self._owner_of(parameter)
+                name = owner.name if owner is not None else f"group{number}.{place}"
+                yield name, parameter, owner or _UNKNOWN
+
+    def _owner_of(self, parameter: torch.Tensor) -> _Owner | None:
+        known = self._owners.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            self._learn_owners()
+            known = self._owners.get(id(parameter))
+        return known[1] if known is not None and known[0]() is parameter else None
+
+    def _learn_owners(self) -> None:
+        for place in self._locator().modules.places():
+            root = place.module() if place.root is place else None
+            if root is None:
+                continue
+            replicas = _replicas_of(root)
+            for name, each in root.named_parameters():
+                owner = _Owner(join(place.plain, plain_path(root, name)), replicas)
+                self._owners[id(each)] = (weakref.ref(each), owner)
+
+    def _see(
+        self,
+        role: str,
+        name: str,
+        tensor: torch.Tensor,
+        location: Location,
+        owner: _Owner | None = None,
+        *,
+        op: Any = None,
+    ) -> None:
+        """Take the fingerprint of a tensor, and send it to the sinks of this rank."""
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
+        if not sinks or not _has_numbers(tensor):
+            return
+        local, layout = self._layouts.of(tensor, owner.replicas if owner else "")
+        if not _has_numbers(local):
+            return
+        facts = None
+        if layout.weights is not None:
+            facts = self._latest.of(local, layout)
+            if facts is None:
+                part = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
+                facts = self._latest.keep(local, layout, facts_of(part, layout.weights))
+        state = CURRENT.state
+        entry = ObservedValue(
+            rank, role, name, op, now(), location, owner.module if owner else None,
+            state.regions[-1] if state.regions else "", state.native_id, tensor.dtype,
+            layout.shape, layout.mesh, layout.placements, facts,
+        )  # fmt: skip
+        for sink in sinks:
+            sink.add_value(entry)
+
+
+class _Owner:
+    """Name of a parameter, its module, and the ranks that hold replicas of it, if that is known."""
+
+    __slots__ = ("module", "name", "replicas")
+
+    def __init__(self, name: str, replicas: str = "") -> None:
+        self.name = name
+        self.module = name.rpartition(".")[0]
+        self.replicas = replicas
+
+
+class _Latest:
+    """Numbers of the tensors observed last, which modules pass on to each other."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Layout, torch.Tensor]] = {}
+
+    def of(self, local: torch.Tensor, layout: Layout) -> torch.Tensor | None:
+        """Return the numbers of a tensor that has not changed since; None if they are unknown."""
+        known = self._known.get(id(local))
+        if known is None or known[0]() is not local or known[2] is not layout:
+            return None
+        return known[3] if known[1] == local._version else None
+
+    def keep(self, local: torch.Tensor, layout: Layout, facts: torch.Tensor) -> torch.Tensor:
+        """Keep the numbers of a tensor, and return them."""
+        if not local.is_inference():  # whose changes are not counted
+            self._known.pop(id(local), None)
+            self._known[id(local)] = weakref.ref(local), local._version, layout, facts
+            while len(self._known) > _NUM_LATEST:
+                del self._known[next(iter(self._known))]
+        return facts
+
+
+_UNKNOWN = _Owner("")
+
+
+def _replicas_of(root: nn.Module) -> str:
+    """Return the ranks that hold replicas of a model's parameters, `0,1`; empty if unknown."""
+    if not isinstance(root, DistributedDataParallel):
+        return ""
+    return ",".join(map(str, dist.get_process_group_ranks(root.process_group)))
+
+
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has data that can be read, of floating point or complex numbers."""
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not isinstance(tensor, FakeTensor)
+    )
+
+
+def tensors_in(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in a structure of tuples, lists and mappings, with their places: `0.key`.
+
+    The place of a single tensor is empty.
+    """
+    for number, found in enumerate(_tensors_in(value, "", 0)):
+        if number >= _MAX_TENSORS:
+            return
+        yield found
+
+
+def _tensors_in(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+        return
+    if depth >= _MAX_DEPTH:
+        return
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, (tuple, list)):
+        parts = enumerate(value)
+    elif isinstance(value, dict):
+        parts = value.items()
+    for key, part in parts:
+        yield from _tensors_in(part, join(name, str(key)), depth + 1)
+
+
+def _observed(observer: ValueObserver, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an `nn.Module.__call__` that observes what goes into and comes out of modules.
+
+    It calls the tracker's, which knows where the module is called.
+    """
+
+    def observed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        modules = CURRENT.modules
+        outer = modules.innermost
+        if outer is None:
+            observer.module_begins(self, args, kwargs)
+        place = observer.place_of(outer, self)
+        number = place.num_calls if place is not None else 0
+        result = original(self, *args, **kwargs)
+        place = place or observer.place_of(outer, self)
+        if place is not None:
+            observer.module_ends(self, (place, number), result)
+        return result
+
+    return observed_call

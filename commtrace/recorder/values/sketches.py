@@ -1,0 +1,166 @@
+"""Sketches of a tensor: sums of its elements, each times a random number of its global index.
+
+    sketch(x) = sum over i of r(i) x(i)        r(i, j, k) = r2(i) r1(j) r0(k)
+
+A sketch is linear. Hence the sketches of the parts of a sharded tensor add up to that of the global
+tensor, and those of partial sums to that of the sum, whatever the layout. `r` is a product of one
+random vector per dimension, so a sketch is a matrix product, and each element is read once. The
+vectors depend on the length of the dimension and its place from the last one, and on nothing else.
+
+Two tensors of one shape that differ have equal sketches with probability zero, and nearly equal
+ones rarely: each vector has elements between 0.5 and 1.5 times a constant, of random sign, so a
+difference in a single element changes a sketch by at least 0.48 ^ (number of dimensions) of it.
+
+Elements are converted to float64 first, exactly, so parts that are equal bit for bit have equal
+sketches. An element that is not finite counts as 0 and is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from commtrace.recorder.events.observed_value import NUM_FACTS
+from commtrace.schema import NUM_SKETCHES
+
+Index = slice | torch.Tensor
+"""Global indices of the local elements along one dimension."""
+
+_WIDTH = NUM_SKETCHES + 1
+_CHUNK = 1 << 16
+"""Elements that are converted to float64 at once; they stay in a cache of the processor."""
+_MAX_VECTORS = 256
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+@lru_cache(maxsize=_MAX_VECTORS)
+def random_vectors(length: int, place: int) -> torch.Tensor:
+    """Return the random vectors of a dimension, and one of ones for the total.
+
+    Args:
+        length: length of the dimension.
+        place: its place, counted from the last one.
+
+    Returns:
+        float64, [length, NUM_SKETCHES + 1]; the mean square of the random columns is about 1.
+    """
+    seeds = np.arange(NUM_SKETCHES, dtype=np.uint64) + np.uint64(place * NUM_SKETCHES + 1)
+    index = np.arange(length, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        bits = _mixed(index[:, None] * np.uint64(_GOLDEN) + _mixed(seeds)[None, :])
+    uniform = (bits >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    sign = 1.0 - 2.0 * (bits & np.uint64(1)).astype(np.float64)
+    vectors = np.ones((length, _WIDTH))
+    vectors[:, :NUM_SKETCHES] = sign * (0.5 + uniform) / math.sqrt(13 / 12)
+    return torch.from_numpy(vectors)
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+    """Mix 64-bit integers; the finalizer of splitmix64."""
+    with np.errstate(over="ignore"):
+        bits = bits + np.uint64(_GOLDEN)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+class Weights:
+    """Random numbers of the elements of a part, as two factors: of its rows and of its columns.
+
+    The last dimensions of the part are the columns of a matrix, the others its rows.
+
+    Args:
+        shape: shape of the global tensor.
+        index: global indices of the part, for each dimension.
+        device: device of the part.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], index: Sequence[Index], device: torch.device | str = "cpu"
+    ) -> None:
+        last = len(shape) - 1
+        vectors = [
+            random_vectors(length, last - dim)[own]
+            for dim, (length, own) in enumerate(zip(shape, index, strict=True))
+        ]
+        split = _split([len(each) for each in vectors])
+        self.rows = _product(vectors[:split]).to(device)
+        self.columns = _product(vectors[split:]).to(device)
+
+
+def _split(lengths: Sequence[int]) -> int:
+    """Return the dimension from which on dimensions are columns: at least 64, if there are any."""
+    num_columns, dim = 1, len(lengths)
+    while dim and num_columns < 64:
+        dim -= 1
+        num_columns *= lengths[dim]
+    return dim
+
+
+def _product(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the vectors of several dimensions as those of one."""
+    product = torch.ones(1, _WIDTH, dtype=torch.float64)
+    for each in vectors:
+        product = (product[:, None, :] * each[None, :, :]).reshape(-1, _WIDTH)
+    return product
+
+
+def facts_of(part: torch.Tensor, weights: Weights) -> torch.Tensor:
+    """Return the numbers of a part's fingerprint, on its device.
+
+    Args:
+        part: the local elements.
+        weights: of the part.
+
+    Returns:
+        float64, [NUM_FACTS].
+    """
+    facts = torch.zeros(NUM_FACTS, dtype=torch.float64, device=part.device)
+    if not part.numel():
+        return facts
+    columns = weights.columns
+    matrix = part.reshape(-1, len(columns))
+    step = max(1, _CHUNK // len(columns)) if part.device.type == "cpu" else len(matrix)
+    sums = torch.zeros(_WIDTH, dtype=torch.float64, device=part.device)
+    square = torch.zeros((), dtype=torch.float64, device=part.device)
+    for begin in range(0, len(matrix), step):
+        exact = matrix[begin : begin + step].to(torch.float64)
+        flat = exact.reshape(-1)
+        square += torch.dot(flat, flat)
+        sums += (torch.mm(exact, columns) * weights.rows[begin : begin + step]).sum(0)
+    if part.device.type == "cpu" and not math.isfinite(square.item()):
+        return _facts_of_finite(part, weights)
+    facts[:_WIDTH] = sums
+    facts[_WIDTH] = square.sqrt()
+    facts[_WIDTH + 1] = _largest(part)
+    return facts
+
+
+def _largest(part: torch.Tensor) -> torch.Tensor:
+    if part.dtype == torch.bool:
+        return part.any().double()
+    least, most = torch.aminmax(part)
+    return torch.maximum(most.double(), -least.double())
+
+
+def _facts_of_finite(part: torch.Tensor, weights: Weights) -> torch.Tensor:
+    """Return the numbers of a part that has elements which are not finite, or very large ones."""
+    exact = part.to(torch.float64)
+    is_nan, is_inf = exact.isnan(), exact.isinf()
+    finite = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
+    # Squares of elements beyond 1e154 overflow, so the norm is taken of scaled elements.
+    largest = finite.abs().max()
+    scale = largest if largest > 0 else torch.ones_like(largest)
+    matrix = finite.reshape(-1, len(weights.columns))
+    sums = (torch.mm(matrix, weights.columns) * weights.rows).sum(0)
+    facts = torch.empty(NUM_FACTS, dtype=torch.float64, device=part.device)
+    facts[:_WIDTH] = sums
+    facts[_WIDTH] = torch.linalg.vector_norm(finite / scale) * scale
+    facts[_WIDTH + 1] = largest
+    facts[_WIDTH + 2] = is_nan.sum()
+    facts[_WIDTH + 3] = is_inf.sum()
+    return facts
