@@ -34,8 +34,8 @@ from commtrace.decorator import Decorator
 from commtrace.errors import OutputError, RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.process_options import (
-    VALUE_LEVELS,
     DUMP_SIGNAL_VARIABLE,
+    VALUE_LEVELS,
     ProcessOptions,
     dump_signal,
     ring_bytes,
@@ -127,8 +127,8 @@ def record(
             operators too); None keeps none.
 
     Raises:
-        UsageError: the detail or the level of values is unknown, `every` is no number of steps, `ring` is no size, the
-            path names no file, or a setting is invalid.
+        UsageError: the detail or the level of values is unknown, `every` is no number of steps,
+            `ring` is no size, the path names no file, or a setting is invalid.
     """
     settings = settings_of()
     detail = detail or settings.detail or DETAILS[0]
@@ -266,6 +266,7 @@ class Recording(Views, Decorator):
     def _end(self) -> Failures:
         """Write the rest and return the failures, which must not make the program fail."""
         _open.discard(self)
+        OBSERVER.step_ends()
         if self._dumps is not None:
             remove_terminate_handler(self._flush)
         self._listening.stop()
@@ -342,7 +343,7 @@ class Recording(Views, Decorator):
             max_calls=self._options.max_calls,
             wants_spans=has_ops,
             wants_stacks=self._options.stacks,
-            wants_values=self._options.values,
+            wants_values=bool(self._options.values),
         )
 
     def _flush_and_beat(self) -> None:
@@ -398,6 +399,7 @@ class Recording(Views, Decorator):
         """
         if not self._depth:
             raise RecordingError("there is no step to end", why="the recording is not on")
+        OBSERVER.step_ends()
         own = self._listening.sink
         for sink in RECORDER.buffers:
             if sink.rank in (None, self._buffer.rank):

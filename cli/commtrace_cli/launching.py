@@ -12,7 +12,7 @@ from typing import NoReturn
 from commtrace.errors import UsageError
 from commtrace.process_options import AUTO_VARIABLE, RUN_SUFFIX, ProcessOptions, ring_bytes
 from commtrace.settings import DETAILS, LIBRARIES_VARIABLE, settings_of
-from commtrace_cli.options import Detail
+from commtrace_cli.options import Detail, ValueLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,17 @@ def chosen_options(
     every: int | None,
     ring: str | None,
     libraries: Sequence[str] | None,
+    values: bool,
+    level: ValueLevel | None,
 ) -> ProcessOptions:
     """Return the options of each rank's recording; libraries go into the environment."""
     if libraries:
         known = filter(None, [os.environ.get(LIBRARIES_VARIABLE), *libraries])
         os.environ[LIBRARIES_VARIABLE] = ",".join(known)  # which the ranks inherit
     chosen = detail.value if detail else settings_of().detail
-    return ProcessOptions(chosen or DETAILS[0], stacks, max_calls, every, ring_bytes(ring))
+    of_values = (level or ValueLevel.OP).value if values or level else ""
+    kept = ring_bytes(ring)
+    return ProcessOptions(chosen or DETAILS[0], stacks, max_calls, every, kept, of_values)
 
 
 def variables_in_place(folder: Path, options: ProcessOptions) -> dict[str, str]:

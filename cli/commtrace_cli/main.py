@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from commtrace.errors import CommtraceError, UsageError
 from commtrace_cli import (
     check,
+    compare,
     demo,
     diff,
     dump,
@@ -38,7 +39,8 @@ from commtrace_cli.terminal import ClosedOutput, fail, forget_odd_sizes, spare_l
 
 EXIT_CODES = {
     "0": "success",
-    "1": "the script failed, or could not be recorded; `check` found inconsistent ranks; `diff` or "
+    "1": "the script failed, or could not be recorded; `check` found inconsistent ranks; `diff`, "
+    "`compare` or "
     "`findings` found what `--fail-on` guards; `watch` saw ranks die",
     "2": "a usage error",
     "3": "the trace cannot be read",
@@ -50,7 +52,7 @@ COMMANDS: dict[str, tuple[ModuleType, ...]] = {
     "Record": (run, record, demo),
     "Watch": (watch,),
     "Look": (summary, report, timeline, flame, table, explain),
-    "Judge": (findings, check, diff),
+    "Judge": (findings, check, diff, compare),
     "Traces": (info, dump, merge, import_, export),
 }
 """Commands by purpose. A module has a function of its own name, `EXAMPLE`, and optionally

@@ -86,6 +86,13 @@ class Detail(str, Enum):
     COLLECTIVE = "collective"
 
 
+class ValueLevel(str, Enum):
+    """Levels at which the values of tensors are recorded."""
+
+    MODULE = "module"
+    OP = "op"
+
+
 class Grouping(str, Enum):
     """Groupings of a summary."""
 
@@ -151,6 +158,22 @@ Parts = Annotated[
 Sources = Annotated[list[Path], _argument("FILE...", "One file per rank, or folders of them.")]
 Baseline = Annotated[
     Path, _argument("BASELINE", "The trace to compare with.", autocompletion=_traces)
+]
+RightRun = Annotated[
+    Path, _argument("RIGHT", "The run that is taken for right.", autocompletion=_traces)
+]
+OtherRun = Annotated[
+    Path, _argument("OTHER", "The run that is compared with it.", autocompletion=_traces)
+]
+Reference = Annotated[
+    Path | None,
+    typer.Option(
+        "--reference",
+        metavar="RUN",
+        help="A run of the first program in float64, which decides what rounding explains.",
+        show_default=False,
+        autocompletion=_traces,
+    ),
 ]
 Compared = Annotated[
     list[Path],
@@ -356,6 +379,22 @@ Ring = Annotated[
         "--ring",
         metavar="SIZE",
         help="Keep only the last so much of each rank's recording, such as 64MB or 1GiB.",
+        show_default=False,
+    ),
+]
+Values = Annotated[
+    bool,
+    typer.Option(
+        "--values",
+        help="Keep fingerprints of tensors too, for `compare` and `check`.",
+    ),
+]
+ValuesLevel = Annotated[
+    ValueLevel | None,
+    typer.Option(
+        "--values-level",
+        help="Keep them of modules and parameters only, or of the results of operators too "
+        "[default: op].",
         show_default=False,
     ),
 ]

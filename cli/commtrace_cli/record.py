@@ -39,6 +39,8 @@ def record(
     max_calls: options.MaxCalls = None,
     every: options.Every = None,
     ring: options.Ring = None,
+    values: options.Values = False,
+    values_level: options.ValuesLevel = None,
     library: options.Libraries = None,
 ) -> None:
     """Record this process as the rank that its launcher says it is; start no others.
@@ -54,9 +56,8 @@ def record(
 
     check_program(script, is_module=module)
     launched = launched_rank(os.environ)
-    os.environ |= variables_in_place(
-        output, chosen_options(detail, stacks, max_calls, every, ring, library)
-    )
+    chosen = chosen_options(detail, stacks, max_calls, every, ring, library, values, values_level)
+    os.environ |= variables_in_place(output, chosen)
     if launched and launched.rank == 0:
         say(f"recording {launched.num_ranks} ranks, started by {launched.launcher}, in {output}")
     elif not launched:

@@ -50,6 +50,8 @@ def run(
     max_calls: options.MaxCalls = None,
     every: options.Every = None,
     ring: options.Ring = None,
+    values: options.Values = False,
+    values_level: options.ValuesLevel = None,
     timeout: options.Timeout = None,
     force: options.Force = False,
     library: options.Libraries = None,
@@ -82,7 +84,7 @@ def run(
         "--max-restarts": max_restarts,
     }
     program = Program(script, tuple(arguments or ()), module, nproc)
-    chosen = chosen_options(detail, stacks, max_calls, every, ring, library)
+    chosen = chosen_options(detail, stacks, max_calls, every, ring, library, values, values_level)
     launched = {name: str(value) for name, value in of_nodes.items() if value is not None}
     is_folder = output.suffix == RUN_SUFFIX
     if dataset and (launched or not is_folder):

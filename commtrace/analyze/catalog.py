@@ -26,6 +26,7 @@ from commtrace.analyze.sizes import SIZES
 from commtrace.analyze.skew import SKEW
 from commtrace.analyze.start_skew import START_SKEW
 from commtrace.analyze.stragglers import STRAGGLERS
+from commtrace.analyze.values import REPLICAS, TENSORS
 from commtrace.analyze.wait_states import WAIT_STATES
 
 CATALOG: dict[str, Analysis] = {
@@ -34,6 +35,7 @@ CATALOG: dict[str, Analysis] = {
         *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
         *(OVERLAP, GPU_TIME, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
+        *(TENSORS, REPLICAS),
         *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }

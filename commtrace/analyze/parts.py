@@ -9,8 +9,8 @@ another, and the results are combined:
                       both ends of some transfers
 
 A run in memory is one part of both sorts, so its analyses take the same path. `PartedRun` reads its
-parts when they are asked for. Its tables `comm`, `ops`, `kernels` and `values` as a whole are read only if an
-analysis asks for them.
+parts when they are asked for. Its tables of events as a whole are read only if an analysis asks
+for them.
 
 Rows of table `comm` have the same labels in the run and in all of its parts.
 """
@@ -154,13 +154,13 @@ class PartedRun(Frames, ABC):
             Needed: A part needs it, and it is not computed yet.
         """
         self._require(answer)
-        if answer not in self.values:
+        if answer not in self.computed:
             self._tasks.once(answer, lambda: self._keep_value(answer, compute))
-        return self.values[answer]
+        return self.computed[answer]
 
     def _keep_value(self, answer: Answer, compute: Answer) -> None:
-        if answer not in self.values:
-            self.values[answer] = compute(self)
+        if answer not in self.computed:
+            self.computed[answer] = compute(self)
 
     def _require(self, answer: Answer) -> None:
         """State that a value is used; while answering, it has to be known."""
@@ -170,10 +170,10 @@ class PartedRun(Frames, ABC):
                 raise Needed(answer)
 
     def _is_known(self, answer: Answer) -> bool:
-        return answer in self.values if sort_of(answer) is None else self.has_rows(answer)
+        return answer in self.computed if sort_of(answer) is None else self.has_rows(answer)
 
     @cached_property
-    def values(self) -> dict[Answer, Any]:
+    def computed(self) -> dict[Answer, Any]:
         """Values of the whole run that are known, by the function that returns them."""
         return {}
 

@@ -49,7 +49,7 @@ class Tally:
     wants_layouts = True
     wants_stacks = False
     wants_tensor_identity = False
-    wants_values = ""
+    value_sink = None
 
     def __init__(self, rank: int | None, total: Counts) -> None:
         total.clear()

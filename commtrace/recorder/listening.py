@@ -156,7 +156,8 @@ class Listening:
 
 def _set_buffers(buffers: tuple[Sink, ...]) -> None:
     RECORDER.set_buffers(buffers)
-    OBSERVER.report_to([sink for sink in buffers if sink.wants_values])
+    wanting = (sink.value_sink for sink in buffers)
+    OBSERVER.report_to([sink for sink in wanting if sink is not None])
     for each in list(_recording_operators):
         each.sinks_changed()
 

@@ -28,7 +28,7 @@ class SelfCheck:
     wants_layouts = False
     wants_stacks = False
     wants_tensor_identity = False
-    wants_values = ""
+    value_sink = None
 
     def __init__(self) -> None:
         self.has_seen = False

@@ -1,6 +1,7 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 -o tests/gold/run-v5.json tests/gold/record.py
+commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v6.json \
+    tests/gold/record.py
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS
+from commtrace.analyze.consistency.replicas import differing_replicas
 from commtrace.analyze.consistency.transfers import unmatched_transfers
 from commtrace.analyze.consistency.waiting import (
     deadlock_cycles,
@@ -53,6 +54,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *missing_calls(frames, covered, unexplained, hangs_in(all_waits)),
         *crossed_orders(frames, covered, differing),
         *unmatched_transfers(frames, covered, rows_of(rings)),
+        *differing_replicas(frames),
         *missing_ranks(covered),
         *losses(covered, absent),
         *not_compared(covered),

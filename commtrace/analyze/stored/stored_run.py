@@ -199,7 +199,7 @@ class StoredRun(PartedRun):
             return
         recipe = Recipe(self.dataset.folder, self.settings, self.rows_of_part, self.folder)
         used = set[Answer]().union(*(question.values for question in questions))
-        values = {each: self.values[each] for each in used if each in self.values}
+        values = {each: self.computed[each] for each in used if each in self.computed}
         asked = Pass(recipe, sort, [(each.function, each.args) for each in questions], values)
         yield from in_order(self.workers.results(answers_of_part, asked, numbers))
 
@@ -302,7 +302,8 @@ _opened: list[tuple[Recipe, StoredRun]] = []
 def answers_of_part(asked: Pass, number: int) -> list[Any]:
     """Return the answers of a part to the questions of a pass; runs in a worker process."""
     run = _run_of(asked.recipe)
-    run.values.update({key: each for key, each in asked.values.items() if key not in run.values})
+    known = run.computed
+    known.update({key: each for key, each in asked.values.items() if key not in known})
     questions = [Question(asked.sort, *each) for each in asked.questions]
     return run.answers_of(run.part(asked.sort, number), questions)
 

@@ -1,15 +1,15 @@
 """Fingerprints of tensors: those of global tensors, replicas that differ, and comparison of runs.
 
-    global_values   joins the parts of all ranks into one fingerprint for each tensor
-    replicas        parts that should be equal on several ranks and are not
-    alignment       pairs the tensors of two runs of one program
-    tolerance       decides which differences are more than rounding
-    faults          names the relation between a wrong tensor and the right one
-    comparison      the first tensor of a run that is wrong, and all that differ
+global_values   joins the parts of all ranks into one fingerprint for each tensor
+replicas        parts that should be equal on several ranks and are not
+alignment       pairs the tensors of two runs of one program
+tolerance       decides which differences are more than rounding
+faults          names the relation between a wrong tensor and the right one
+comparison      the first tensor of a run that is wrong, and all that differ
 """
 
 from commtrace.analyze.values.comparison import Comparison, Fault, compare
-from commtrace.analyze.values.global_values import TENSORS, tensors
+from commtrace.analyze.values.global_values import TENSORS, parts, tensors
 from commtrace.analyze.values.replicas import REPLICAS, replicas
 
-__all__ = ["REPLICAS", "TENSORS", "Comparison", "Fault", "compare", "replicas", "tensors"]
+__all__ = ["REPLICAS", "TENSORS", "Comparison", "Fault", "compare", "parts", "replicas", "tensors"]

@@ -1,4 +1,4 @@
-"""Comparison of two runs of one program: the first tensor that is wrong while those before it agree.
+"""Comparison of two runs of one program: the first tensor that is wrong, and all that differ.
 
 The left run is taken for right. Tensors are paired in its order of time (`alignment`), so that
 whatever a tensor was computed from comes before it. The first one whose distance exceeds what
@@ -128,7 +128,9 @@ def _table_of(run: Frames, name: str) -> pd.DataFrame:
 
 
 def _nothing_in_common(left: Frames, right: Frames) -> UsageError:
-    names = [sorted({str(name) for name in run.values["module"]} - {""})[:3] for run in (left, right)]
+    names = [
+        sorted({str(name) for name in run.values["module"]} - {""})[:3] for run in (left, right)
+    ]
     return UsageError(
         f"cannot compare {left.path or 'the first run'} and {right.path or 'the second run'}",
         found=f"modules {', '.join(names[0]) or 'without names'} in the first run, "
@@ -183,11 +185,11 @@ def _fault(
     place: int, ours: pd.DataFrame, theirs: pd.DataFrame, judged: pd.DataFrame, right: Frames
 ) -> Fault:
     left_row, right_row = ours.iloc[place], theirs.iloc[place]
-    agreeing = judged.index[: place][~judged["distance"].iloc[:place].isna()]
+    agreeing = judged.index[:place][~judged["distance"].iloc[:place].isna()]
     before = theirs.iloc[agreeing[-1]] if len(agreeing) else None
     found = relation(
-        left_row.to_dict(),
-        right_row.to_dict(),
+        left_row,
+        right_row,
         judged["tolerance"].iloc[place],
         earlier=_earlier(place, theirs),
         addends=_addends(right_row, theirs.iloc[:place], right),
@@ -201,7 +203,12 @@ def _fault(
 
 
 def _properties(row: pd.Series) -> dict[str, Any]:
-    return {name: row[name] for name in _PROPERTIES}
+    return {name: _plain(row[name]) for name in _PROPERTIES}
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _earlier(place: int, theirs: pd.DataFrame) -> list[tuple[str, np.ndarray]]:
@@ -213,13 +220,11 @@ def _earlier(place: int, theirs: pd.DataFrame) -> list[tuple[str, np.ndarray]]:
     found = []
     for _, each in same.iloc[-_MOST_EARLIER:].iterrows():
         when = f"step {each['step']}" if each["step"] != row["step"] else "an earlier call"
-        found.append((f"it is that of {when}", sketches_of(each.to_dict())))
+        found.append((f"it is that of {when}", sketches_of(each)))
     return found
 
 
-def _addends(
-    row: pd.Series, before: pd.DataFrame, right: Frames
-) -> list[tuple[str, np.ndarray]]:
+def _addends(row: pd.Series, before: pd.DataFrame, right: Frames) -> list[tuple[str, np.ndarray]]:
     """Return sums that lack ranks: of the latest partial sum of the same shape and module."""
     partial = before[before["layout"].str.contains("P(", regex=False)]
     partial = partial[(partial["shape"] == row["shape"]) & (partial["step"] == row["step"])]
@@ -235,7 +240,9 @@ def _addends(
     each = rows[[*SKETCHES]].to_numpy("float64") * rows[["weight"]].to_numpy()
     ranks = rows["rank"].tolist()
     what = f"of the partial sum {latest['op'] or latest['name']}"
-    alone = [(f"it is rank {rank}'s part {what}", own) for rank, own in zip(ranks, each, strict=True)]
+    alone = [
+        (f"it is rank {rank}'s part {what}", own) for rank, own in zip(ranks, each, strict=True)
+    ]
     lacking = [
         (f"it lacks rank {rank}'s part {what}", each.sum(axis=0) - own)
         for rank, own in zip(ranks, each, strict=True)
@@ -248,7 +255,9 @@ def _axes(run: Frames) -> dict[str, int]:
     groups = run.groups
     axes = {
         str(axis) or str(name): int(size)
-        for name, axis, size in zip(groups["name"], groups["mesh_axis"], groups["size"], strict=True)
+        for name, axis, size in zip(
+            groups["name"], groups["mesh_axis"], groups["size"], strict=True
+        )
         if size > 1
     }
     for mesh in run.values["mesh"].unique():
@@ -270,9 +279,14 @@ def _communication(
     found = comm[(comm["rank"] == rank) & (comm["issue_ns"] > at[0]) & (comm["issue_ns"] <= at[1])]
     names = ["kind", "group", "reduce_op", "op", "argument", "source_spec", "target_spec", "reason",
              "source_file", "source_line", "parameters"]  # fmt: skip
-    axis_of = dict(zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True))
+    axis_of = dict(
+        zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)
+    )
     return tuple(
-        {**{name: each[name] for name in names}, "axis": axis_of.get(str(each["group"]), "")}
+        {
+            **{name: _plain(each[name]) for name in names},
+            "axis": axis_of.get(str(each["group"]), ""),
+        }
         for each in found.iloc[-_MOST_COMMUNICATION:].to_dict("records")
     )
 
@@ -290,4 +304,3 @@ def _time_of(rows: pd.DataFrame, row: pd.Series | None) -> int:
 def first_lines(comparison: Comparison, most: int) -> Sequence[dict[str, Any]]:
     """Return the first pairs that are wrong, for a table."""
     return comparison.pairs[comparison.pairs["is_wrong"]].head(most).to_dict("records")
-

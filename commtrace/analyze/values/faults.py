@@ -1,14 +1,14 @@
 """Relation between a wrong tensor and the right one, as far as their fingerprints show it.
 
-    kind            right tensor x, wrong tensor y
-    non_finite      y has nan or infinite elements, and x has not, or fewer
-    zero            y is zero
-    factor          y = c x
-    missing         y lacks the addends of some ranks, of an earlier partial sum
-    stale           y is the tensor of an earlier step or call
-    permuted        y has the elements of x in other places
-    small           y differs by less than 2 %
-    other           none of these
+kind            right tensor x, wrong tensor y
+non_finite      y has nan or infinite elements, and x has not, or fewer
+zero            y is zero
+factor          y = c x
+missing         y lacks the addends of some ranks, of an earlier partial sum
+stale           y is the tensor of an earlier step or call
+permuted        y has the elements of x in other places
+small           y differs by less than 2 %
+other           none of these
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from commtrace.analyze.values.global_values import SKETCHES
 
@@ -43,8 +43,8 @@ class Relation:
 
 
 def relation(
-    right: Mapping[str, Any],
-    wrong: Mapping[str, Any],
+    right: pd.Series,
+    wrong: pd.Series,
     tolerance: float,
     *,
     earlier: Sequence[tuple[str, np.ndarray]] = (),
@@ -84,7 +84,7 @@ def relation(
     return Relation("other", f"it differs by {apart:.2g} of its norm")
 
 
-def sketches_of(row: Mapping[str, Any]) -> np.ndarray:
+def sketches_of(row: pd.Series) -> np.ndarray:
     """Return the sketches of a row of table `tensors`."""
     return np.array([row[name] for name in SKETCHES], dtype="float64")
 
@@ -94,7 +94,7 @@ def _apart(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.linalg.norm(x - y)) / size if size else 0.0
 
 
-def _has_equal_elements(right: Mapping[str, Any], wrong: Mapping[str, Any], close: float) -> bool:
+def _has_equal_elements(right: pd.Series, wrong: pd.Series, close: float) -> bool:
     """Return whether what does not depend on the order of elements is equal."""
     if not right["norm"] > 0 or not wrong["norm"] > 0:
         return False
@@ -112,15 +112,17 @@ def _factor_text(factor: float, close: float, axes: Mapping[str, int]) -> str:
         return f"it is {factor:.6g} times what it should be"
     whole = max(abs(ratio.numerator), ratio.denominator)
     is_simple = 1 in (abs(ratio.numerator), ratio.denominator) and whole > 1
-    text = f"{ratio.numerator}/{ratio.denominator} of" if ratio.denominator > 1 else f"{ratio} times"
+    text = (
+        f"{ratio.numerator}/{ratio.denominator} of" if ratio.denominator > 1 else f"{ratio} times"
+    )
     names = [name for name, size in axes.items() if size == whole] if is_simple else []
     why = ""
     if names:
         among = " or ".join(names)
         why = (
-            f": {whole} is the size of mesh axis {among}, over which it was reduced once too often"
+            f": {whole} is the size of mesh axis {among}, as if reduced over it once too often"
             if ratio.denominator == 1
-            else f": {whole} is the size of mesh axis {among}, by which it was divided, or over "
-            "which it was not reduced"
+            else f": {whole} is the size of mesh axis {among}, as if divided by it once too often, "
+            "or not reduced over it"
         )
     return f"it is {text} what it should be{why}"

@@ -32,6 +32,7 @@ KEY = ("step", "phase", "role", "module", "module_call", "name", "op", "occurren
 _OF_TABLE = {column.name: column for column in TABLES["values"]}
 _KEPT = ("module_class", "source_file", "source_line", "source_function", "dtype", "shape")
 _ALL_EQUAL = "equal on all ranks"
+_ON_ONE_RANK = "on one rank"
 
 COLUMNS = (
     *(_OF_TABLE[name] for name in ("step", "phase", "role", "module", "module_call", "name", "op")),
@@ -135,6 +136,8 @@ def _take_equal_for_replicas(values: pd.DataFrame) -> None:
     """Make tensors of unknown layout that all ranks hold alike replicas of each other."""
     num_ranks = values["rank"].nunique()
     unknown = values[(values["layout"] == "") & (values["mesh"] == "")]
+    if num_ranks == 1:
+        values.loc[unknown.index, "layout"] = _ON_ONE_RANK
     if num_ranks < 2 or unknown.empty:
         return
     grouped = unknown.groupby([*KEY, "shape"], sort=False, observed=True)

@@ -48,7 +48,9 @@ def sizes(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
     """Return the larger norm of each pair, estimated by sketches where it is unknown."""
     known = [side["norm"].to_numpy("float64") for side in (left, right)]
     norm = np.fmax(*known)
-    sketches = [np.sqrt((side[[*SKETCHES]].to_numpy("float64") ** 2).mean(axis=1)) for side in (left, right)]
+    sketches = [
+        np.sqrt((side[[*SKETCHES]].to_numpy("float64") ** 2).mean(axis=1)) for side in (left, right)
+    ]
     return np.where(np.isnan(norm), np.fmax(*sketches), norm)
 
 

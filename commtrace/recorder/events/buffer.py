@@ -78,7 +78,7 @@ class Buffer:
         max_calls: int | None = None,
         wants_spans: bool = False,
         wants_stacks: bool = False,
-        wants_values: str = "",
+        wants_values: bool = False,
     ) -> None:
         self.rank = rank
         self.step = NO_STEP
@@ -91,7 +91,7 @@ class Buffer:
         self.wants_spans = wants_spans
         self.wants_layouts = False
         self.wants_stacks = wants_stacks
-        self.wants_values = wants_values
+        self.value_sink = self if wants_values else None
         self.wants_tensor_identity = wants_spans
         self._num_kept = 0
         self._most_calls = sys.maxsize if max_calls is None else max_calls

@@ -32,6 +32,11 @@ def process_rank() -> int | None:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
 
 
+def likely_rank() -> int:
+    """Return this process's global rank, as its launcher states it before there is a group."""
+    return _first_rank(_launched())
+
+
 def _launched() -> LaunchedRank | None:
     with contextlib.suppress(UsageError):
         return launched_rank(os.environ)

@@ -39,7 +39,7 @@ class StandIn:
     wants_layouts = False
     wants_stacks = False
     wants_tensor_identity = False
-    wants_values = ""
+    value_sink = None
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
@@ -81,7 +81,7 @@ class SampledBuffer(Buffer):
         max_calls: int | None = None,
         wants_spans: bool = False,
         wants_stacks: bool = False,
-        wants_values: str = "",
+        wants_values: bool = False,
     ) -> None:
         super().__init__(
             writer,

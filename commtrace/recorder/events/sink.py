@@ -24,6 +24,19 @@ operator of that one.
 SpanKeeper = Callable[[OperatorSpan], object]
 
 
+class ValueSink(Protocol):
+    """Interface that the observer of tensors reports to."""
+
+    @property
+    def rank(self) -> int | None:
+        """The only rank of which tensors are wanted; None for all ranks."""
+        ...
+
+    def add_value(self, entry: ObservedValue) -> None:
+        """Receive the fingerprint of a tensor, an `ObservedValue`."""
+        ...
+
+
 class Sink(Protocol):
     """Interface that the recorder reports to: calls when issued, operators when completed."""
 
@@ -31,11 +44,15 @@ class Sink(Protocol):
     wants_layouts: bool
     wants_stacks: bool
     wants_tensor_identity: bool
-    wants_values: str
 
     @property
     def rank(self) -> int | None:
         """The only rank of which events are wanted; None for all ranks."""
+        ...
+
+    @property
+    def value_sink(self) -> ValueSink | None:
+        """The receiver of fingerprints of tensors; None if they are not wanted."""
         ...
 
     def add(self, call: Call) -> None:
@@ -53,19 +70,6 @@ class Sink(Protocol):
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
         """Receive a call at time `at` that may end a step (see `steps`), all after `begin`."""
-        ...
-
-
-class ValueSink(Protocol):
-    """Interface that the observer of tensors reports to."""
-
-    @property
-    def rank(self) -> int | None:
-        """The only rank of which tensors are wanted; None for all ranks."""
-        ...
-
-    def add_value(self, entry: ObservedValue) -> None:
-        """Receive the fingerprint of a tensor, an `ObservedValue`."""
         ...
 
 

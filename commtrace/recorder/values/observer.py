@@ -6,6 +6,7 @@
     its gradient is known           output_gradient
     an operator returns             result, at level "op" (see `result_mode`)
     an optimizer steps              gradient before, updated and state afterwards
+    a step ends without that        gradient
     the program names a tensor      named
 
 Nothing is communicated, and no number of the program changes: tensors are only read. Tensors
@@ -31,7 +32,15 @@ from torch.optim.optimizer import (
 
 from commtrace.recorder.attribution.locator import Locator
 from commtrace.recorder.clock import now
-from commtrace.recorder.events.location import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Location
+from commtrace.recorder.events.facts import likely_rank, process_rank
+from commtrace.recorder.events.location import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    RECOMPUTE,
+    Location,
+)
 from commtrace.recorder.events.observed_value import ObservedValue
 from commtrace.recorder.events.sink import ValueSink
 from commtrace.recorder.failures import Failures
@@ -75,6 +84,8 @@ class ValueObserver:
         self._replaced: tuple[Any, Any] | None = None
         self._owners: dict[int, tuple[weakref.ref[Any], _Owner]] = {}
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._has_stepped = self._has_run = False
+        self._latest_rank: int | None = None
 
     def report_to(self, sinks: Sequence[ValueSink]) -> None:
         """Send fingerprints to these sinks from now on."""
@@ -108,6 +119,7 @@ class ValueObserver:
         """Drop what is known of modules, parameters and layouts."""
         self._layouts = Layouts()
         self._owners.clear()
+        self._latest_rank = None
         self._met.clear()
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
@@ -118,6 +130,7 @@ class ValueObserver:
 
     def module_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Observe an outermost module that is about to be called."""
+        self._has_run = True
         try:
             with torch.no_grad(), no_dispatch_modes():
                 location = Location(FORWARD, None, None, -1, None)
@@ -163,6 +176,23 @@ class ValueObserver:
         with torch.no_grad(), no_dispatch_modes():
             self._see(NAMED, name, tensor, location)
 
+    def step_ends(self) -> None:
+        """Observe the gradients of a step in which no optimizer stepped."""
+        is_news = self._has_run and not self._has_stepped
+        self._has_stepped = self._has_run = False
+        if not is_news or not self._sinks:
+            return
+        try:
+            location = Location(OTHER, None, None, -1, None)
+            self._learn_owners()
+            with torch.no_grad(), no_dispatch_modes():
+                for reference, owner in list(self._owners.values()):
+                    parameter = reference()
+                    if parameter is not None and parameter.grad is not None:
+                        self._see(GRADIENT, owner.name, parameter.grad, location, owner)
+        except Exception as error:
+            self._failures.append(error)
+
     def _watch_gradient(self, name: str, tensor: torch.Tensor, call: ModuleCall) -> None:
         def see(gradient: torch.Tensor) -> None:
             try:
@@ -185,6 +215,7 @@ class ValueObserver:
         self._see_step(optimizer, is_over=False)
 
     def _step_ends(self, optimizer: Any, *_: Any) -> None:
+        self._has_stepped = True
         self._see_step(optimizer, is_over=True)
 
     def _see_step(self, optimizer: Any, *, is_over: bool) -> None:
@@ -228,6 +259,14 @@ class ValueObserver:
                 owner = _Owner(join(place.plain, plain_path(root, name)), replicas)
                 self._owners[id(each)] = (weakref.ref(each), owner)
 
+    def _rank(self) -> int:
+        """Return the rank of this thread; without a process group that which it had or will have."""
+        rank = process_rank()
+        if rank is None:
+            rank = self._latest_rank if self._latest_rank is not None else likely_rank()
+        self._latest_rank = rank
+        return rank
+
     def _see(
         self,
         role: str,
@@ -239,7 +278,7 @@ class ValueObserver:
         op: Any = None,
     ) -> None:
         """Take the fingerprint of a tensor, and send it to the sinks of this rank."""
-        rank = dist.get_rank() if dist.is_initialized() else 0
+        rank = self._rank()
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
         if not sinks or not _has_numbers(tensor):
             return

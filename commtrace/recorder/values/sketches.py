@@ -8,8 +8,9 @@ random vector per dimension, so a sketch is a matrix product, and each element i
 vectors depend on the length of the dimension and its place from the last one, and on nothing else.
 
 Two tensors of one shape that differ have equal sketches with probability zero, and nearly equal
-ones rarely: each vector has elements between 0.5 and 1.5 times a constant, of random sign, so a
-difference in a single element changes a sketch by at least 0.48 ^ (number of dimensions) of it.
+ones rarely: the elements of a vector have random signs, magnitudes between 0.5 and 1.5 times a
+constant, and a mean square of 1. So a difference in a single element changes a sketch by at least
+3 ^ -(number of dimensions) of it. A dimension of length 1 has no influence.
 
 Elements are converted to float64 first, exactly, so parts that are equal bit for bit have equal
 sketches. An element that is not finite counts as 0 and is counted.
@@ -46,7 +47,7 @@ def random_vectors(length: int, place: int) -> torch.Tensor:
         place: its place, counted from the last one.
 
     Returns:
-        float64, [length, NUM_SKETCHES + 1]; the mean square of the random columns is about 1.
+        float64, [length, NUM_SKETCHES + 1]; the mean square of each column is 1.
     """
     seeds = np.arange(NUM_SKETCHES, dtype=np.uint64) + np.uint64(place * NUM_SKETCHES + 1)
     index = np.arange(length, dtype=np.uint64)
@@ -55,7 +56,9 @@ def random_vectors(length: int, place: int) -> torch.Tensor:
     uniform = (bits >> np.uint64(11)).astype(np.float64) / float(1 << 53)
     sign = 1.0 - 2.0 * (bits & np.uint64(1)).astype(np.float64)
     vectors = np.ones((length, _WIDTH))
-    vectors[:, :NUM_SKETCHES] = sign * (0.5 + uniform) / math.sqrt(13 / 12)
+    if length > 1:
+        columns = sign * (0.5 + uniform)
+        vectors[:, :NUM_SKETCHES] = columns / np.sqrt((columns**2).mean(axis=0))
     return torch.from_numpy(vectors)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from commtrace.atomic_write import make_folder, output_error
 from commtrace.errors import EmptyTraceError, UnbegunSpoolError
-from commtrace.schema import TABLES
+from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.tracefile.collected import files_in
 from commtrace.tracefile.dataset.conversion import (
     Converted,

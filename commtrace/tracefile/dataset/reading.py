@@ -48,6 +48,7 @@ from commtrace.tracefile.trace import (
     StringTable,
     Trace,
     column_of,
+    table_of,
 )
 from commtrace.tracefile.validate import check_column, validated
 

@@ -1,0 +1,189 @@
+"""`commtrace compare`: the first tensor in which two runs of one program differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.padding import Padding
+
+from commtrace.units import counted
+from commtrace_cli import options
+from commtrace_cli.documents import write_csv, write_document
+from commtrace_cli.loading import load_run
+from commtrace_cli.tables import plain_table
+from commtrace_cli.terminal import Text, data_console, finish, working
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from commtrace.analyze.values import Comparison, Fault
+
+EXAMPLE = """
+Examples:
+
+- `commtrace run --nproc 1 --values -o one.json train.py`, then
+  `commtrace run --nproc 4 --values -o four.json train.py`
+- `commtrace compare one.json four.json`
+- `commtrace compare one.json four.json --reference float64.json` for programs in bfloat16
+
+Exit codes: `0` the runs agree, `1` a tensor is wrong, `2` a usage error, `3` a trace cannot be
+read.
+"""
+
+DIFFERS = 1
+
+
+def compare(
+    right: options.RightRun,
+    other: options.OtherRun,
+    reference: options.Reference = None,
+    rows: options.Rows = 10,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """Compare the values of two runs of one program; name the first tensor that is wrong.
+
+    The runs may differ in layout, world size, dtype or version, and are recorded with `--values`.
+    The first run is taken for right. Tensors are paired by step, module and name, operators in the
+    order of their call. The first one whose difference exceeds rounding is printed with both
+    layouts, its relation to the right one (a factor, missing parts, other places, an earlier
+    value), and the communication before it. `--reference` is a run of the first program in float64:
+    the error of its own precision then decides what rounding explains.
+    """
+    paths = [right, other, *([reference] if reference is not None else [])]
+    runs = [load_run(path) for path in paths]
+    from commtrace.analyze.values import compare as compared
+
+    with working(f"comparing {right} and {other}"):
+        comparison = compared(*runs)
+    if as_csv:
+        write_csv(comparison.pairs)
+    elif as_json:
+        write_document(runs[1].run, _document(comparison))
+    else:
+        _print(comparison, right, other, rows)
+        finish([], then=["commtrace", "report", other])
+    if not comparison.agrees:
+        raise typer.Exit(DIFFERS)
+
+
+def _document(comparison: Comparison) -> Mapping[str, Any]:
+    names = ("num_left", "num_right", "num_paired", "num_unknown", "num_wrong", "has_reference")
+    wrong = comparison.pairs[comparison.pairs["is_wrong"]]
+    return {
+        "compared": {name: getattr(comparison, name) for name in names},
+        "fault": comparison.fault,
+        "wrong": [_plain(row) for row in wrong.to_dict("records")],
+    }
+
+
+def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {
+        str(name): getattr(value, "item", lambda value=value: value)()
+        for name, value in row.items()
+    }
+
+
+def _print(comparison: Comparison, right: Path, other: Path, rows: int) -> None:
+    console = data_console()
+    fault = comparison.fault
+    if fault is None:
+        text = f"the runs agree in {counted(comparison.num_paired, 'tensor')}"
+        console.print(Text(text, style="bold green"))
+    else:
+        _print_fault(console, fault, right, other)
+    for line in _limits(comparison):
+        console.print(Text(line, style="dim"))
+    if fault is not None:
+        _print_wrong(console, comparison, rows)
+
+
+def _print_fault(console: Console, fault: Fault, right: Path, other: Path) -> None:
+    left, wrong = fault.left, fault.right
+    title = f"{name_of(wrong)} is wrong in {other}: {fault.relation.text}"
+    console.print(Text(title, style="bold red"))
+    lines = [
+        f"step {wrong['step']}, {wrong['phase']}, shape {wrong['shape']}",
+        f"first run   {layout_of(left)}, {left['dtype']}, norm {left['norm']:.6g}",
+        f"second run  {layout_of(wrong)}, {wrong['dtype']}, norm {wrong['norm']:.6g}",
+        f"distance {fault.distance:.2g} of the norm; rounding explains {fault.tolerance:.2g}",
+    ]
+    if wrong["source_file"]:
+        lines.append(f"at {wrong['source_file']}:{wrong['source_line']}")
+    if fault.before is not None:
+        lines.append(f"the last tensor that agrees is {name_of(fault.before)}")
+    lines += [_call_text(call) for call in fault.communication] or ["no communication between them"]
+    for line in lines:
+        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+
+
+def name_of(tensor: Mapping[str, Any]) -> str:
+    """Return the name of a tensor for people: `gradient of layers.0.weight`."""
+    module = tensor["module"] or "the outermost module"
+    if tensor["role"] == "result":
+        place = f", result {tensor['name']}," if tensor["name"] else ""
+        inside = f" in {tensor['module']}" if tensor["module"] else ""
+        return f"{tensor['op']}{place}{inside}"
+    if tensor["role"] in ("input", "output", "output_gradient"):
+        place = f" {tensor['name']}" if tensor["name"] else ""
+        return f"{tensor['role'].replace('_', ' ')}{place} of {module}"
+    role = {"named": "tensor", "updated": "updated parameter"}.get(tensor["role"], tensor["role"])
+    return f"{role} {tensor['name']}"
+
+
+def layout_of(tensor: Mapping[str, Any]) -> str:
+    """Return the layout of a tensor for people."""
+    return tensor["layout"] or "layout unknown"
+
+
+def _call_text(call: Mapping[str, Any]) -> str:
+    over = f" over {call['axis'] or call['group']}" if call["axis"] or call["group"] else ""
+    by = f" ({call['reduce_op']})" if call["reduce_op"] else ""
+    why = f": {call['reason']}" if call["reason"] else ""
+    line = f", {call['source_file']}:{call['source_line']}" if call["source_file"] else ""
+    return f"before it: {call['kind']}{by}{over}{line}{why}"
+
+
+def _limits(comparison: Comparison) -> list[str]:
+    """Return what was not compared, so that an agreement is not mistaken for more than it is."""
+    lines = [
+        f"{counted(comparison.num_paired, 'pair')} of {comparison.num_left:,} and "
+        f"{comparison.num_right:,} tensors compared"
+    ]
+    if comparison.num_unknown:
+        lines.append(
+            f"{counted(comparison.num_unknown, 'pair')} with an unknown value, such as an "
+            "unreduced maximum, or of ranks that are missing"
+        )
+    if not comparison.has_reference:
+        lines.append(
+            "what rounding explains is an estimate; --reference with a run in float64 measures it"
+        )
+    return lines
+
+
+def _print_wrong(console: Console, comparison: Comparison, rows: int) -> None:
+    from commtrace.analyze import Analysis
+    from commtrace.schema import Column
+
+    wrong = comparison.pairs[comparison.pairs["is_wrong"]]
+    shown = wrong.head(rows).assign(
+        tensor=[name_of(row) for row in wrong.head(rows).to_dict("records")],
+        distance=[f"{each:.2g}" for each in wrong.head(rows)["distance"]],
+        tolerance=[f"{each:.2g}" for each in wrong.head(rows)["tolerance"]],
+    )
+    columns = (
+        Column("step", int, "", ""), Column("phase", str, "", ""), Column("tensor", str, "", ""),
+        Column("distance", str, "", ""), Column("tolerance", str, "", ""),
+    )  # fmt: skip
+    title = f"Tensors that differ: {len(wrong):,} of {comparison.num_paired:,}"
+    analysis = Analysis("wrong", title, "", lambda _: shown, columns)
+    drawn = plain_table(console.width, analysis, shown, 0, important=["tensor", "distance"])
+    console.print()
+    console.print(drawn.table)
+    if len(wrong) > rows:
+        console.print(Text(f"{len(wrong) - rows:,} more: --rows {len(wrong)}", style="dim"))

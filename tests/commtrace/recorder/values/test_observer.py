@@ -1,0 +1,272 @@
+"""Recording of fingerprints: which tensors, on which ranks, and nothing of the program changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.checkpoint import checkpoint
+
+import commtrace
+from commtrace.errors import RecordingError, UsageError
+from commtrace.recorder import RECORDER
+from commtrace.recorder.values.observer import tensors_in
+from commtrace.schema import NUM_SKETCHES
+from commtrace.tracefile import read_trace
+from dtensor_core import DTensor, Partial, Replicate, Shard, distribute_tensor
+from dtensor_core.testing import fake_world, run_processes, run_threads
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def train(model: nn.Module, num_steps: int = 2, recording: Any = None) -> list[torch.Tensor]:
+    """Train a model; return its parameters and losses."""
+    optimizer = torch.optim.Adam(model.parameters())
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(num_steps):
+        loss = model(torch.randn(6, 4, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        if recording is not None:
+            recording.step()
+    return [*(each.detach() for each in model.parameters()), *losses]
+
+
+def rows(recording: commtrace.Recording, **chosen: Any) -> list[dict[str, Any]]:
+    """Return the rows of table `values` with the chosen values of columns."""
+    table = recording.trace().tables["values"]
+    every = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    return [row for row in every if all(row[name] == value for name, value in chosen.items())]
+
+
+@pytest.mark.parametrize("values", ["module", "op"])
+def test_a_recorded_program_computes_the_same_numbers(values: str) -> None:
+    expected = train(net())
+    state = torch.get_rng_state()
+    with commtrace.record(values=values):
+        found = train(net())
+    assert len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+    torch.set_rng_state(state)
+
+
+def test_every_role_is_observed() -> None:
+    with commtrace.record(values="op") as recording:
+        train(net(), recording=recording)
+    counts = Counter(row["role"] for row in rows(recording, step=1))
+    assert counts["result"] > 10
+    del counts["result"]
+    # Four layers and their container; running mean and variance before and after.
+    assert counts == {
+        "input": 1, "output": 5, "output_gradient": 5, "gradient": 6, "updated": 6, "state": 12,
+        "buffer": 2,
+    }  # fmt: skip
+    assert len(rows(recording, role="parameter")) == 6
+    assert len(rows(recording, role="buffer", step=0)) == 4
+
+
+def test_modules_only_are_observed_at_level_module() -> None:
+    with commtrace.record(values="module") as recording:
+        train(net())
+    roles = {row["role"] for row in rows(recording)}
+    assert "result" not in roles and "output" in roles
+
+
+def test_nothing_is_observed_without_being_asked() -> None:
+    call = nn.Module.__call__
+    with commtrace.record() as recording:
+        train(net())
+    assert rows(recording) == []
+    assert nn.Module.__call__ is call
+
+
+def test_everything_is_restored_when_the_recording_ends() -> None:
+    call = nn.Module.__call__
+    with commtrace.record(values="op"):
+        train(net())
+    assert nn.Module.__call__ is call
+    assert not torch.utils._python_dispatch._len_torch_dispatch_stack()
+
+
+def test_an_output_names_its_module_and_its_call() -> None:
+    with commtrace.record(values="module") as recording:
+        train(net())
+    found = rows(recording, role="output", module="3")
+    assert [(row["module_class"], row["module_call"], row["shape"]) for row in found] == [
+        ("Linear", 0, "[6,2]"),
+        ("Linear", 1, "[6,2]"),
+    ]
+
+
+def test_a_result_names_its_operator_and_line() -> None:
+    with commtrace.record(values="op") as recording:
+        torch.ones(2, 3) + 1.0
+    (row,) = rows(recording, op="aten.add.Tensor")
+    assert Path(row["source_file"]).name == Path(__file__).name
+    assert (row["total"], row["norm"], row["largest"]) == (12.0, pytest.approx(24**0.5), 2.0)
+
+
+def test_a_named_tensor_is_observed() -> None:
+    with commtrace.record(values="module") as recording:
+        recording.observe("loss", torch.tensor(1.5))
+    (row,) = rows(recording)
+    assert (row["role"], row["name"], row["total"]) == ("named", "loss", 1.5)
+
+
+@pytest.mark.parametrize("values", [None, "module"])
+def test_naming_a_tensor_that_nobody_records_is_an_error(values: str | None) -> None:
+    recording = commtrace.record(values=values)
+    with pytest.raises(RecordingError, match="cannot observe 'loss'"):
+        if values is None:
+            with recording:
+                recording.observe("loss", torch.tensor(1.5))
+        else:
+            recording.observe("loss", torch.tensor(1.5))
+
+
+def test_an_unknown_level_is_an_error() -> None:
+    with pytest.raises(UsageError, match="cannot record values='all'"):
+        commtrace.record(values="all")
+
+
+def test_without_an_optimizer_gradients_are_observed_at_the_end_of_the_step() -> None:
+    model = net()
+    with commtrace.record(values="module") as recording:
+        model(torch.ones(6, 4)).sum().backward()
+        recording.step()
+    assert len(rows(recording, role="gradient", step=0)) == 6
+    assert rows(recording, role="gradient", step=-1) == []
+
+
+def test_only_recorded_steps_are_observed() -> None:
+    with commtrace.record(values="op", every=2) as recording:
+        train(net(), num_steps=4, recording=recording)
+    assert {row["step"] for row in rows(recording)} == {0, 2}
+    ops = Counter(row["step"] for row in rows(recording, role="result"))
+    assert ops[0] > 10 and ops[2] > 10
+
+
+def test_a_pause_is_not_observed() -> None:
+    with commtrace.record(values="op") as recording, recording.paused():
+        train(net())
+    assert rows(recording) == []
+
+
+def test_a_recording_within_another_that_wants_no_values() -> None:
+    with commtrace.record() as outer:
+        with commtrace.record(values="op") as inner:
+            train(net())
+        train(net())
+    assert rows(outer) == []
+    num_inner = len(rows(inner))
+    assert len(rows(inner, role="result")) > 20
+    assert len(rows(inner)) == num_inner
+
+
+def test_the_number_of_rows_is_bounded() -> None:
+    with commtrace.record(values="op", max_calls=3) as recording:
+        train(net())
+    assert len(rows(recording)) == 30
+    (dropped,) = recording.trace().tables["ranks"]["num_values_dropped"]
+    assert dropped > 100
+
+
+def test_recomputed_modules_are_of_the_phase_recompute() -> None:
+    model = net()
+    with commtrace.record(values="module") as recording:
+        output = checkpoint(model, torch.ones(6, 4, requires_grad=True), use_reentrant=False)
+        output.sum().backward()
+    # The last module is not needed again, so its recomputation is cut short.
+    phases = Counter(row["phase"] for row in rows(recording, role="output", module="0"))
+    assert phases == {"forward": 1, "recompute": 1}
+
+
+def test_tensors_without_numbers_are_not_observed() -> None:
+    with commtrace.record(values="op") as recording:
+        torch.arange(4) + 1
+        torch.ones(2, device="meta") + 1
+        torch.ones(2).to_sparse()
+    assert {row["dtype"] for row in rows(recording)} == {"float32"}
+    assert {row["shape"] for row in rows(recording)} == {"[2]"}
+
+
+def test_a_distributed_tensor_is_observed_once_with_its_global_shape() -> None:
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+        tensor = DTensor.from_local(torch.ones(2, 3), mesh, [Shard(0)])
+        with commtrace.record(values="op") as recording:
+            tensor * 2.0
+    (row,) = rows(recording, op="aten.mul.Tensor")
+    assert (row["shape"], row["mesh"], row["placements"]) == ("[8,3]", "tp=4:0,1,2,3", "S(0)")
+    assert row["total"] == 12.0
+
+
+def test_observing_communicates_nothing() -> None:
+    def body() -> tuple[int, int]:
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+        counts = []
+        for values in (None, "op"):
+            with commtrace.record(values=values) as recording:
+                tensor = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+                partial = DTensor.from_local(torch.ones(4), mesh, [Partial()])
+                (tensor.sum() + partial.redistribute(mesh, [Replicate()]).sum()).full_tensor()
+            counts.append(recording.total())
+        return counts[0], counts[1]
+
+    for before, after in run_threads(body, 2):
+        assert before == after > 0
+
+
+def _ddp(path: str) -> None:
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+    with commtrace.record(path, values="module"):
+        model(torch.full((3, 4), float(dist.get_rank()))).sum().backward()
+
+
+def test_parameters_of_replicated_models_are_replicas(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run_processes(_ddp, 2, str(path))
+    table = read_trace(path).tables["values"]
+    by_role = {(role, mesh) for role, mesh in zip(table["role"], table["mesh"], strict=True)}
+    assert ("gradient", "replicas=2:0,1") in by_role
+    assert ("input", "") in by_role
+
+
+def test_failures_of_observing_never_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no sketch")
+
+    monkeypatch.setattr("commtrace.recorder.values.observer.facts_of", fail)
+    with pytest.warns(RuntimeWarning, match="no sketch"), commtrace.record(values="op"):
+        train(net())
+    RECORDER.failures.clear()
+
+
+def test_tensors_are_found_in_structures() -> None:
+    one = torch.ones(1)
+    structure = ({"a": [one, 2]}, (one, {"b": {"c": one}}))
+    assert [name for name, _ in tensors_in(structure)] == ["0.a.0", "1.0", "1.1.b.c"]
+    assert [name for name, _ in tensors_in(one)] == [""]
+    endless: list[Any] = [one]
+    endless.append(endless)
+    assert len(list(tensors_in(endless))) < 20
+
+
+def test_complex_numbers_are_observed_by_their_parts() -> None:
+    with commtrace.record(values="module") as recording:
+        recording.observe("x", torch.tensor([3 + 4j, 0]))
+    (row,) = rows(recording)
+    assert (row["norm"], row["total"], row["dtype"]) == (5.0, 7.0, "complex64")
+    assert len({row[f"sketch_{number}"] for number in range(NUM_SKETCHES)}) == NUM_SKETCHES
