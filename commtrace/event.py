@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
-from commtrace.schema import COMM, GROUPS, KERNELS, OPS, RANKS, SOURCES, STEPS, VALUES, Column
+from commtrace.schema import COMM, FINGERPRINTS, GROUPS, KERNELS, OPS, RANKS, SOURCES, STEPS, Column
 
 
 def _row_type(name: str, columns: tuple[Column, ...], meaning: str) -> Any:
@@ -28,7 +28,9 @@ def _row_type(name: str, columns: tuple[Column, ...], meaning: str) -> Any:
 CommEvent = _row_type("CommEvent", COMM, "One communication call of one rank.")
 OpEvent = _row_type("OpEvent", OPS, "One operator that one rank ran.")
 KernelRow = _row_type("KernelRow", KERNELS, "One kernel or copy on a device of one rank.")
-ValueRow = _row_type("ValueRow", VALUES, "Fingerprint of a tensor, of one rank's part of it.")
+FingerprintRow = _row_type(
+    "FingerprintRow", FINGERPRINTS, "Fingerprint of a tensor, of one rank's part of it."
+)
 GroupRow = _row_type("GroupRow", GROUPS, "One process group.")
 RankRow = _row_type("RankRow", RANKS, "One rank of the run.")
 StepRow = _row_type("StepRow", STEPS, "One step of one rank.")
@@ -38,7 +40,7 @@ ROWS: dict[str, Any] = {
     "comm": CommEvent,
     "ops": OpEvent,
     "kernels": KernelRow,
-    "values": ValueRow,
+    "fingerprints": FingerprintRow,
     "groups": GroupRow,
     "ranks": RankRow,
     "steps": StepRow,

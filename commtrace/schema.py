@@ -44,13 +44,15 @@ ROLES = (
     "input", "output", "output_gradient", "result", "parameter", "buffer", "gradient", "updated",
     "state", "named",
 )  # fmt: skip
-"""Roles of tensors in table `values`: inputs and outputs of modules and the gradients of outputs,
-results of operators, parameters and buffers before the first optimizer step, gradients as the
-optimizer finds them, parameters and states as it leaves them, and tensors that the program names.
+"""Roles of tensors in table `fingerprints`.
+
+Inputs and outputs of modules and the gradients of outputs; results of operators; parameters before
+the first step, and buffers; gradients as the optimizer finds them, parameters and states as it
+leaves them; and tensors that the program names.
 """
 
 NUM_SKETCHES = 4
-"""Number of random sketches of a tensor in table `values`."""
+"""Number of random sketches of a tensor in table `fingerprints`."""
 
 HARNESS = "harness"
 """Value of `carries` for communication of a known test harness around the body of a test."""
@@ -229,7 +231,7 @@ KERNELS = (
     Column("call_id", int, "", "id of its call in table `comm`, on the same rank", 4),
 )  # fmt: skip
 
-VALUES = (
+FINGERPRINTS = (
     _rank("rank", "global rank that held the tensor, or its local part", 6, least=0),
     Column("id", int, "", "number of the row on its rank, in order of time, from 0", 6),
     Column("role", str, "", f"{', '.join(ROLES[:-1])} or {ROLES[-1]}", 6, form="role"),
@@ -295,8 +297,8 @@ RANKS = (
         5, most=MOST_INSTANT_NS,
     ),
     Column(
-        "num_values_dropped", int, "",
-        "rows of table `values` dropped by the limits of the recording", 6,
+        "num_fingerprints_dropped", int, "",
+        "rows of table `fingerprints` dropped by the limits of the recording", 6,
     ),
 )  # fmt: skip
 
@@ -317,14 +319,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "comm": COMM,
     "ops": OPS,
     "kernels": KERNELS,
-    "values": VALUES,
+    "fingerprints": FINGERPRINTS,
     "groups": GROUPS,
     "ranks": RANKS,
     "steps": STEPS,
     "sources": SOURCES,
 }
 
-EVENT_TABLES = ("comm", "ops", "kernels", "values")
+EVENT_TABLES = ("comm", "ops", "kernels", "fingerprints")
 """Tables with rows of what happened on each rank, many of them."""
 
 _SHAPE = r"\[(?:\d{1,18}(?:,\d{1,18})*)?\]"
@@ -345,7 +347,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "comm": ("rank", "id"),
     "ops": ("rank", "id"),
     "kernels": ("rank", "id"),
-    "values": ("rank", "id"),
+    "fingerprints": ("rank", "id"),
     "groups": ("name",),
     "ranks": ("rank",),
     "steps": ("rank", "step"),

@@ -375,7 +375,7 @@ class Recording(Views, Decorator):
                 "end_ns": now() + self._epoch,
                 "num_dropped": self._buffer.num_dropped,
                 "num_ops_dropped": self._buffer.num_ops_dropped,
-                "num_values_dropped": self._buffer.num_values_dropped,
+                "num_fingerprints_dropped": self._buffer.num_fingerprints_dropped,
                 "is_one_step": self._buffer.is_one_step,
             }
         )

@@ -62,6 +62,7 @@ TITLES = {
     "comm": "a row per communication call of a rank",
     "ops": 'a row per operator that a rank ran (recorded with `detail="op"`)',
     "kernels": "a row per kernel or copy on a device, from imported profiles",
+    "fingerprints": "a row per observed tensor of a rank (recorded with `values`)",
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",

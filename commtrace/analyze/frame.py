@@ -46,7 +46,7 @@ class Frames:
     comm: pd.DataFrame
     ops: pd.DataFrame
     kernels: pd.DataFrame
-    values: pd.DataFrame
+    fingerprints: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame
     steps: pd.DataFrame

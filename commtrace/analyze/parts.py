@@ -154,13 +154,13 @@ class PartedRun(Frames, ABC):
             Needed: A part needs it, and it is not computed yet.
         """
         self._require(answer)
-        if answer not in self.computed:
+        if answer not in self.values:
             self._tasks.once(answer, lambda: self._keep_value(answer, compute))
-        return self.computed[answer]
+        return self.values[answer]
 
     def _keep_value(self, answer: Answer, compute: Answer) -> None:
-        if answer not in self.computed:
-            self.computed[answer] = compute(self)
+        if answer not in self.values:
+            self.values[answer] = compute(self)
 
     def _require(self, answer: Answer) -> None:
         """State that a value is used; while answering, it has to be known."""
@@ -170,10 +170,10 @@ class PartedRun(Frames, ABC):
                 raise Needed(answer)
 
     def _is_known(self, answer: Answer) -> bool:
-        return answer in self.computed if sort_of(answer) is None else self.has_rows(answer)
+        return answer in self.values if sort_of(answer) is None else self.has_rows(answer)
 
     @cached_property
-    def computed(self) -> dict[Answer, Any]:
+    def values(self) -> dict[Answer, Any]:
         """Values of the whole run that are known, by the function that returns them."""
         return {}
 

@@ -102,7 +102,7 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
     since = min(first, comm["issue_ns"].where(comm["issue_ns"] >= 0, first).min())
     until = max(last, end_ns(comm).max())
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
-    values = frames.values
+    values = frames.fingerprints
     in_values = (values["at_ns"] >= first) & (values["at_ns"] < last)
     in_steps = (steps["start_ns"] < last) & (steps["end_ns"] > first)
     for table in (steps, ranks):
@@ -114,7 +114,7 @@ def _part(frames: Frames, selected: pd.Series, first: int, last: int, descriptio
         comm=comm,
         ops=ops[in_ops].reset_index(drop=True),
         kernels=_kernels_of(frames.kernels, since, until),
-        values=values[in_values].reset_index(drop=True),
+        fingerprints=values[in_values].reset_index(drop=True),
         steps=steps[in_steps].reset_index(drop=True),
         ranks=ranks,
     )

@@ -105,7 +105,7 @@ CLOSING_FACTS: dict[str, Check] = {
     "complete": _is_flag,
     "num_dropped": _is_count,
     "num_ops_dropped": _is_count,
-    "num_values_dropped": _is_count,
+    "num_fingerprints_dropped": _is_count,
     "sees_completion": _is_flag,
     "clock_error_ns": _is_count,
     "partial_steps": _are_steps,

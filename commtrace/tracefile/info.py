@@ -67,7 +67,7 @@ class RunInfo:
     num_known: Mapping[str, int]
     num_dropped: int
     num_ops_dropped: int
-    num_values_dropped: int
+    num_fingerprints_dropped: int
     others: Mapping[str, Any]
 
 
@@ -107,7 +107,7 @@ def run_info(trace: Trace) -> RunInfo:
         num_known={name: sum(value >= 0 for value in trace.tables["comm"][name]) for name in KNOWN},
         num_dropped=sum(num for num in ranks["num_dropped"] if num > 0),
         num_ops_dropped=sum(num for num in ranks["num_ops_dropped"] if num > 0),
-        num_values_dropped=sum(num for num in ranks["num_values_dropped"] if num > 0),
+        num_fingerprints_dropped=sum(num for num in ranks["num_fingerprints_dropped"] if num > 0),
         others={name: value for name, value in run.items() if name not in named},
     )
 

@@ -39,7 +39,7 @@ CALL_COLUMNS: Mapping[str, tuple[str, ...]] = {
     **OUTLINE_COLUMNS,
     "comm": ("rank", "id", "kind", "group", "seq", "issue_ns", "complete_ns", "step"),
     "ops": ("rank", "id", "start_ns", "step"),
-    "values": ("rank", "id", "at_ns", "step"),
+    "fingerprints": ("rank", "id", "at_ns", "step"),
 }
 """Columns of a spool that the plan may need, by table."""
 

@@ -115,7 +115,7 @@ def rank_row(recording: SpoolOrOutline, plan: RankPlan, *, num_calls: int, last_
         num_dropped=facts.get("num_dropped", 0),
         complete=facts.get("complete", False) and not recording.is_truncated,
         num_ops_dropped=facts.get("num_ops_dropped", 0),
-        num_values_dropped=facts.get("num_values_dropped", 0),
+        num_fingerprints_dropped=facts.get("num_fingerprints_dropped", -1),
         clock_error_ns=plan.clock_error_ns,
         boot=facts["boot"],
         epoch_ns=facts["epoch_ns"],

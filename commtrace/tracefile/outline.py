@@ -23,7 +23,7 @@ OUTLINE_COLUMNS: dict[str, tuple[str, ...]] = {
     "comm": ("rank", "issue_ns", "complete_ns"),
     "ops": ("rank", "start_ns"),
     "kernels": ("rank", "start_ns", "launch_ns"),
-    "values": ("rank", "at_ns"),
+    "fingerprints": ("rank", "at_ns"),
 }
 """Columns of a spool that its outline is made of, by table."""
 

@@ -75,9 +75,9 @@ def join_segments(segments: Sequence[Spool]) -> Spool:
             tables[name] = _rows_of(tables[name], rows)
     facts["num_dropped"] = facts.get("num_dropped", 0) + num_lost[0]
     facts["num_ops_dropped"] = facts.get("num_ops_dropped", 0) + num_lost[1]
-    values = tables["values"]["id"]
+    values = tables["fingerprints"]["id"]
     num_lost_values = (values[-1] + 1 if len(values) else 0) - len(values)
-    facts["num_values_dropped"] = facts.get("num_values_dropped", 0) + num_lost_values
+    facts["num_fingerprints_dropped"] = facts.get("num_fingerprints_dropped", 0) + num_lost_values
     numbers = [each.facts[SEGMENT] for each in segments]
     is_damaged = any(each.is_truncated for each in segments[:-1])
     has_gap = any(after != before + 1 for before, after in pairwise(numbers))

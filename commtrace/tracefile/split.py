@@ -78,6 +78,8 @@ def _facts(row: Any, run: Mapping[str, Any], clock: str, run_clock: str) -> dict
     offset = row.clock_offset_ns if is_known else 0
     is_certain = is_known or run_clock == ONE_CLOCK
     facts = {} if is_certain else {CLOCK_ERROR: row.clock_error_ns}
+    if row.num_fingerprints_dropped >= 0:
+        facts["num_fingerprints_dropped"] = row.num_fingerprints_dropped
     return facts | {
         "rank": row.rank,
         "host": row.host,
@@ -90,7 +92,6 @@ def _facts(row: Any, run: Mapping[str, Any], clock: str, run_clock: str) -> dict
         "complete": row.complete,
         "num_dropped": row.num_dropped,
         "num_ops_dropped": row.num_ops_dropped,
-        "num_values_dropped": max(row.num_values_dropped, 0),
         "run": dict(run),
     }
 

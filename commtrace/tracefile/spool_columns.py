@@ -43,7 +43,7 @@ Encoded = Mapping[str, tuple[Description, memoryview]]
 """Description and bytes of columns, by name."""
 
 _TABLES = (*TABLES, FOUND_STEPS)
-_RANKED = ("ops", "values", "steps")
+_RANKED = ("ops", "fingerprints", "steps")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.collective_table import wire_bytes
-from commtrace.event import CommEvent, GroupRow, OpEvent, StepRow
+from commtrace.event import CommEvent, FingerprintRow, GroupRow, OpEvent, StepRow
+from commtrace.schema import NUM_SKETCHES
 from commtrace.tracefile import SpoolWriter, merge_spools, spool_name
 
 START_NS = 1_700_000_000_000_000_000
@@ -59,9 +60,11 @@ class _Rank:
         self.now = START_NS
         self.comm: list[Any] = []
         self.ops: list[Any] = []
+        self.fingerprints: list[Any] = []
         self._chance = random.Random(rank)
 
     def layer(self, step: int, layer: int) -> None:
+        self._observe(step, layer)
         for phase, module, op, kind in _CALLS:
             where = {
                 "step": step,
@@ -87,6 +90,34 @@ class _Rank:
             self.now += compute
             self.comm.append(self._event(kind, op, duration, where))
             self.now += duration
+
+    def _observe(self, step: int, layer: int) -> None:
+        """Note the output of a module, which is equal on all ranks."""
+        members = ",".join(map(str, range(self.world_size)))
+        self.fingerprints.append(
+            FingerprintRow(
+                rank=self.rank,
+                id=len(self.fingerprints),
+                role="output",
+                at_ns=self.now,
+                step=step,
+                phase="forward",
+                module=f"layers.{layer}",
+                module_class="Layer",
+                module_call=step,
+                thread=7,
+                dtype="float32",
+                shape="[8,16]",
+                mesh=f"tp={self.world_size}:{members}",
+                placements="R",
+                **{f"sketch_{number}": 0.5 * number + layer for number in range(NUM_SKETCHES)},
+                total=1.0,
+                norm=2.0,
+                largest=1.5,
+                num_nan=0,
+                num_inf=0,
+            )
+        )
 
     def _event(self, kind: str, op: str, duration: int, where: dict[str, Any]) -> Any:
         return CommEvent(
@@ -148,11 +179,13 @@ def _batches(
     made = _Rank(rank, world_size)
     for step in range(num_steps):
         start, num_comm, num_ops = made.now, len(made.comm), len(made.ops)
+        num_fingerprints = len(made.fingerprints)
         for layer in range(num_layers):
             made.layer(step, layer)
         yield {
             "comm": made.comm[num_comm:],
             "ops": made.ops[num_ops:],
+            "fingerprints": made.fingerprints[num_fingerprints:],
             "steps": [StepRow(rank, step, start, made.now)],
         }
 

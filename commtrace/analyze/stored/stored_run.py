@@ -170,7 +170,7 @@ class StoredRun(PartedRun):
             comm=tables["comm"],
             ops=tables["ops"],
             kernels=tables["kernels"],
-            values=tables["values"],
+            fingerprints=tables["fingerprints"],
             groups=tables["groups"],
             ranks=tables["ranks"],
             steps=tables["steps"],
@@ -199,7 +199,7 @@ class StoredRun(PartedRun):
             return
         recipe = Recipe(self.dataset.folder, self.settings, self.rows_of_part, self.folder)
         used = set[Answer]().union(*(question.values for question in questions))
-        values = {each: self.computed[each] for each in used if each in self.computed}
+        values = {each: self.values[each] for each in used if each in self.values}
         asked = Pass(recipe, sort, [(each.function, each.args) for each in questions], values)
         yield from in_order(self.workers.results(answers_of_part, asked, numbers))
 
@@ -257,9 +257,9 @@ class StoredRun(PartedRun):
         return self._whole["kernels"]
 
     @cached_property
-    def values(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
-        """Table `values` of all ranks."""
-        return self._whole["values"]
+    def fingerprints(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
+        """Table `fingerprints` of all ranks."""
+        return self._whole["fingerprints"]
 
     @cached_property
     def _whole(self) -> Mapping[str, pd.DataFrame]:
@@ -302,8 +302,7 @@ _opened: list[tuple[Recipe, StoredRun]] = []
 def answers_of_part(asked: Pass, number: int) -> list[Any]:
     """Return the answers of a part to the questions of a pass; runs in a worker process."""
     run = _run_of(asked.recipe)
-    known = run.computed
-    known.update({key: each for key, each in asked.values.items() if key not in known})
+    run.values.update({key: each for key, each in asked.values.items() if key not in run.values})
     questions = [Question(asked.sort, *each) for each in asked.questions]
     return run.answers_of(run.part(asked.sort, number), questions)
 

@@ -59,7 +59,8 @@ Keyed = list[tuple[Hashable, int]]
 
 def _by_call(side: pd.DataFrame) -> dict[Hashable, Keyed]:
     results = side[(side["role"] == RESULT) & (side["rank"].isin([-1, side["rank"].max()]))]
-    base = results["op"].str.rpartition(".")[0]
+    # Overloads differ between runs, such as those with and without `out`.
+    base = [op.rpartition(".")[0] for op in results["op"]]
     calls: dict[Hashable, Keyed] = {}
     for label, op, name, shape, *call in zip(
         results.index, base, results["name"], results["shape"],

@@ -117,7 +117,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Com
 
 
 def _table_of(run: Frames, name: str) -> pd.DataFrame:
-    if not len(run.values):
+    if not len(run.fingerprints):
         raise UsageError(
             f"cannot compare the tensors of {run.path or f'the {name} run'}",
             found="no values",
@@ -129,7 +129,8 @@ def _table_of(run: Frames, name: str) -> pd.DataFrame:
 
 def _nothing_in_common(left: Frames, right: Frames) -> UsageError:
     names = [
-        sorted({str(name) for name in run.values["module"]} - {""})[:3] for run in (left, right)
+        sorted({str(name) for name in run.fingerprints["module"]} - {""})[:3]
+        for run in (left, right)
     ]
     return UsageError(
         f"cannot compare {left.path or 'the first run'} and {right.path or 'the second run'}",
@@ -260,7 +261,7 @@ def _axes(run: Frames) -> dict[str, int]:
         )
         if size > 1
     }
-    for mesh in run.values["mesh"].unique():
+    for mesh in run.fingerprints["mesh"].unique():
         for axis in str(mesh).partition(":")[0].split(","):
             name, _, size = axis.rpartition("=")
             if size.isascii() and size.isdigit() and len(size) < 9 and int(size) > 1:

@@ -29,7 +29,7 @@ FACTS = (*SKETCHES, "total", "norm", "largest", "num_nan", "num_inf")
 KEY = ("step", "phase", "role", "module", "module_call", "name", "op", "occurrence")
 """Columns that identify a tensor within a run, beside its layout."""
 
-_OF_TABLE = {column.name: column for column in TABLES["values"]}
+_OF_TABLE = {column.name: column for column in TABLES["fingerprints"]}
 _KEPT = ("module_class", "source_file", "source_line", "source_function", "dtype", "shape")
 _ALL_EQUAL = "equal on all ranks"
 _ON_ONE_RANK = "on one rank"
@@ -103,13 +103,13 @@ def _role_of(mesh: str, placements: str, rank: int) -> _Role:
 
 @cached_per_run
 def parts(frames: Frames) -> pd.DataFrame:
-    """Return table `values` with the tensor that each row is a part of.
+    """Return table `fingerprints` with the tensor that each row is a part of.
 
     Added are `occurrence`, `tensor` (a number), `part`, `counts`, `weight`, `num_parts`,
     `is_partial`, `layout`, `instance` (the rank of a tensor without a known layout, or -1) and
     `differs` from the first of its replicas.
     """
-    values = frames.values.copy()
+    values = frames.fingerprints.copy()
     for name in ("phase", "role", "module", "name", "op", "mesh", "placements"):
         values[name] = values[name].astype(str)
     values = values.sort_values(["rank", "id"], kind="stable").reset_index(drop=True)
@@ -203,5 +203,5 @@ TENSORS = Analysis(
     COLUMNS,
     topic="Values",
     shown="step phase role module name op shape dtype layout norm total num_differing",
-    needs="values",
+    needs="fingerprints",
 )

@@ -53,5 +53,5 @@ REPLICAS = Analysis(
     COLUMNS,
     topic="Values",
     shown="step phase role module name op shape layout ranks difference",
-    needs="values",
+    needs="fingerprints",
 )

@@ -87,7 +87,7 @@ class Buffer:
         self._num_marks = 0
         self._found: FoundSteps | SampledSteps = FoundSteps(now(), epoch)
         self.num_dropped = 0
-        self.num_ops_dropped = self.num_values_dropped = 0
+        self.num_ops_dropped = self.num_fingerprints_dropped = 0
         self.wants_spans = wants_spans
         self.wants_layouts = False
         self.wants_stacks = wants_stacks
@@ -137,7 +137,7 @@ class Buffer:
     def add_value(self, entry: ObservedValue) -> None:
         """Keep the fingerprint of a tensor."""
         if self._num_values + len(self._values) >= self._most_values:
-            self.num_values_dropped += 1
+            self.num_fingerprints_dropped += 1
             return
         self._values.append((entry, self.step))
 
@@ -228,7 +228,7 @@ class Buffer:
         tables = {
             "groups": self._new_groups([*done, *waiting]),
             "steps": _take(self._steps, len(self._steps)),
-            "values": self._take_values(),
+            "fingerprints": self._take_fingerprints(),
             FOUND_STEPS: _take(self._found.new, len(self._found.new)),
         }
         for name, call_sites in self._call_sites.items():
@@ -252,7 +252,7 @@ class Buffer:
         """Count the entries that could not be written; requeue those that later batches need."""
         self.num_dropped += len(numbers["comm"]) // len(NUMBERS["comm"])
         self.num_ops_dropped += len(numbers["ops"]) // _SPAN_WIDTH
-        self.num_values_dropped += len(tables["values"])
+        self.num_fingerprints_dropped += len(tables["fingerprints"])
         for row in tables["groups"]:
             del self._groups[row.name]
         self._steps.extendleft(reversed(tables["steps"]))
@@ -325,8 +325,8 @@ class Buffer:
             flat += numbers
         return flat
 
-    def _take_values(self) -> list[Any]:
-        """Take some of the observed tensors, as rows of table `values`."""
+    def _take_fingerprints(self) -> list[Any]:
+        """Take some of the observed tensors, as rows of table `fingerprints`."""
         taken = _take(self._values, _MAX_CALLS_IN_BATCH)
         first = self._num_values
         self._num_values += len(taken)

@@ -1,4 +1,4 @@
-"""One observed tensor, until it is written as a row of table `values`."""
+"""One observed tensor, until it is written as a row of table `fingerprints`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from commtrace.event import ValueRow
+from commtrace.event import FingerprintRow
 from commtrace.recorder.events.location import Location
 from commtrace.schema import NUM_SKETCHES
 
@@ -55,10 +55,10 @@ class ObservedValue:
     facts: torch.Tensor | None
 
     def row(self, number: int, epoch: int, step: int, facts: Sequence[float]) -> Any:
-        """Return the row of table `values`; `facts` are the numbers, read from their device."""
+        """Return the row of table `fingerprints`, with its numbers as read from their device."""
         location, place = self.location, self.location.place
         *sketches, total, norm, largest, num_nan, num_inf = facts
-        return ValueRow(
+        return FingerprintRow(
             self.rank, number, self.role, self.name, str(self.op or ""), self.at_ns + epoch, step,
             location.phase, self.region,
             self.module if self.module is not None else place.plain if place else "",
@@ -74,7 +74,7 @@ class ObservedValue:
 def rows_of_values(
     entries: Sequence[tuple[ObservedValue, int]], first: int, epoch: int
 ) -> list[Any]:
-    """Return the rows of table `values` of entries with their steps, numbered from `first`."""
+    """Return the rows of entries with their steps, numbered from `first`."""
     facts = _facts_of([entry for entry, _ in entries])
     return [
         entry.row(first + place, epoch, step, facts[place])

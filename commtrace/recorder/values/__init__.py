@@ -5,5 +5,5 @@
     layouts       the part of the global tensor that a rank holds, from the tensor itself
     sketches      the numbers that are kept of a part
 
-`events.observed_value` is one observed tensor, until it is written as a row of table `values`.
+`events.observed_value` is one observed tensor, until it is a row of table `fingerprints`.
 """

@@ -260,7 +260,7 @@ class ValueObserver:
                 self._owners[id(each)] = (weakref.ref(each), owner)
 
     def _rank(self) -> int:
-        """Return the rank of this thread; without a process group that which it had or will have."""
+        """Return the rank of this thread; without a process group, its former or likely one."""
         rank = process_rank()
         if rank is None:
             rank = self._latest_rank if self._latest_rank is not None else likely_rank()

@@ -7,8 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from commtrace.analyze import Frames, load
-from commtrace.event import CommEvent, GroupRow, KernelRow, OpEvent, RankRow, StepRow
-from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
+from commtrace.event import (
+    CommEvent,
+    FingerprintRow,
+    GroupRow,
+    KernelRow,
+    OpEvent,
+    RankRow,
+    StepRow,
+)
+from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET, NUM_SKETCHES
 from commtrace.tracefile import Trace, trace_of_rows
 
 START_NS = 1_700_000_000_000_000_000
@@ -70,6 +78,7 @@ def trace_of(
     steps: Sequence[Any] = (),
     ops: Sequence[Any] = (),
     kernels: Sequence[Any] = (),
+    fingerprints: Sequence[Any] = (),
     sources: Sequence[Any] = (),
     run: dict[str, Any] | None = None,
 ) -> Trace:
@@ -80,6 +89,7 @@ def trace_of(
             "comm": comm,
             "ops": ops,
             "kernels": kernels,
+            "fingerprints": fingerprints,
             "steps": steps,
             "sources": sources,
             "ranks": [rank_row(rank) for rank in range(num_ranks)] if ranks is None else ranks,
@@ -126,6 +136,40 @@ def _what_is_reported(chance: random.Random) -> dict[str, Any]:
         reported |= {"source_file": "train.py", "source_line": chance.choice((3, 4))}
         reported |= {"source_function": "step", "region": chance.choice(("", "warm-up"))}
     return reported
+
+
+def random_fingerprints(
+    chance: random.Random, num_ranks: int = 3, num_tensors: int = 40
+) -> list[Any]:
+    """Fingerprints of tensors in random layouts, some of which lack a rank or differ on one."""
+    found: list[Any] = []
+    ids = [0] * num_ranks
+    members = ",".join(map(str, range(num_ranks)))
+    for number in range(num_tensors):
+        letter = chance.choice(("R", "R", "S(0)", "P(sum)", "P(avg)", "P(max)", "", ""))
+        is_alike = letter == "R" or (letter == "" and chance.random() < 0.5)
+        role = chance.choice(("output", "gradient", "result"))
+        alike = [chance.uniform(-1, 1) for _ in range(NUM_SKETCHES + 3)]
+        absent, odd = (chance.choice((-1, -1, -1, num_ranks - 1)) for _ in range(2))
+        for rank in range(num_ranks):
+            if rank == absent:
+                continue
+            facts = alike if is_alike else [chance.uniform(-1, 1) for _ in alike]
+            if rank == odd:
+                facts = [each + 0.5 for each in facts]
+            found.append(
+                FingerprintRow(
+                    rank, ids[rank], role, "" if role == "output" else "w",
+                    "aten.mm.default" if role == "result" else "",
+                    START_NS + 1000 * number + rank, number % 3 - 1,
+                    ("forward", "backward")[number % 2], "", _MODULES[number % len(_MODULES)],
+                    "Linear", number % 2, 7, "train.py", 42, "main", "float32", "[6,4]",
+                    f"tp={num_ranks}:{members}" if letter else "", letter,
+                    *facts[:-2], abs(facts[-2]), abs(facts[-1]), 0, rank % 2,
+                )
+            )  # fmt: skip
+            ids[rank] += 1
+    return found
 
 
 def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Trace:
@@ -198,7 +242,15 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
     chance.shuffle(comm)
     groups = [group(name, range(num_ranks)) for name in ("g", "part")]
     kernels = random_kernels(seed, comm)
-    return trace_of(comm, num_ranks=num_ranks, steps=steps, groups=groups, kernels=kernels)
+    fingerprints = random_fingerprints(random.Random(seed), num_ranks)
+    return trace_of(
+        comm,
+        num_ranks=num_ranks,
+        steps=steps,
+        groups=groups,
+        kernels=kernels,
+        fingerprints=fingerprints,
+    )
 
 
 _KERNELS = {

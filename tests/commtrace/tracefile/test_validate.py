@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from commtrace.errors import InvalidTraceError
-from commtrace.event import KernelRow, SourceRow
+from commtrace.event import FingerprintRow, KernelRow, SourceRow
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS, TABLES, Column
 from commtrace.tracefile import Trace, read_trace, trace_of_rows
 from commtrace.tracefile.validate import validated
 from tests.commtrace.analyze.rows import START_NS, call, op, rank_row, step, trace_of
 from tests.commtrace.synthetic import write_synthetic_run
+
+FLOATS = [column for column in TABLES["fingerprints"] if column.type is float]
 
 
 def sound(**changes: Any) -> Trace:
@@ -30,6 +32,10 @@ def sound(**changes: Any) -> Trace:
     ]
     trace = trace_of(comm, ops=ops, kernels=kernels, steps=[step(0, 0, 0, 500), step(1, 0, 0, 500)])
     rows: dict[str, Any] = {name: list(trace.rows(name)) for name in TABLES}
+    rows["fingerprints"] = [
+        FingerprintRow(rank=rank, id=0, **{column.name: 0.0 for column in FLOATS})
+        for rank in (0, 1)
+    ]
     return trace_of_rows(trace.run, rows | {"sources": [SourceRow("a.py", 3, "reduce(x)")]})
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.commtrace.analyze.second.checked import consistency, findings
 from tests.commtrace.analyze.second.device import gpu_time, kernel_patterns
+from tests.commtrace.analyze.second.fingerprinted import replicas, tensors
 from tests.commtrace.analyze.second.late import start_skew
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
 from tests.commtrace.analyze.second.moved import bandwidth, busbw_after_arrival
@@ -59,6 +60,8 @@ def _by_kind(run: Run) -> list[dict[str, Any]]:
     ]
 
 
+OF_TENSOR = ("step", "phase", "role", "module", "module_call", "name", "op")
+
 SECOND: dict[str, Second] = {
     "by_kind": Second(_by_kind, ["kind"]),
     "by_phase": _flat("phase"),
@@ -85,6 +88,8 @@ SECOND: dict[str, Second] = {
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
     "matrix": Second(matrix, ["source", "target"]),
     "kernel_patterns": Second(kernel_patterns, ["name", "kind", "is_communication"]),
+    "tensors": Second(tensors, [*OF_TENSOR, "occurrence", "shape", "layout", "rank"]),
+    "replicas": Second(replicas, [*OF_TENSOR, "source_line", "ranks"]),
     "consistency": Second(
         consistency,
         ["problem", "group", "number", "ranks"],

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
+from tests.commtrace.analyze.second.fingerprinted import replicas
 from tests.commtrace.analyze.second.run import Run, ratio
 from tests.commtrace.analyze.second.waited import delayed_calls
 
@@ -94,6 +95,9 @@ def consistency(run: Run) -> list[Row]:
     }
     for group, low, high, _ in uneven:
         add("transfer", group, -1, _texts((low, high)))
+    apart = min(replicas(run), key=lambda row: row["order"], default=None)
+    if apart is not None:
+        add("replicas differ", "", -1, apart["ranks"])
     return found
 
 

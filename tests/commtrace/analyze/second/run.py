@@ -37,6 +37,10 @@ class Run:
         return rows(self.trace, "kernels")
 
     @cached_property
+    def fingerprints(self) -> list[Any]:
+        return rows(self.trace, "fingerprints")
+
+    @cached_property
     def num_ranks(self) -> int:
         return len(self.ranks) or len({call.rank for call in self.comm})
 

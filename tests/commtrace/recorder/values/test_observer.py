@@ -45,8 +45,8 @@ def train(model: nn.Module, num_steps: int = 2, recording: Any = None) -> list[t
 
 
 def rows(recording: commtrace.Recording, **chosen: Any) -> list[dict[str, Any]]:
-    """Return the rows of table `values` with the chosen values of columns."""
-    table = recording.trace().tables["values"]
+    """Return the rows of table `fingerprints` with the chosen values of columns."""
+    table = recording.trace().tables["fingerprints"]
     every = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
     return [row for row in every if all(row[name] == value for name, value in chosen.items())]
 
@@ -81,7 +81,8 @@ def test_modules_only_are_observed_at_level_module() -> None:
     with commtrace.record(values="module") as recording:
         train(net())
     roles = {row["role"] for row in rows(recording)}
-    assert "result" not in roles and "output" in roles
+    assert "result" not in roles
+    assert "output" in roles
 
 
 def test_nothing_is_observed_without_being_asked() -> None:
@@ -125,15 +126,13 @@ def test_a_named_tensor_is_observed() -> None:
     assert (row["role"], row["name"], row["total"]) == ("named", "loss", 1.5)
 
 
-@pytest.mark.parametrize("values", [None, "module"])
-def test_naming_a_tensor_that_nobody_records_is_an_error(values: str | None) -> None:
-    recording = commtrace.record(values=values)
-    with pytest.raises(RecordingError, match="cannot observe 'loss'"):
-        if values is None:
-            with recording:
-                recording.observe("loss", torch.tensor(1.5))
-        else:
-            recording.observe("loss", torch.tensor(1.5))
+def test_naming_a_tensor_that_nobody_records_is_an_error() -> None:
+    recording = commtrace.record(values="module")
+    with pytest.raises(RecordingError, match="the recording is not on"):
+        recording.observe("loss", torch.tensor(1.5))
+    without = commtrace.record()
+    with without, pytest.raises(RecordingError, match="it records no values"):
+        without.observe("loss", torch.tensor(1.5))
 
 
 def test_an_unknown_level_is_an_error() -> None:
@@ -155,7 +154,7 @@ def test_only_recorded_steps_are_observed() -> None:
         train(net(), num_steps=4, recording=recording)
     assert {row["step"] for row in rows(recording)} == {0, 2}
     ops = Counter(row["step"] for row in rows(recording, role="result"))
-    assert ops[0] > 10 and ops[2] > 10
+    assert min(ops[0], ops[2]) > 10
 
 
 def test_a_pause_is_not_observed() -> None:
@@ -179,7 +178,7 @@ def test_the_number_of_rows_is_bounded() -> None:
     with commtrace.record(values="op", max_calls=3) as recording:
         train(net())
     assert len(rows(recording)) == 30
-    (dropped,) = recording.trace().tables["ranks"]["num_values_dropped"]
+    (dropped,) = recording.trace().tables["ranks"]["num_fingerprints_dropped"]
     assert dropped > 100
 
 
@@ -238,7 +237,7 @@ def _ddp(path: str) -> None:
 def test_parameters_of_replicated_models_are_replicas(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     run_processes(_ddp, 2, str(path))
-    table = read_trace(path).tables["values"]
+    table = read_trace(path).tables["fingerprints"]
     by_role = {(role, mesh) for role, mesh in zip(table["role"], table["mesh"], strict=True)}
     assert ("gradient", "replicas=2:0,1") in by_role
     assert ("input", "") in by_role

@@ -130,7 +130,8 @@ def test_elements_that_are_not_finite_are_counted_and_count_as_zero() -> None:
         finite[place] = 0.0
     own, expected = facts(tensor), facts(finite)
     torch.testing.assert_close(own[: LARGEST + 1], expected[: LARGEST + 1])
-    assert own[NAN] == 1 and own[INF] == 2
+    assert own[NAN] == 1
+    assert own[INF] == 2
 
 
 def test_numbers_whose_squares_overflow_have_a_norm() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from commtrace.errors import EmptyTraceError, OutputError, TraceError, UsageError
+from commtrace.schema import EVENT_TABLES
 from commtrace.tracefile import read_parts, spool_name
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
 from commtrace.tracefile.dataset import table_files as files
@@ -123,7 +124,9 @@ def test_a_preparation_killed_at_any_time_is_resumed(workers: int, tmp_path: Pat
 def _of_complete_ranks(times: dict[str, int]) -> dict[str, int]:
     """The files of ranks that have all of theirs; a rank that lacks one is converted again."""
     num_files = Counter(Path(name).name for name in times)
-    return {name: at for name, at in times.items() if num_files[Path(name).name] == 3}
+    return {
+        name: at for name, at in times.items() if num_files[Path(name).name] == len(EVENT_TABLES)
+    }
 
 
 def _lives(group: int) -> bool:

@@ -1,0 +1,75 @@
+"""Runs with fingerprints of tensors whose values are known, made without a program."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from commtrace.analyze import Frames
+from commtrace.event import FingerprintRow
+from commtrace.recorder.values.layouts import indices
+from commtrace.recorder.values.sketches import Weights, facts_of
+from dtensor_core.placement import Placement, Shard
+from tests.commtrace.analyze.rows import START_NS, run_of
+
+Tensors = Sequence[tuple[dict[str, Any], torch.Tensor]]
+"""Columns of each tensor, and its value."""
+
+
+def held_by_one(tensors: Tensors) -> Frames:
+    """A run of one rank."""
+    rows = [
+        row(0, number, columns, tensor, tensor) for number, (columns, tensor) in enumerate(tensors)
+    ]
+    return run_of(num_ranks=1, fingerprints=rows)
+
+
+def sharded(tensors: Tensors, placements: Sequence[Placement], sizes: Mapping[str, int]) -> Frames:
+    """A run on a mesh; of a partial sum, each rank has an equal part, plus or minus something."""
+    coordinates = list(itertools.product(*map(range, sizes.values())))
+    members = ",".join(map(str, range(len(coordinates))))
+    axes = ",".join(f"{name}={size}" for name, size in sizes.items())
+    names = ",".join(f"S({each.dim})" if isinstance(each, Shard) else "R" for each in placements)
+    rows = []
+    for rank, coordinate in enumerate(coordinates):
+        for number, (columns, tensor) in enumerate(tensors):
+            index = indices(placements, tensor.shape, list(sizes.values()), coordinate)
+            part = tensor
+            for dim, own in enumerate(index):
+                part = part[(slice(None),) * dim + (own,)]
+            rows.append(
+                row(rank, number, columns, tensor, part, index)._replace(
+                    mesh=f"{axes}:{members}", placements=columns.get("placements", names)
+                )
+            )
+    return run_of(num_ranks=len(coordinates), fingerprints=rows)
+
+
+def row(
+    rank: int,
+    number: int,
+    columns: Mapping[str, Any],
+    tensor: torch.Tensor,
+    part: torch.Tensor,
+    index: Any = None,
+) -> Any:
+    """A row of a rank's part of a tensor."""
+    weights = Weights(tensor.shape, index or [slice(None)] * tensor.dim())
+    *facts, num_nan, num_inf = facts_of(part, weights).tolist()
+    shape = ",".join(map(str, tensor.shape))
+    defaults = {"role": "output", "step": 0, "phase": "forward", "module": f"layer{number}"}
+    names = [f"sketch_{place}" for place in range(len(facts) - 3)] + ["total", "norm", "largest"]
+    return FingerprintRow(
+        rank=rank,
+        id=number,
+        at_ns=START_NS + 1000 * number + rank,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=f"[{shape}]",
+        num_nan=int(num_nan),
+        num_inf=int(num_inf),
+        **dict(zip(names, facts, strict=True)),
+        **(defaults | dict(columns)),
+    )

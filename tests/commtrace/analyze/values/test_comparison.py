@@ -1,0 +1,162 @@
+"""Comparison of runs: the first wrong tensor, and its relation to the right one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from commtrace.analyze.values import compare
+from commtrace.errors import UsageError
+from dtensor_core import Replicate, Shard
+from tests.commtrace.analyze.rows import run_of
+from tests.commtrace.analyze.values.rows import held_by_one, row, sharded
+
+TP = {"tp": 4}
+
+
+def some(num: int = 6, dtype: torch.dtype = torch.float32) -> list[tuple[dict[str, Any], Any]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        ({"module_class": "Linear"}, torch.randn(8, 12, generator=generator).to(dtype))
+        for _ in range(num)
+    ]
+
+
+def with_changed(values: list[tuple[dict[str, Any], Any]], place: int, change: Any) -> Any:
+    """Return the tensors with one, and all after it, changed."""
+    return [
+        (columns, change(tensor) if number >= place else tensor)
+        for number, (columns, tensor) in enumerate(values)
+    ]
+
+
+def test_equal_runs_agree_in_any_layout() -> None:
+    found = compare(held_by_one(some()), sharded(some(), [Shard(1)], TP))
+    assert found.agrees
+    assert (found.num_paired, found.num_wrong, found.num_unknown) == (6, 0, 0)
+
+
+def test_rounding_is_no_difference() -> None:
+    rounded = [(columns, tensor * (1 + 3e-7)) for columns, tensor in some()]
+    assert compare(held_by_one(some()), sharded(rounded, [Shard(0)], TP)).agrees
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "text"),
+    [
+        ("factor", lambda x: 2 * x, "it is 2 times what it should be"),
+        ("factor", lambda x: 4 * x, "4 is the size of mesh axis tp, as if reduced over it once"),
+        ("factor", lambda x: x / 4, "1/4 of what it should be: 4 is the size of mesh axis tp"),
+        ("factor", lambda x: x * 1.01, "1.01 times"),
+        ("factor", lambda x: -x, "it is -1 times"),
+        ("zero", lambda x: 0 * x, "it is zero"),
+        ("permuted", lambda x: x.roll(1, 0), "the same elements in other places"),
+        ("permuted", lambda x: x.flip(1), "the same elements in other places"),
+        ("other", lambda x: x + torch.randn(x.shape), "it differs by"),
+        ("small", lambda x: x + 0.005 * torch.randn(x.shape), "more than by rounding"),
+        ("non_finite", lambda x: x.masked_fill(x == x.max(), torch.inf), "1 elements are infinite"),
+    ],
+)  # fmt: skip
+def test_the_relation_to_the_right_tensor_is_named(kind: str, change: Any, text: str) -> None:
+    values = some()
+    found = compare(held_by_one(values), sharded(with_changed(values, 2, change), [Shard(1)], TP))
+    assert found.fault is not None
+    assert found.fault.right["module"] == "layer2"
+    assert found.fault.relation.kind == kind
+    assert text in found.fault.relation.text
+    assert found.num_wrong == 4
+    assert found.fault.before is not None
+    assert found.fault.before["module"] == "layer1"
+
+
+def test_a_value_of_an_earlier_step_is_named() -> None:
+    first, second = torch.randn(4, 4), torch.randn(4, 4)
+    columns = [{"module": "layer", "step": step} for step in (0, 1)]
+    right = held_by_one(list(zip(columns, (first, second), strict=True)))
+    wrong = sharded(list(zip(columns, (first, first), strict=True)), [Shard(0)], TP)
+    found = compare(right, wrong).fault
+    assert found is not None
+    assert (found.relation.kind, found.relation.text) == ("stale", "it is that of step 0")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [((1,), "it is rank 1's part"), ((0, 1, 3), "it lacks rank 2's part")]
+)
+def test_addends_that_were_lost_are_named(ranks: tuple[int, ...], text: str) -> None:
+    addends = [torch.randn(4, 4) for _ in range(4)]
+    whole, lost = torch.stack(addends).sum(0), torch.stack([addends[rank] for rank in ranks]).sum(0)
+    columns = [
+        {"role": "result", "op": f"aten.{op}.default", "module": "m"} for op in ("mm", "add")
+    ]
+    right = held_by_one(list(zip(columns, (whole, whole), strict=True)))
+    rows = [
+        each._replace(mesh="tp=4:0,1,2,3")
+        for rank, addend in enumerate(addends)
+        for each in (
+            row(rank, 0, columns[0], addend, addend)._replace(placements="P(sum)"),
+            row(rank, 1, columns[1], lost, lost)._replace(placements="R"),
+        )
+    ]
+    found = compare(right, run_of(num_ranks=4, fingerprints=rows)).fault
+    assert found is not None
+    assert found.relation.kind == "missing"
+    assert text in found.relation.text
+
+
+def test_operators_of_one_run_alone_are_passed_over() -> None:
+    values = some(4)
+    ops = [
+        {"role": "result", "op": f"aten.op{number}.default", "module": "m"} for number in range(4)
+    ]
+    own = [(op, tensor) for op, (_, tensor) in zip(ops, values, strict=True)]
+    more = [*own[:2], ({**ops[0], "op": "aten.clone.default"}, torch.ones(8, 12)), *own[2:]]
+    found = compare(held_by_one(own), sharded(more, [Replicate()], TP))
+    assert found.agrees
+    assert found.num_paired == 4
+
+
+def test_one_percent_is_seen_in_bfloat16_with_a_reference() -> None:
+    exact = [(columns, tensor.double()) for columns, tensor in some(8)]
+    rounded = [(columns, tensor.to(torch.bfloat16)) for columns, tensor in exact]
+    again = [
+        (columns, (tensor * (1 + 2e-3 * torch.randn_like(tensor))).to(torch.bfloat16))
+        for columns, tensor in exact
+    ]
+    right, reference = held_by_one(rounded), held_by_one(exact)
+    assert compare(right, sharded(again, [Shard(0)], TP), reference).agrees
+    lost = with_changed(again, 5, lambda tensor: (tensor.double() * 0.95).to(torch.bfloat16))
+    found = compare(right, sharded(lost, [Shard(0)], TP), reference)
+    assert found.has_reference
+    assert found.fault is not None
+    assert found.fault.right["module"] == "layer5"
+
+
+def test_what_is_left_of_numbers_that_cancel_is_no_difference() -> None:
+    values = some(2)
+    noise = torch.randn(8, 12) * 1e-9
+    left = [*values, ({}, noise), *values]
+    right = [*values, ({}, noise.flip(0)), *values]
+    assert compare(held_by_one(left), sharded(right, [Shard(0)], TP)).agrees
+
+
+def test_runs_without_values_are_refused() -> None:
+    with pytest.raises(UsageError, match="found: no values") as raised:
+        compare(held_by_one(some()), run_of())
+    assert "--values" in str(raised.value)
+
+
+def test_runs_of_different_programs_are_refused() -> None:
+    other = [({"module": "elsewhere"}, torch.ones(3))]
+    with pytest.raises(UsageError, match="cannot compare"):
+        compare(held_by_one(some()), held_by_one(other))
+
+
+def test_missing_ranks_make_pairs_unknown_not_wrong() -> None:
+    frames = sharded(some(), [Shard(0)], TP)
+    rows = frames.fingerprints
+    found = compare(held_by_one(some()), replace(frames, fingerprints=rows[rows["rank"] != 2]))
+    assert found.agrees
+    assert found.num_unknown == 6
