@@ -72,7 +72,15 @@ def compare(
 
 
 def _document(comparison: Comparison) -> Mapping[str, Any]:
-    names = ("num_left", "num_right", "num_paired", "num_unknown", "num_wrong", "has_reference")
+    names = (
+        "num_left",
+        "num_right",
+        "num_paired",
+        "num_unknown",
+        "num_wrong",
+        "num_doubtful",
+        "has_reference",
+    )
     wrong = comparison.pairs[comparison.pairs["is_wrong"]]
     return {
         "compared": {name: getattr(comparison, name) for name in names},
@@ -112,6 +120,10 @@ def _print_fault(console: Console, fault: Fault, right: Path, other: Path) -> No
         f"second run  {layout_of(wrong)}, {wrong['dtype']}, norm {wrong['norm']:.6g}",
         f"distance {fault.distance:.2g} of the norm; rounding explains {fault.tolerance:.2g}",
     ]
+    if not fault.is_certain:
+        lines.append(
+            "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
+        )
     if wrong["source_file"]:
         lines.append(f"at {wrong['source_file']}:{wrong['source_line']}")
     if fault.before is not None:
@@ -156,8 +168,14 @@ def _limits(comparison: Comparison) -> list[str]:
     ]
     if comparison.num_unknown:
         lines.append(
-            f"{counted(comparison.num_unknown, 'pair')} with an unknown value, such as an "
-            "unreduced maximum, or of ranks that are missing"
+            f"{counted(comparison.num_unknown, 'pair')} not comparable: unreduced maxima, missing "
+            "ranks, or data of a rank's own under data parallelism"
+        )
+    if comparison.num_doubtful and (fault := comparison.fault) is not None and fault.is_certain:
+        num = comparison.num_doubtful
+        lines.append(
+            f"{counted(num, 'other tensor')} of unknown layout differ{'s' * (num == 1)}, which "
+            "ranks may hold parts of"
         )
     if not comparison.has_reference:
         lines.append(

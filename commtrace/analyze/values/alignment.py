@@ -2,13 +2,14 @@
 
 Tensors of modules, parameters and those that the program names are paired by step, phase, role,
 module, call and name. Results of operators are paired within a call of a module, in order, by
-operator and shape: what one run computes in addition, such as a redistribution, is passed over.
+operator, shape and line: what one run computes in addition, such as a redistribution, is passed
+over. Lines are left out if the runs have few in common, as those of different versions.
 A tensor of unknown layout is paired only if it has the shape of its counterpart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from difflib import SequenceMatcher
 from itertools import chain
 
@@ -45,28 +46,38 @@ def _named(left: pd.DataFrame, right: pd.DataFrame) -> list[tuple[int, int]]:
 
 def _results(left: pd.DataFrame, right: pd.DataFrame) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = []
-    theirs = _by_call(right)
-    for call, own in _by_call(left).items():
+    by_line = _have_lines_in_common(left, right)
+    theirs = _by_call(right, by_line=by_line)
+    for call, own in _by_call(left, by_line=by_line).items():
         other = theirs.get(call)
         if other is not None:
             pairs += _in_order(own, other)
     return pairs
 
 
-Keyed = list[tuple[Hashable, int]]
-"""Operator and shape of each result of a call of a module, with the label of its row."""
+def _have_lines_in_common(left: pd.DataFrame, right: pd.DataFrame) -> bool:
+    lines = [
+        set(zip(side["source_function"], side["source_line"], strict=True))
+        for side in (left[left["role"] == RESULT], right[right["role"] == RESULT])
+    ]
+    return 2 * len(lines[0] & lines[1]) >= min(map(len, lines))
 
 
-def _by_call(side: pd.DataFrame) -> dict[Hashable, Keyed]:
+Keyed = list[tuple[tuple[Hashable, ...], int]]
+"""Operator, name, shape and line of each result of a module's call, with the label of its row."""
+
+
+def _by_call(side: pd.DataFrame, *, by_line: bool) -> dict[Hashable, Keyed]:
     results = side[(side["role"] == RESULT) & (side["rank"].isin([-1, side["rank"].max()]))]
     # Overloads differ between runs, such as those with and without `out`.
     base = [op.rpartition(".")[0] for op in results["op"]]
     calls: dict[Hashable, Keyed] = {}
-    for label, op, name, shape, *call in zip(
-        results.index, base, results["name"], results["shape"],
+    for label, op, name, shape, line, *call in zip(
+        results.index, base, results["name"], results["shape"], results["source_line"],
         *(results[column] for column in _OF_CALL), strict=True,
     ):  # fmt: skip
-        calls.setdefault(tuple(call), []).append(((op, name, shape), label))
+        key = (op, name, shape, line if by_line else -1)
+        calls.setdefault(tuple(call), []).append((key, label))
     return calls
 
 
@@ -84,7 +95,7 @@ def _in_order(left: Keyed, right: Keyed) -> list[tuple[int, int]]:
     return pairs
 
 
-def _common_length(left: Sequence[tuple[Hashable, int]], right: Keyed) -> int:
+def _common_length(left: Keyed, right: Keyed) -> int:
     """Return the number of leading results that are alike, which spares most of the matching."""
     for place, (own, other) in enumerate(zip(left, right, strict=False)):
         if own[0] != other[0]:

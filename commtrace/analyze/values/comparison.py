@@ -22,6 +22,8 @@ from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
 from commtrace.analyze.values.tolerance import Tolerance, distances, sizes
 from commtrace.errors import UsageError
 
+OWN_DATA = "data="
+"""Prefix of the mesh of tensors that each rank computes from data of its own."""
 _MOST_EARLIER = 8
 _MOST_COMMUNICATION = 5
 _MOST_RANKS = 64
@@ -44,6 +46,7 @@ class Fault:
         relation: relation to the right tensor.
         communication: calls of the right run that led to it, as dictionaries.
         before: the last tensor that agrees; None if there is none.
+        is_certain: False if its layout is unknown, so that ranks may hold parts of it.
     """
 
     left: dict[str, Any]
@@ -53,6 +56,7 @@ class Fault:
     relation: Relation
     communication: tuple[dict[str, Any], ...]
     before: dict[str, Any] | None
+    is_certain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,10 @@ class Comparison:
         num_paired: pairs that were compared.
         num_unknown: pairs of which a value is unknown, such as an unreduced maximum.
         num_wrong: pairs whose distance exceeds the tolerance.
-        fault: the first of these; None if the runs agree.
-        pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong of each pair.
+        num_doubtful: those of them whose layout is unknown.
+        fault: the first of these whose layout is known, or else the first; None if the runs agree.
+        pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong and is_certain of
+            each pair.
         has_reference: a reference in float64 decided on the tolerance.
     """
 
@@ -75,6 +81,7 @@ class Comparison:
     num_paired: int
     num_unknown: int
     num_wrong: int
+    num_doubtful: int
     fault: Fault | None
     pairs: pd.DataFrame
     has_reference: bool
@@ -107,12 +114,14 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Com
     errors = _errors(ours, pairs["left"], tables[0], reference)
     judged = _judged(ours, theirs, errors)
     wrong = np.flatnonzero(judged["is_wrong"])
+    certain = np.flatnonzero(judged["is_wrong"] & judged["is_certain"])
     fault = None
     if len(wrong):
-        fault = _fault(int(wrong[0]), ours, theirs, judged, right)
+        place = int(certain[0] if len(certain) else wrong[0])
+        fault = _fault(place, ours, theirs, judged, right)
     return Comparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
-        len(wrong), fault, judged, reference is not None,
+        len(wrong), len(wrong) - len(certain), fault, judged, reference is not None,
     )  # fmt: skip
 
 
@@ -158,6 +167,8 @@ def _errors(
 def _judged(ours: pd.DataFrame, theirs: pd.DataFrame, errors: np.ndarray) -> pd.DataFrame:
     """Return each pair with its distance, its tolerance and the verdict."""
     apart, size = distances(ours, theirs), sizes(ours, theirs)
+    is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
+    apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
     tolerance = Tolerance()
     allowed, verdicts = [], []
     more_bad = [
@@ -173,13 +184,24 @@ def _judged(ours: pd.DataFrame, theirs: pd.DataFrame, errors: np.ndarray) -> pd.
         if not np.isnan(distance):
             # A tensor of numbers that cancel is measured against the others of its role.
             distance *= tolerance.scale((phase, role), size[place])
-        is_wrong = bool(distance > limit or is_bad[place])
-        if not is_wrong and not np.isnan(distance):
+        is_wrong = bool(distance > limit or (is_bad[place] and not np.isnan(distance)))
+        if not is_wrong and is_certain[place] and not np.isnan(distance):
             tolerance.accept(distance)
         allowed.append(limit)
         verdicts.append(is_wrong)
     named = ["step", "phase", "role", "module", "module_call", "name", "op"]
-    return ours[named].assign(distance=apart, tolerance=allowed, is_wrong=verdicts)
+    return ours[named].assign(
+        distance=apart, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain
+    )
+
+
+def _has_unknown_layout(side: pd.DataFrame) -> np.ndarray:
+    return (side["layout"] == "").to_numpy()
+
+
+def _is_own_data(side: pd.DataFrame) -> np.ndarray:
+    """Return which tensors are of a rank's own part of the data, as under data parallelism."""
+    return _has_unknown_layout(side) & side["mesh"].str.startswith(OWN_DATA).to_numpy()
 
 
 def _fault(
@@ -200,6 +222,7 @@ def _fault(
         _properties(left_row), _properties(right_row), float(judged["distance"].iloc[place]),
         float(judged["tolerance"].iloc[place]), found, _communication(before, right_row, right),
         None if before is None else _properties(before),
+        bool(judged["is_certain"].iloc[place]),
     )  # fmt: skip
 
 

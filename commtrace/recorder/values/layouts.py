@@ -44,16 +44,20 @@ class Layouts:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[Any, Layout]] = {}
 
-    def of(self, tensor: torch.Tensor, replicas: str = "") -> tuple[torch.Tensor, Layout]:
+    def of(
+        self, tensor: torch.Tensor, group: str = "", placement: str = "R"
+    ) -> tuple[torch.Tensor, Layout]:
         """Return the local elements of a tensor, and its layout.
 
         Args:
             tensor: the tensor.
-            replicas: ranks that hold equal tensors if it is not a distributed one, `0,1`.
+            group: name, size and ranks of the group whose ranks hold it if it is not a distributed
+                tensor, `replicas=2:0,1`; empty if unknown.
+            placement: its placement on that group; empty if each rank has data of its own.
         """
         local = getattr(tensor, _KEPT, None)
         if local is None or not hasattr(tensor, "placements"):
-            return tensor, self._of_plain(tensor, replicas)
+            return tensor, self._of_plain(tensor, group, placement)
         mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
         placements = tuple(tensor.placements)  # type: ignore[attr-defined]
         shape = tuple(tensor.shape)
@@ -66,15 +70,14 @@ class Layouts:
             known = self._keep(key, mesh, layout)
         return local, known[1]
 
-    def _of_plain(self, tensor: torch.Tensor, replicas: str) -> Layout:
+    def _of_plain(self, tensor: torch.Tensor, group: str, placement: str) -> Layout:
         shape = tuple(tensor.shape)
-        key = (replicas, shape, tensor.device, tensor.is_complex())
+        key = (group, placement, shape, tensor.device, tensor.is_complex())
         known = self._known.get(key)
         if known is None:
             weights = _weights(shape, [slice(None)] * len(shape), tensor)
-            size = replicas.count(",") + 1
-            mesh, placements = (f"replicas={size}:{replicas}", "R") if replicas else ("", "")
-            known = self._keep(key, None, Layout(shape, mesh, placements, weights))
+            of_group = placement if group else ""
+            known = self._keep(key, None, Layout(shape, group, of_group, weights))
         return known[1]
 
     def _keep(self, key: tuple[Any, ...], mesh: Any, layout: Layout) -> tuple[Any, Layout]:

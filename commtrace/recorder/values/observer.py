@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.compiler import is_compiling
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -282,7 +283,10 @@ class ValueObserver:
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
         if not sinks or not _has_numbers(tensor):
             return
-        local, layout = self._layouts.of(tensor, owner.replicas if owner else "")
+        if owner is not None:
+            local, layout = self._layouts.of(tensor, owner.group)
+        else:
+            local, layout = self._layouts.of(tensor, _data_group(location), "")
         if not _has_numbers(local):
             return
         facts = None
@@ -302,14 +306,14 @@ class ValueObserver:
 
 
 class _Owner:
-    """Name of a parameter, its module, and the ranks that hold replicas of it, if that is known."""
+    """Name of a parameter, its module, and the group that holds replicas of it, if known."""
 
-    __slots__ = ("module", "name", "replicas")
+    __slots__ = ("group", "module", "name")
 
-    def __init__(self, name: str, replicas: str = "") -> None:
+    def __init__(self, name: str, group: str = "") -> None:
         self.name = name
         self.module = name.rpartition(".")[0]
-        self.replicas = replicas
+        self.group = group
 
 
 class _Latest:
@@ -339,10 +343,25 @@ _UNKNOWN = _Owner("")
 
 
 def _replicas_of(root: nn.Module) -> str:
-    """Return the ranks that hold replicas of a model's parameters, `0,1`; empty if unknown."""
+    """Return the group that holds replicas of a model's parameters; empty if unknown."""
     if not isinstance(root, DistributedDataParallel):
         return ""
-    return ",".join(map(str, dist.get_process_group_ranks(root.process_group)))
+    return _group_text("replicas", dist.get_process_group_ranks(root.process_group))
+
+
+def _data_group(location: Location) -> str:
+    """Return the group whose ranks compute on data of their own; empty if unknown."""
+    place = location.place
+    root = place.root.module() if place is not None else None
+    if isinstance(root, DistributedDataParallel):
+        return _group_text("data", dist.get_process_group_ranks(root.process_group))
+    if isinstance(root, (FSDPModule, FullyShardedDataParallel)):
+        return _group_text("data", range(dist.get_world_size()))
+    return ""
+
+
+def _group_text(name: str, ranks: Sequence[int]) -> str:
+    return f"{name}={len(ranks)}:{','.join(map(str, ranks))}"
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:

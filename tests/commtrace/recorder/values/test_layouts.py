@@ -42,7 +42,8 @@ def test_a_part_has_the_elements_that_its_layout_states(package: Any, placements
                 numbers, mesh, [_replicated(package, each) for each in pair]
             )
             local, layout = Layouts().of(tensor)
-            index = indices(pair, SHAPE, SIZES, mesh.get_coordinate())
+            coordinate: Any = mesh.get_coordinate()
+            index = indices(pair, SHAPE, SIZES, coordinate)
             expected = numbers
             for dim, own in enumerate(index):
                 expected = expected[(slice(None),) * dim + (own,)]
@@ -92,7 +93,7 @@ def test_the_layout_of_a_plain_tensor_is_its_own_shape() -> None:
 
 
 def test_replicas_of_plain_tensors_are_named_by_their_ranks() -> None:
-    _, layout = Layouts().of(torch.ones(2), "0,2,5")
+    _, layout = Layouts().of(torch.ones(2), "replicas=3:0,2,5")
     assert (layout.mesh, layout.placements) == ("replicas=3:0,2,5", "R")
 
 
