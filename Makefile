@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-operators opdb programs fuzz docs docs-site notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values bench-operators opdb programs fuzz docs docs-site notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-dataset: $(READY) ## spools to Parquet: calls in a second of a core, bytes
 
 bench-scale: $(READY) ## a run that is larger than memory: all tables, their passes, time and memory
 	$(BIN)/python -m benchmarks.scale
+
+bench-values: $(READY) ## what fingerprints of tensors cost a training step
+	$(BIN)/python -m benchmarks.values
 
 bench-operators: $(READY) ## what torch's operator database communicates, against torch's DTensor
 	$(BIN)/python -m benchmarks.operators --json build/operators.json

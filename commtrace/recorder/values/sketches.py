@@ -19,6 +19,7 @@ sketches. An element that is not finite counts as 0 and is counted.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -125,22 +126,51 @@ def facts_of(part: torch.Tensor, weights: Weights) -> torch.Tensor:
     facts = torch.zeros(NUM_FACTS, dtype=torch.float64, device=part.device)
     if not part.numel():
         return facts
-    columns = weights.columns
-    matrix = part.reshape(-1, len(columns))
-    step = max(1, _CHUNK // len(columns)) if part.device.type == "cpu" else len(matrix)
-    sums = torch.zeros(_WIDTH, dtype=torch.float64, device=part.device)
-    square = torch.zeros((), dtype=torch.float64, device=part.device)
-    for begin in range(0, len(matrix), step):
-        exact = matrix[begin : begin + step].to(torch.float64)
-        flat = exact.reshape(-1)
-        square += torch.dot(flat, flat)
-        sums += (torch.mm(exact, columns) * weights.rows[begin : begin + step]).sum(0)
-    if part.device.type == "cpu" and not math.isfinite(square.item()):
-        return _facts_of_finite(part, weights)
-    facts[:_WIDTH] = sums
+    if part.device.type == "cpu":
+        products, square = _products_in_cache(part, weights.columns)
+        if not math.isfinite(square.item()):
+            return _facts_of_finite(part, weights)
+    else:
+        exact = part.to(torch.float64).reshape(-1, len(weights.columns))
+        products, square = torch.mm(exact, weights.columns), exact.square().sum()
+    facts[:_WIDTH] = (products * weights.rows).sum(0)
     facts[_WIDTH] = square.sqrt()
     facts[_WIDTH + 1] = _largest(part)
     return facts
+
+
+class _Scratch(threading.local):
+    """Memory of a thread for elements in float64, which is not allocated for each tensor."""
+
+    def __init__(self) -> None:
+        self.elements = torch.empty(_CHUNK, dtype=torch.float64)
+
+    def matrix(self, rows: int, columns: int) -> torch.Tensor:
+        """Return a matrix whose contents are undefined."""
+        if rows * columns > len(self.elements):
+            return torch.empty(rows, columns, dtype=torch.float64)
+        return self.elements[: rows * columns].view(rows, columns)
+
+
+_scratch = _Scratch()
+
+
+def _products_in_cache(
+    part: torch.Tensor, columns: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the products of a part's rows with vectors, and the sum of its squares."""
+    matrix = part.reshape(-1, len(columns))
+    num_rows = len(matrix)
+    products = torch.empty(num_rows, _WIDTH, dtype=torch.float64)
+    square = torch.zeros((), dtype=torch.float64)
+    step = max(1, _CHUNK // len(columns))
+    for begin in range(0, num_rows, step):
+        rows = matrix[begin : begin + step]
+        exact = _scratch.matrix(len(rows), len(columns)).copy_(rows)
+        flat = exact.view(-1)
+        square += torch.dot(flat, flat)
+        torch.mm(exact, columns, out=products[begin : begin + step])
+    return products, square
 
 
 def _largest(part: torch.Tensor) -> torch.Tensor:
