@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from commtrace.analyze.values import Comparison, Fault
+    from commtrace.analyze.values import Fault, ValueComparison
 
 EXAMPLE = """
 Examples:
@@ -71,7 +71,7 @@ def compare(
         raise typer.Exit(DIFFERS)
 
 
-def _document(comparison: Comparison) -> Mapping[str, Any]:
+def _document(comparison: ValueComparison) -> Mapping[str, Any]:
     names = (
         "num_left",
         "num_right",
@@ -96,7 +96,7 @@ def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:
     }
 
 
-def _print(comparison: Comparison, right: Path, other: Path, rows: int) -> None:
+def _print(comparison: ValueComparison, right: Path, other: Path, rows: int) -> None:
     console = data_console()
     fault = comparison.fault
     if fault is None:
@@ -160,7 +160,7 @@ def _call_text(call: Mapping[str, Any]) -> str:
     return f"before it: {call['kind']}{by}{over}{line}{why}"
 
 
-def _limits(comparison: Comparison) -> list[str]:
+def _limits(comparison: ValueComparison) -> list[str]:
     """Return what was not compared, so that an agreement is not mistaken for more than it is."""
     lines = [
         f"{counted(comparison.num_paired, 'pair')} of {comparison.num_left:,} and "
@@ -184,7 +184,7 @@ def _limits(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _print_wrong(console: Console, comparison: Comparison, rows: int) -> None:
+def _print_wrong(console: Console, comparison: ValueComparison, rows: int) -> None:
     from commtrace.analyze import Analysis
     from commtrace.schema import Column
 

@@ -8,8 +8,17 @@ faults          names the relation between a wrong tensor and the right one
 comparison      the first tensor of a run that is wrong, and all that differ
 """
 
-from commtrace.analyze.values.comparison import Comparison, Fault, compare
+from commtrace.analyze.values.comparison import Fault, ValueComparison, compare
 from commtrace.analyze.values.global_values import TENSORS, parts, tensors
 from commtrace.analyze.values.replicas import REPLICAS, replicas
 
-__all__ = ["REPLICAS", "TENSORS", "Comparison", "Fault", "compare", "parts", "replicas", "tensors"]
+__all__ = [
+    "REPLICAS",
+    "TENSORS",
+    "Fault",
+    "ValueComparison",
+    "compare",
+    "parts",
+    "replicas",
+    "tensors",
+]

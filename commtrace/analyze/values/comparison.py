@@ -60,7 +60,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ValueComparison:
     """Result of a comparison.
 
     Attributes:
@@ -92,7 +92,7 @@ class Comparison:
         return self.fault is None
 
 
-def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Comparison:
+def compare(left: Frames, right: Frames, reference: Frames | None = None) -> ValueComparison:
     """Compare the tensors of two runs of one program.
 
     Args:
@@ -119,7 +119,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Com
     if len(wrong):
         place = int(certain[0] if len(certain) else wrong[0])
         fault = _fault(place, ours, theirs, judged, right)
-    return Comparison(
+    return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
         len(wrong), len(wrong) - len(certain), fault, judged, reference is not None,
     )  # fmt: skip
@@ -325,6 +325,6 @@ def _time_of(rows: pd.DataFrame, row: pd.Series | None) -> int:
     return int((first if len(first) else own)["at_ns"].min()) if len(own) else -1
 
 
-def first_lines(comparison: Comparison, most: int) -> Sequence[dict[str, Any]]:
+def first_lines(comparison: ValueComparison, most: int) -> Sequence[dict[str, Any]]:
     """Return the first pairs that are wrong, for a table."""
     return comparison.pairs[comparison.pairs["is_wrong"]].head(most).to_dict("records")

@@ -22,7 +22,7 @@ _KEPT = "_local_tensor"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """Layout of a tensor on this rank.
 
     Attributes:
@@ -42,11 +42,11 @@ class Layouts:
     """Layouts of the tensors that a process has observed."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], tuple[Any, Layout]] = {}
+        self._known: dict[tuple[Any, ...], tuple[Any, TensorLayout]] = {}
 
     def of(
         self, tensor: torch.Tensor, group: str = "", placement: str = "R"
-    ) -> tuple[torch.Tensor, Layout]:
+    ) -> tuple[torch.Tensor, TensorLayout]:
         """Return the local elements of a tensor, and its layout.
 
         Args:
@@ -70,17 +70,19 @@ class Layouts:
             known = self._keep(key, mesh, layout)
         return local, known[1]
 
-    def _of_plain(self, tensor: torch.Tensor, group: str, placement: str) -> Layout:
+    def _of_plain(self, tensor: torch.Tensor, group: str, placement: str) -> TensorLayout:
         shape = tuple(tensor.shape)
         key = (group, placement, shape, tensor.device, tensor.is_complex())
         known = self._known.get(key)
         if known is None:
             weights = _weights(shape, [slice(None)] * len(shape), tensor)
             of_group = placement if group else ""
-            known = self._keep(key, None, Layout(shape, group, of_group, weights))
+            known = self._keep(key, None, TensorLayout(shape, group, of_group, weights))
         return known[1]
 
-    def _keep(self, key: tuple[Any, ...], mesh: Any, layout: Layout) -> tuple[Any, Layout]:
+    def _keep(
+        self, key: tuple[Any, ...], mesh: Any, layout: TensorLayout
+    ) -> tuple[Any, TensorLayout]:
         if len(self._known) >= _MAX_LAYOUTS:
             self._known.clear()
         self._known[key] = known = (mesh, layout)
@@ -93,7 +95,7 @@ def _rank() -> int:
 
 def _of_distributed(
     mesh: Any, placements: Sequence[Any], shape: tuple[int, ...], local: torch.Tensor
-) -> Layout:
+) -> TensorLayout:
     coordinate = mesh.get_coordinate()
     sizes = tuple(mesh.shape)
     names = mesh.mesh_dim_names or tuple(map(str, range(len(sizes))))
@@ -105,7 +107,7 @@ def _of_distributed(
         index = indices(placements, shape, sizes, coordinate)
         if [_length(own, size) for own, size in zip(index, shape, strict=True)] == [*local.shape]:
             weights = _weights(shape, index, local)
-    return Layout(shape, f"{axes}:{ranks}", ",".join(texts) if all(texts) else "", weights)
+    return TensorLayout(shape, f"{axes}:{ranks}", ",".join(texts) if all(texts) else "", weights)
 
 
 def _weights(shape: tuple[int, ...], index: list[Index], local: torch.Tensor) -> Weights:

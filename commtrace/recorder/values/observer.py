@@ -47,7 +47,7 @@ from commtrace.recorder.events.sink import ValueSink
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.thread_state import CURRENT
-from commtrace.recorder.values.layouts import Layout, Layouts
+from commtrace.recorder.values.layouts import Layouts, TensorLayout
 from commtrace.recorder.values.sketches import facts_of
 from commtrace.recorder.wrappers import plain_path
 from commtrace.schema import (
@@ -320,16 +320,18 @@ class _Latest:
     """Numbers of the tensors observed last, which modules pass on to each other."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Layout, torch.Tensor]] = {}
+        self._known: dict[
+            int, tuple[weakref.ref[torch.Tensor], int, TensorLayout, torch.Tensor]
+        ] = {}
 
-    def of(self, local: torch.Tensor, layout: Layout) -> torch.Tensor | None:
+    def of(self, local: torch.Tensor, layout: TensorLayout) -> torch.Tensor | None:
         """Return the numbers of a tensor that has not changed since; None if they are unknown."""
         known = self._known.get(id(local))
         if known is None or known[0]() is not local or known[2] is not layout:
             return None
         return known[3] if known[1] == local._version else None
 
-    def keep(self, local: torch.Tensor, layout: Layout, facts: torch.Tensor) -> torch.Tensor:
+    def keep(self, local: torch.Tensor, layout: TensorLayout, facts: torch.Tensor) -> torch.Tensor:
         """Keep the numbers of a tensor, and return them."""
         if not local.is_inference():  # whose changes are not counted
             self._known.pop(id(local), None)

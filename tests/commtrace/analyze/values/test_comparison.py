@@ -1,4 +1,4 @@
-"""Comparison of runs: the first wrong tensor, and its relation to the right one."""
+"""ValueComparison of runs: the first wrong tensor, and its relation to the right one."""
 
 from __future__ import annotations
 

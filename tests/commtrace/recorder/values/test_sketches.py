@@ -155,3 +155,14 @@ def test_vectors_depend_on_length_and_place_alone() -> None:
     assert not torch.equal(random_vectors(10, 1), random_vectors(10, 2))
     columns = random_vectors(1000, 0)[:, :NUM_SKETCHES]
     assert (columns.T @ columns / 1000 - torch.eye(NUM_SKETCHES)).abs().max() < 0.15
+
+
+@pytest.mark.parametrize("shape", [(256,), (16, 16), (8, 8, 8)])
+def test_differences_are_rarely_underestimated(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    num, few = 3000, 0
+    for _ in range(num):
+        own = facts(torch.randn(shape, generator=generator))
+        few += (own[:NUM_SKETCHES].square().mean().sqrt() < 0.1 * own[NORM]).item()
+    # With a probability of about e ** 4 for e = 0.1, times powers of its logarithm.
+    assert few / num < 0.01
