@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from commtrace.analyze import Frames
+from commtrace.analyze import Frames, load
 from commtrace.event import FingerprintRow
 from commtrace.recorder.values.layouts import indices
 from commtrace.recorder.values.sketches import Weights, facts_of
+from commtrace.tracefile import Trace
 from dtensor_core.placement import Placement, Shard
-from tests.commtrace.analyze.rows import START_NS, run_of
+from tests.commtrace.analyze.rows import START_NS, trace_of
 
 Tensors = Sequence[tuple[dict[str, Any], torch.Tensor]]
 """Columns of each tensor, and its value."""
@@ -21,14 +22,26 @@ Tensors = Sequence[tuple[dict[str, Any], torch.Tensor]]
 
 def held_by_one(tensors: Tensors) -> Frames:
     """A run of one rank."""
+    return load(trace_of_one(tensors))
+
+
+def trace_of_one(tensors: Tensors) -> Trace:
+    """The trace of a run of one rank."""
     rows = [
         row(0, number, columns, tensor, tensor) for number, (columns, tensor) in enumerate(tensors)
     ]
-    return run_of(num_ranks=1, fingerprints=rows)
+    return trace_of(num_ranks=1, fingerprints=rows)
 
 
 def sharded(tensors: Tensors, placements: Sequence[Placement], sizes: Mapping[str, int]) -> Frames:
-    """A run on a mesh; of a partial sum, each rank has an equal part, plus or minus something."""
+    """A run on a mesh."""
+    return load(trace_of_shards(tensors, placements, sizes))
+
+
+def trace_of_shards(
+    tensors: Tensors, placements: Sequence[Placement], sizes: Mapping[str, int]
+) -> Trace:
+    """The trace of a run on a mesh."""
     coordinates = list(itertools.product(*map(range, sizes.values())))
     members = ",".join(map(str, range(len(coordinates))))
     axes = ",".join(f"{name}={size}" for name, size in sizes.items())
@@ -45,7 +58,7 @@ def sharded(tensors: Tensors, placements: Sequence[Placement], sizes: Mapping[st
                     mesh=f"{axes}:{members}", placements=columns.get("placements", names)
                 )
             )
-    return run_of(num_ranks=len(coordinates), fingerprints=rows)
+    return trace_of(num_ranks=len(coordinates), fingerprints=rows)
 
 
 def row(
