@@ -258,8 +258,9 @@ class StoredRun(PartedRun):
 
     @cached_property
     def fingerprints(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
-        """Table `fingerprints` of all ranks."""
-        return self._whole["fingerprints"]
+        """Table `fingerprints` of all ranks, without the other tables of events."""
+        columns = {"fingerprints": [column.name for column in TABLES["fingerprints"]]}
+        return tables_of(self.dataset.trace(columns=columns))[1]["fingerprints"]
 
     @cached_property
     def _whole(self) -> Mapping[str, pd.DataFrame]:
