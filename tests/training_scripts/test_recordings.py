@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames, load
+from tests.preloaded import forked_interpreters
 
 HERE = Path(__file__).parent
 DEADLINE_S = 240
@@ -69,10 +70,11 @@ def run_on(num_ranks: int, folder: Path) -> Recording:
         *(sys.executable, "-m", "commtrace_cli", "run", "--nproc", str(num_ranks), "-o", path),
         *(HERE / "witness.py", folder, *(f"{HERE}/scripts/{line}" for line in lines.values())),
     ]
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=DEADLINE_S,
-        env={**os.environ, "TORCH_FR_BUFFER_SIZE": "20000", "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    with forked_interpreters():
+        done = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, timeout=DEADLINE_S,
+            env={**os.environ, "TORCH_FR_BUFFER_SIZE": "20000", "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     counted = [json.loads((folder / f"rank{n}.json").read_text()) for n in range(num_ranks)]
     return load(path), [dict(zip(lines, of_rank, strict=True)) for of_rank in counted]
