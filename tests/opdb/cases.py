@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch.testing._internal import common_methods_invocations
+from torch.testing._internal import common_methods_invocations, common_utils
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from dtensor_core import DTensor
@@ -98,7 +98,11 @@ def cases(info: Any, run: Run, limit: int, left_out: Counter[str] | None = None)
         return
     torch.manual_seed(0)
     own = run.uneven or info.name in _OF_OWN_SIZES
-    with patch.dict(vars(common_methods_invocations), {} if own else EVEN):
+    with (
+        patch.dict(vars(common_methods_invocations), {} if own else EVEN),
+        # It would search the stack for a unittest, which takes longer than making the samples.
+        patch.object(common_utils, "extract_test_fn", _no_unittest),
+    ):
         samples = list(_samples(info, run))
     cases = (_case(info, call, sample) for sample in _spread(samples, limit))
     for case in cases:
@@ -106,6 +110,10 @@ def cases(info: Any, run: Run, limit: int, left_out: Counter[str] | None = None)
             yield case
         elif left_out is not None:
             left_out[case] += 1
+
+
+def _no_unittest() -> None:
+    """The unittest that asks for samples, which would be told of each: none."""
 
 
 def _samples(info: Any, run: Run) -> Iterator[Any]:
