@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -52,21 +53,24 @@ def typed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
 
     A column missing from an empty table is added; in a table with rows it is an error.
     """
-    names = [column.name for column in columns]
     if table.empty:
-        table = table.reindex(columns=names)
-    # A conversion of a float beyond 64 bits would give an arbitrary integer.
-    wide = {
-        column.name: table[column.name].clip(-_MOST, _MOST)
-        for column in columns
-        if column.type is int and table[column.name].dtype.kind == "f"
-    }
-    return (
-        table[names]
-        .assign(**wide)
-        .astype({column.name: _DTYPES[column.type] for column in columns})
-        .reset_index(drop=True)
-    )
+        return _without_rows(tuple(columns)).copy()
+    values = {column.name: table[column.name] for column in columns}
+    for column in columns:
+        given = values[column.name]
+        if column.type is int and given.dtype.kind == "f":
+            # A conversion of a float beyond 64 bits would give an arbitrary integer.
+            given = given.clip(-_MOST, _MOST)
+        if given.dtype != _DTYPES[column.type]:
+            given = given.astype(_DTYPES[column.type])
+        values[column.name] = given
+    # Arrays, not Series, which would be aligned to each other's rows.
+    return pd.DataFrame({name: given.array for name, given in values.items()})
+
+
+@lru_cache(maxsize=256)
+def _without_rows(columns: tuple[Column, ...]) -> pd.DataFrame:
+    return pd.DataFrame({each.name: pd.Series(dtype=_DTYPES[each.type]) for each in columns})
 
 
 def addable(values: pd.Series) -> pd.Series:

@@ -96,6 +96,8 @@ def lateness(frames: Frames) -> pd.DataFrame:
     with the largest skew have a row.
     """
     calls = _most_skewed(frames.by_collectives(_with_straggler, fold=_most_skewed))
+    if calls.empty:
+        return _NOBODY_LATE
     late = calls.loc[calls["is_late"], "collective"]
     late = pd.Series(late.index, index=late)
     begin = begin_of(frames, calls)
@@ -112,6 +114,18 @@ def lateness(frames: Frames) -> pd.DataFrame:
     found["reason"] = found["reason"].fillna("")
     found["unknown"] = found["unknown"].fillna(incomparable).fillna(NO_BEGIN)
     return found.set_axis(pd.Index(late, name="row"))
+
+
+_NOBODY_LATE = pd.DataFrame(
+    {
+        "reason": pd.Series(dtype=object),
+        "excess_ns": pd.Series(dtype="float64"),
+        "usual_ns": pd.Series(dtype="float64"),
+        "unknown": pd.Series(dtype=object),
+    },
+    index=pd.Index([], dtype="int64", name="row"),
+)
+"""`lateness` of a run in which no collective has a straggler."""
 
 
 def _with_straggler(frames: Frames) -> pd.DataFrame:

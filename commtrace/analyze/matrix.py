@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import SEND, TRANSFERS, members
 from commtrace.collective_table import EACH, TO_ROOT, routed
@@ -30,6 +31,7 @@ def matrix(frames: Frames) -> pd.DataFrame:
     return typed(pairs.sort_values(["source", "target"]), COLUMNS)
 
 
+@cached_per_run
 def _of_ranks(frames: Frames) -> pd.DataFrame:
     """Return the rows of some sources."""
     comm = frames.comm[frames.comm["wire_bytes"] > 0]

@@ -103,6 +103,7 @@ SHOWN_MEASURES = "num_calls calls_per_step payload_bytes wire_bytes blocked_ns s
 """Measures that most tables of the page show."""
 
 
+@cached_per_run
 def recorded_ns(frames: Frames) -> pd.Series:
     """Return the recorded time of each rank in ns, indexed by rank, without that of other steps."""
     lasted = _lasted(frames.ranks.set_index("rank"))
@@ -110,6 +111,7 @@ def recorded_ns(frames: Frames) -> pd.Series:
     return (lasted - unknown).clip(lower=0)
 
 
+@cached_per_run
 def steps_ns(frames: Frames) -> pd.Series:
     """Return the durations of the rows of table `steps`, in ns."""
     return _lasted(frames.steps)
@@ -213,8 +215,7 @@ def _summands(frames: Frames) -> pd.DataFrame:
 def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
     """Return the columns `MEASURES` of summed `totals`, with the same index."""
     num_ranks = max(frames.num_ranks, 1)
-    # Ranks can have different numbers of steps, so each rank's steps are counted.
-    rank_steps = len(frames.steps[["rank", "step"]].drop_duplicates())
+    rank_steps = _num_rank_steps(frames)
     in_steps = steps_ns(frames).sum()
     seconds = sums["elapsed_ns"] / NANOSECONDS_PER_SECOND
     return pd.DataFrame(
@@ -233,6 +234,12 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
             "busbw_bytes_per_s": _positive(sums["elapsed_bus_bytes"]) / seconds,
         }
     )
+
+
+@cached_per_run
+def _num_rank_steps(frames: Frames) -> int:
+    """Return the sum of the ranks' numbers of steps, which can differ."""
+    return len(frames.steps[["rank", "step"]].drop_duplicates())
 
 
 def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:

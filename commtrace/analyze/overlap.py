@@ -19,6 +19,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import has_known_end
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.intervals import blocked_intervals, lasting, spans
 from commtrace.analyze.known import NOT_KNOWN
@@ -64,6 +65,7 @@ def overlap(frames: Frames) -> pd.DataFrame:
     return typed(pd.concat(frames.by_ranks(_of_ranks)).sort_index().reset_index(), COLUMNS)
 
 
+@cached_per_run
 def _of_ranks(frames: Frames) -> pd.DataFrame:
     """Return the rows of some ranks, by step and rank."""
     by = ["step", "rank"]

@@ -82,9 +82,10 @@ class CallStore:
 def call_store(frames: Frames) -> CallStore:
     """Pack the calls of a run, by rank and time, with their lanes, waits and ends."""
     found, finding_sets = findings_of_calls(frames)
+    arrived = arrivals(frames)
     frames = with_group_facts(frames)
     order = np.lexsort((frames.comm["issue_ns"], frames.comm["rank"]))
-    columns = {name: values[order] for name, values in _own(frames).items()}
+    columns = {name: values[order] for name, values in _own(frames, arrived).items()}
     columns["found"] = found[order]
     site, sites = _sites(frames.comm.assign(operators=operators_around(frames)))
     sites["unknown"] = unknown_of_sites(frames, sites)
@@ -107,9 +108,9 @@ def call_store(frames: Frames) -> CallStore:
     return CallStore(head, body, sites)
 
 
-def _own(frames: Frames) -> dict[str, np.ndarray]:
+def _own(frames: Frames, arrived: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return the values of single calls; times count from the start of the run, -1 is unknown."""
-    comm, arrived, start = frames.comm, arrivals(frames), frames.start_ns
+    comm, start = frames.comm, frames.start_ns
 
     def since_start(instant: pd.Series) -> np.ndarray:
         return np.where(instant >= 0, instant - start, -1)

@@ -76,6 +76,8 @@ def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]
     """Return all findings this trace can answer: rule, finding, row, and the reason if muted."""
     if error := unknown_rules(frames.settings, [rule.name for rule in RULES]):
         raise error
+    if not frames.num_calls:
+        return []
     lacking = unanswered(frames)
     rules = [rule for rule in RULES if rule.name not in lacking]
     found = frames.together(partial(rule.find, frames) for rule in rules)
