@@ -8,8 +8,12 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import TRANSFERS, numbers, partners
+
+MOST_KEPT = 100_000
+"""Number of calls of a run up to which its parts are kept for further stories."""
 
 _ALIKE = ("kind", "reduce_op", "root", "dtype")
 
@@ -56,8 +60,7 @@ class MatchedCalls:
 
 def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
     """Return the calls that form one collective or transfer with a row of table `comm`."""
-    same_group = frames.comm["group"] == call["group"]
-    part = frames.in_memory(comm=frames.comm[same_group])  # calls meet in their group only
+    part = _calls_of_group(frames, call["group"])
     label: Any = call.name
     number = int(numbers(part)[label])
     if call["kind"] in TRANSFERS:
@@ -91,6 +94,23 @@ def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
     arrived_ranks = {peer.rank for peer in peers}
     missing = tuple(rank for rank in _required_ranks(frames, call) if rank not in arrived_ranks)
     return MatchedCalls(number, peers, int(arrived["last_rank"].loc[label]), missing)
+
+
+def _calls_of_group(frames: Frames, group: str) -> Frames:
+    """Return the run with the calls of one group, since calls meet in their group only."""
+    kept = _parts_of_groups(frames)
+    if group in kept:
+        return kept[group]
+    part = frames.in_memory(comm=frames.comm[frames.comm["group"] == group])
+    if frames.num_calls <= MOST_KEPT:
+        kept[group] = part
+    return part
+
+
+@cached_per_run
+def _parts_of_groups(frames: Frames) -> dict[str, Frames]:
+    """Return the parts that `_calls_of_group` has made, which it adds to."""
+    return {}
 
 
 def _required_ranks(frames: Frames, call: pd.Series) -> tuple[int, ...]:
