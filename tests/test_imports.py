@@ -8,6 +8,7 @@ contracts (pyproject.toml) check the same for written imports; these tests check
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -44,6 +45,7 @@ from dtensor_core import DTensor, Replicate, Shard, distribute_tensor
 import dtensor_core.parallel
 import dtensor_core.testing
 """
+SHARDING_AND_MORE = f"{SHARDING}\nimport torch.distributed.tensor, commtrace.errors"
 TESTING = """
 import commtrace.pytest_plugin
 """
@@ -53,7 +55,8 @@ OUR_DTENSOR = ("dtensor_core",)
 TORCH_DTENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")
 
 
-def loaded_modules(program: str) -> set[str]:
+@functools.cache
+def loaded_modules(program: str) -> frozenset[str]:
     """Names in sys.modules after `program` has run in a new interpreter."""
     report = "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     path = f"import sys\nsys.path[:0] = {[str(ROOT), str(ROOT / 'cli')]!r}\n"
@@ -65,7 +68,7 @@ def loaded_modules(program: str) -> set[str]:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    return set(json.loads(result.stdout.splitlines()[-1]))
+    return frozenset(json.loads(result.stdout.splitlines()[-1]))
 
 
 def unwanted(program: str, packages: tuple[str, ...]) -> set[str]:
@@ -102,10 +105,8 @@ def test_what_is_not_needed_is_not_loaded(program: str, packages: tuple[str, ...
         pytest.param(f"{ASKING}\nimport pandas", ("torch", "pandas", "plotly"), id="help"),
         pytest.param("import commtrace, numpy", ("torch", "numpy"), id="commtrace alone"),
         pytest.param(f"{TESTING}\nimport numpy", ("torch", "numpy", "pandas"), id="plugin"),
-        pytest.param(
-            f"{SHARDING}\nimport torch.distributed.tensor", TORCH_DTENSOR, id="torch's DTensor"
-        ),
-        pytest.param(f"{SHARDING}\nimport commtrace.errors", ("commtrace",), id="commtrace"),
+        pytest.param(SHARDING_AND_MORE, TORCH_DTENSOR, id="torch's DTensor"),
+        pytest.param(SHARDING_AND_MORE, ("commtrace",), id="commtrace"),
     ],
 )
 def test_what_is_loaded_is_noticed(program: str, packages: tuple[str, ...]) -> None:

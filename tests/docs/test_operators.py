@@ -35,6 +35,7 @@ def test_every_row_is_listed_once() -> None:
     assert sorted(listed) == sorted(table.TABLE)
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_the_command_prints_operator_rule_and_what_passes() -> None:
     command = [sys.executable, "-m", "dtensor_core.rules"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -126,6 +126,7 @@ def test_a_wrong_value_on_one_rank_is_detected_and_shrunk_to_the_operator_at_fau
     assert small.differentiated == ()
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_program_prints_as_a_script_that_runs():
     program = a_program("a0 + a1", "redistribute(v0, 'R S1')")
     done = subprocess.run(

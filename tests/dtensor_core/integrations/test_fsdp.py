@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import torch.distributed.tensor as theirs
@@ -281,5 +282,6 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_modules_wrapped_before_the_import_train_beside_later_ones() -> None:
     subprocess.run([sys.executable, "-c", LATE], check=True, timeout=120)

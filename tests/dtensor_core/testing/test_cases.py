@@ -113,6 +113,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_script_of_tests_runs_them(tmp_path):
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
