@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,8 @@ from commtrace.settings import DEFAULTS, Settings, speeds_of_links
 from commtrace.tracefile import StringColumn, Trace
 
 T = TypeVar("T")
+
+_FEW = 16
 
 DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "category"}
 
@@ -206,4 +208,14 @@ def _categorical(column: StringColumn) -> Any:
     places = {name: place for place, name in enumerate(names)}
     renumbered = np.zeros(len(column.strings), dtype="int64")
     renumbered[used] = [places[texts[code]] for code in used]
-    return pd.Categorical.from_codes(renumbered[codes], pd.Index(names))
+    return pd.Categorical.from_codes(renumbered[codes], dtype=_of(tuple(names)), validate=False)
+
+
+@lru_cache(maxsize=1024)
+def _of_few(names: tuple[str, ...]) -> pd.CategoricalDtype:
+    return pd.CategoricalDtype(pd.Index(names))
+
+
+def _of(names: tuple[str, ...]) -> pd.CategoricalDtype:
+    """Return the type of categories; that of a few is made once, since many columns share it."""
+    return _of_few(names) if len(names) < _FEW else _of_few.__wrapped__(names)

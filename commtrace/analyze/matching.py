@@ -15,7 +15,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call, of_run
+from commtrace.analyze.cached_per_run import (
+    OF_COLLECTIVES,
+    OF_RANKS,
+    cached_per_run,
+    of_each_call,
+    of_run,
+)
 from commtrace.analyze.frame import Frames
 from commtrace.tracefile.collective_numbers import collective_numbers
 
@@ -24,6 +30,7 @@ TRANSFERS = (SEND, RECV)
 NONE = -1
 
 
+@cached_per_run
 def is_transfer(frames: Frames) -> pd.Series:
     """Return a mask of the calls that are point-to-point."""
     return frames.comm["kind"].isin(TRANSFERS)
@@ -109,6 +116,7 @@ def mesh_axes(frames: Frames, groups: pd.Series) -> pd.Series:
     return groups.astype(object).map(axes).astype(object).fillna("")
 
 
+@cached_per_run
 def members(frames: Frames) -> pd.DataFrame:
     """Return one row per member of each group: `group`, `rank` and `position` in it."""
     groups = frames.groups[frames.groups["ranks"].astype(object) != ""]

@@ -53,7 +53,7 @@ def _of_ranks(frames: Frames) -> pd.DataFrame:
     keys = ["group", "source", "way", "to"]
     sums = sums.groupby(keys)["wire_bytes"].agg(wire_bytes="sum", num_calls="size").reset_index()
     towards = members(frames)
-    towards["num"] = towards.groupby("group")["rank"].transform("size")
+    towards = towards.assign(num=towards.groupby("group")["rank"].transform("size"))
     peers = sums[(sums["way"] == "peer") & (sums["to"] >= 0)].assign(target=lambda t: t["to"])
     ring = sums[sums["way"] == "ring"].merge(_next_in_ring(towards), on=["group", "source"])
     spread = sums[sums["way"] == "spread"].merge(towards, on="group")

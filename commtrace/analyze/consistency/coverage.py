@@ -120,9 +120,8 @@ def _calls_made(frames: Frames) -> _CallsMade:
     unnumbered = comm[~transfer & (comm["seq"] >= 0)].index.difference(numbered(frames).index)
     unsure = comm.loc[unnumbered, ["group", "rank"]].drop_duplicates()
     from_any = comm.loc[(comm["kind"] == RECV) & (comm["peer"] < 0), ["group", "rank"]]
-    made = numbered(frames).groupby(["group", "rank"], observed=True)["number"]
-    made = made.agg(["max", "count"]).reset_index()
-    made.columns = ["group", "rank", "last", "count"]
+    of_members = numbered(frames).groupby(["group", "rank"], observed=True)["number"]
+    made = pd.DataFrame({"last": of_members.max(), "count": of_members.count()}).reset_index()
     first_ids = comm.groupby("rank")["id"].min()
     return _CallsMade(
         made=made.astype({"group": object}),

@@ -53,9 +53,9 @@ def _first_of_part(frames: Frames, covered: Coverage) -> dict[str, int]:
     differs = _rooted_sizes(covered, made) | _exchanged_sizes(covered, made)
     key = [calls["group"], calls["number"]]
     grouped = calls.groupby(key, sort=False)
+    lowest, highest = grouped[[*FIELDS]].min(), grouped[[*FIELDS]].max()
     for field in FIELDS:
-        span = grouped[field].agg(["min", "max"])
-        bad = span.index[span["min"] < span["max"]]
+        bad = lowest.index[lowest[field] < highest[field]]
         differs |= set(zip(*(bad.get_level_values(level) for level in (0, 1)), strict=True))
     names = made["group"].cat.categories
     first: dict[str, int] = {}

@@ -30,9 +30,10 @@ def unmatched_transfers(
 
     `in_deadlock` holds the rows of calls that a deadlock explains.
     """
-    rows = pd.concat(frames.by_ranks(_sums, covered, in_deadlock))
-    if rows.empty:
+    parts = [each for each in frames.by_ranks(_sums, covered, in_deadlock) if each is not None]
+    if not parts:
         return
+    rows = pd.concat(parts)
     of_ends = rows.groupby([*_BY, "kind"])
     sums = of_ends[["num", "size", "unsized"]].sum().assign(row=of_ends["row"].max())
     both = pd.MultiIndex.from_product([["num", "size", "unsized", "row"], [SEND, RECV]])
@@ -55,11 +56,16 @@ def unmatched_transfers(
         wide = wide.drop(uneven.index)
 
 
-def _sums(frames: Frames, covered: Coverage, in_deadlock: Collection[int]) -> pd.DataFrame:
-    """Return number, size and last row of transfers by group, source, target and kind."""
-    transfers = frames.comm[is_transfer(frames)]
+def _sums(frames: Frames, covered: Coverage, in_deadlock: Collection[int]) -> pd.DataFrame | None:
+    """Return number, size and last row of transfers by group, source, target and kind, if any."""
+    transfer = is_transfer(frames)
+    if not transfer.any():
+        return None
+    transfers = frames.comm[transfer]
     transfers = transfers[~transfers.index.isin(in_deadlock)]
     ends = comparable_ends(transfers, covered)
+    if ends.empty:
+        return None
     return ends.groupby([*_BY, "kind"], observed=True).agg(
         num=("payload_bytes", "size"),
         size=("payload_bytes", "sum"),
