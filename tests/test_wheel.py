@@ -6,6 +6,7 @@ other package and needs no network.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from email.message import Message
 from email.parser import HeaderParser
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trove_classifiers import classifiers
@@ -102,31 +104,51 @@ def test_the_environment_is_clean(clean: Environment) -> None:
     assert "No module named 'torch'" in clean.run("python", "-c", "import torch").stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("summary",),
-        ("table", "by_module"),
-        ("check",),
-        ("findings",),
-        ("explain", "longest"),
-        ("flame",),
-        ("timeline",),
-        ("info",),
-        ("dump", "comm"),
-        ("export", "--to", "perfetto"),
-        ("report", "--force"),
-    ],
-    ids=lambda arguments: arguments[0],
+READING = (
+    ("summary",),
+    ("table", "by_module"),
+    ("check",),
+    ("findings",),
+    ("explain", "longest"),
+    ("flame",),
+    ("timeline",),
+    ("info",),
+    ("dump", "comm"),
+    ("export", "--to", "perfetto"),
+    ("report", "--force"),
 )
-def test_a_trace_is_read_and_reported_without_torch(
-    clean: Environment, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
-    run = write_synthetic_run(tmp_path / "run.json")
-    command, *rest = arguments
-    result = clean.run("commtrace", command, run, *rest)
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, sys
+from commtrace_cli.main import main
+ended = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv, said, code = ["commtrace", *arguments], io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    ended.append((code, said.getvalue()))
+print(json.dumps(ended))
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(clean: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Exit code and output of each command that reads a trace, all run by one process."""
+    run = str(write_synthetic_run(tmp_path_factory.mktemp("read") / "run.json"))
+    lines = [[command, run, *rest] for command, *rest in READING]
+    result = clean.run("python", "-c", ONE_AFTER_THE_OTHER, json.dumps(lines))
     assert result.returncode == 0, result.stderr
-    assert result.stdout or result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    return {command: each for (command, *_), each in zip(READING, found, strict=True)}
+
+
+@pytest.mark.parametrize("command", [command for command, *_ in READING])
+def test_a_trace_is_read_and_reported_without_torch(ended: dict[str, Any], command: str) -> None:
+    code, said = ended[command]
+    assert code == 0, said
+    assert said
 
 
 def test_runs_are_compared_without_torch(clean: Environment, tmp_path: Path) -> None:
