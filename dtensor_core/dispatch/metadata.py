@@ -3,9 +3,9 @@
 torch's meta kernels cover all operators. But many are written in Python, take up to a millisecond,
 and load torch._dynamo, which takes seconds. The operators that models consist of are therefore
 handled here if their arguments are contiguous and of one floating-point dtype; for everything else
-the meta kernel is called. Invariant: the shortcut and the meta kernel agree. Used by `make_entry`
-and `lists`, for a new call. The file is long because it is one table of shortcuts with its
-functions.
+the meta kernel is called, once for all layouts. Invariant: the shortcut and the meta kernel agree.
+Used by `make_entry` and `lists`, for a new call. The file is long because it is one table of
+shortcuts with its functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -48,7 +48,7 @@ def output_metadata(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
         return (args[0].tensor_meta,)
     found = _worked_out(op, args, kwargs)
     if found is None:
-        found = _by_kernel(op, args, kwargs)
+        found = _remembered(op, args, kwargs)
         if found is None and _base_name(op) in _LIKE_INPUT:
             values = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
             return (_contiguous(values["self"].shape, values["self"].dtype),)
@@ -363,6 +363,52 @@ _LAYOUT_CHECKS: dict[Any, Callable[[Spec], bool]] = {
     _addmm: _is_any,
     _grouped_product: _is_any,
 }
+
+
+_MOST_REMEMBERED = 16384
+_results: dict[Hashable, Metas] = {}
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _remembered(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
+    """Return the metadata of the meta kernel, which is called once for equal metadata of arguments.
+
+    Layouts and meshes do not matter to it, so a call in another layout needs no further one.
+    """
+    if op.namespace != "aten":  # others' kernels may be registered anew
+        return _by_kernel(op, args, kwargs)
+    try:
+        key = (op, torch.get_default_dtype(), _key(args), *map(_named_key, kwargs.items()))
+        found = _results.get(key)
+    except TypeError:
+        return _by_kernel(op, args, kwargs)
+    if found is None:
+        found = _by_kernel(op, args, kwargs)
+        if found is not None:
+            if len(_results) >= _MOST_REMEMBERED:
+                _results.clear()
+            _results[key] = found
+    return found
+
+
+def _named_key(item: tuple[str, Any]) -> Hashable:
+    name, value = item
+    return name, None if name == "generator" else _key(value)
+
+
+def _key(value: Any) -> Hashable:
+    """Return what equals that of another argument only if kernels treat both alike.
+
+    Raises:
+        TypeError: There is no such thing: for a tensor, and for a symbol of a graph.
+    """
+    if isinstance(value, Spec):
+        return value.tensor_meta
+    if isinstance(value, (list, tuple)):
+        return tuple([_key(each) for each in value])
+    if isinstance(value, (torch.Tensor, *_SYMBOLIC)):
+        raise TypeError(f"{type(value)} has no key")
+    return type(value), value  # 1, 1.0 and True are equal
 
 
 def _by_kernel(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:

@@ -10,7 +10,7 @@ import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -18,10 +18,7 @@ from unittest.mock import patch
 import torch
 
 from dtensor_core import DTensor, observe
-from dtensor_core.dispatch import metadata
-from dtensor_core.dispatch.arguments import converted
 from dtensor_core.dispatch.fallback import NO_RULE
-from dtensor_core.spec import Spec
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.cases import Case, cases
 from tests.opdb.judge import difference
@@ -60,16 +57,12 @@ def scan(info: Any, run: Run, *, samples: int, combinations: int) -> Tally:
     """Run one operator on at most `samples` samples, in at most `combinations` layouts each."""
     tally = Tally()
     chooser = random.Random(0)
-    with (
-        patch.object(metadata, "_by_kernel", _remembered),
-        # torch's own function captures a stack per device type, which takes half as long as a call.
-        patch.object(torch, "manual_seed", torch.default_generator.manual_seed),
-    ):
+    # torch's own function captures a stack per device type, which takes half as long as a call.
+    with patch.object(torch, "manual_seed", torch.default_generator.manual_seed):
         for case in cases(info, run, samples, tally.left_out):
             for turn, layout in enumerate(layouts_of(case.tensors, run, chooser, combinations)):
                 outcome, text = _outcome(case, run, layout, turn, tally)
                 _note(tally, case, layout, outcome, text)
-    _metadata.clear()
     return tally
 
 
@@ -81,22 +74,6 @@ def _note(tally: Tally, case: Case, layout: Layouts, outcome: str, text: str) ->
         tally.failures.append(f"{outcome}: {shapes} {texts} {case.text}: {text}")
     if outcome == ERROR:
         tally.reasons[_reason(text)] += 1
-
-
-_ask_kernel = metadata._by_kernel
-_metadata: dict[tuple[int, str], Any] = {}
-
-
-def _remembered(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Ask an operator's meta kernel once per call instead of for every layout and rank.
-
-    The result depends on neither, and asking takes half of a scan's time.
-    """
-    metas = converted(Spec, lambda spec: spec.tensor_meta, args, kwargs)
-    key = (id(op), str(metas))
-    if key not in _metadata:
-        _metadata[key] = _ask_kernel(op, args, kwargs)
-    return _metadata[key]
 
 
 def _outcome(case: Case, run: Run, layout: Layouts, turn: int, tally: Tally) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dtensor_core import Replicate, init_device_mesh
+from dtensor_core import Replicate, Shard, init_device_mesh
 from dtensor_core.dispatch import metadata
 from dtensor_core.dispatch.arguments import converted, spec_on
 from dtensor_core.dispatch.metadata import output_metadata
@@ -187,6 +187,47 @@ def test_a_shortcut_leaves_errors_to_the_kernel() -> None:
         ):
             with pytest.raises((RuntimeError, IndexError, ValueError)):
                 output_metadata(op, *_specs(args, {}))
+
+
+def test_a_meta_kernel_is_called_once_for_all_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(metadata, "_results", {})
+    monkeypatch.setattr(
+        metadata, "_by_kernel", lambda *call: asked.append(call) or (TensorMeta(*META),)
+    )
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,))
+        for placement in (Replicate(), Shard(0), Shard(1)):
+            spec = Spec(mesh, (placement,), TensorMeta(torch.Size((8, 4)), (4, 1), F32))
+            assert output_metadata(aten.cumsum.default, (spec, 0), {}) == (META,)
+    assert len(asked) == 1
+
+
+META = TensorMeta(torch.Size((8, 4)), (4, 1), F32)
+
+
+@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0.5, 0.5j)])
+def test_equal_numbers_of_other_types_have_metadata_of_their_own(values: tuple[Any, Any]) -> None:
+    found = []
+    with fake_world(2):
+        for value in values:
+            args, kwargs = _specs((_t(3, dtype=BOOL), value), {})
+            found.append(output_metadata(aten.mul.Tensor, args, kwargs))
+            assert found[-1] == metadata._by_kernel(aten.mul.Tensor, args, kwargs)
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_metadata_follow_the_default_dtype(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with fake_world(2):
+            args, kwargs = _specs((_t(3, dtype=I64), 2), {})
+            (found,) = output_metadata(aten.div.Tensor, args, kwargs) or ()
+    finally:
+        torch.set_default_dtype(before)
+    assert found.dtype is dtype
 
 
 PROGRAM = """
