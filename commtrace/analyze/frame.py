@@ -26,9 +26,10 @@ from commtrace.tracefile import StringColumn, Trace
 
 T = TypeVar("T")
 
-_FEW = 16
-
 DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "category"}
+
+_FEW = 16
+"""Number of categories below which their type is kept."""
 
 
 @dataclass(frozen=True, eq=False)  # without slots: cached properties and weak references need it
@@ -208,14 +209,13 @@ def _categorical(column: StringColumn) -> Any:
     places = {name: place for place, name in enumerate(names)}
     renumbered = np.zeros(len(column.strings), dtype="int64")
     renumbered[used] = [places[texts[code]] for code in used]
-    return pd.Categorical.from_codes(renumbered[codes], dtype=_of(tuple(names)), validate=False)
+    dtype = (_type_of_few if len(names) < _FEW else _type_of)(tuple(names))
+    return pd.Categorical.from_codes(renumbered[codes], dtype=dtype, validate=False)
 
 
-@lru_cache(maxsize=1024)
-def _of_few(names: tuple[str, ...]) -> pd.CategoricalDtype:
+def _type_of(names: tuple[str, ...]) -> pd.CategoricalDtype:
     return pd.CategoricalDtype(pd.Index(names))
 
 
-def _of(names: tuple[str, ...]) -> pd.CategoricalDtype:
-    """Return the type of categories; that of a few is made once, since many columns share it."""
-    return _of_few(names) if len(names) < _FEW else _of_few.__wrapped__(names)
+_type_of_few = lru_cache(maxsize=1024)(_type_of)
+"""Many columns have few categories, and the same ones."""
