@@ -83,10 +83,21 @@ class Frames:
         """Number of recorded ranks, which can be smaller than the number of ranks that ran."""
         return len(self.ranks) or int(self.comm["rank"].nunique())
 
-    def by_ranks(self, function: Callable[..., T], *args: Any) -> list[T]:
+    def by_ranks(
+        self,
+        function: Callable[..., T],
+        *args: Any,
+        fold: Callable[[list[T]], T] | None = None,
+    ) -> list[T]:
         """Return `function(part, *args)` of parts with all rows of some ranks each.
 
         A run in memory is one part; `parts` describes those of a stored run.
+
+        Args:
+            function: Takes a part and `args`.
+            args: Its further arguments.
+            fold: Combines results to one that is as small as each of them, so that a run of many
+                parts has one result.
         """
         return [function(self, *args)]
 
@@ -98,13 +109,7 @@ class Frames:
     ) -> list[T]:
         """Return `function(part, *args)` of parts with all calls of some collectives each.
 
-        The ends of a transfer are in the same part, too.
-
-        Args:
-            function: Takes a part and `args`.
-            args: Its further arguments.
-            fold: Combines results to one that is as small as each of them, so that a run of many
-                parts has one result.
+        The ends of a transfer are in the same part, too; for the arguments see `by_ranks`.
         """
         return [function(self, *args)]
 
@@ -130,6 +135,15 @@ class Frames:
         """Return what `compute` returns of the run, a row per call; see `of_each_call`."""
         return compute(self)
 
+    def rows_of(self, answer: Callable[[Frames], Any], part: Frames) -> Any:
+        """Return the rows of some calls in what `answer` returns of the run, a row per call.
+
+        Args:
+            answer: Function decorated by `of_each_call`.
+            part: Has these calls in its table `comm`.
+        """
+        return answer(self).loc[part.comm.index]
+
     def calls_at(self, rows: Any) -> pd.DataFrame:
         """Return calls by their rows in table `comm`."""
         return self.comm.loc[rows]
@@ -138,6 +152,11 @@ class Frames:
     def num_calls(self) -> int:
         """Number of recorded calls."""
         return len(self.comm)
+
+    @property
+    def is_stored(self) -> bool:
+        """True if its tables `comm`, `ops` and `kernels` are read in parts."""
+        return False
 
     @cached_property
     def start_ns(self) -> int:

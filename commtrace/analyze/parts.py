@@ -102,6 +102,11 @@ class PartedRun(Frames, ABC):
         return _num_calls(self)
 
     @property
+    def is_stored(self) -> bool:
+        """True: its tables `comm`, `ops` and `kernels` are read in parts."""
+        return True
+
+    @property
     def start_ns(self) -> int:  # type: ignore[override] - no lock may be held while it is computed
         """Start of the first rank, in Unix ns; 0 in a run without any event."""
         return _start_ns(self)
@@ -119,9 +124,14 @@ class PartedRun(Frames, ABC):
         for number in range(self.num_parts(sort)):
             yield self.part(sort, number)
 
-    def by_ranks(self, function: Callable[..., T], *args: Any) -> list[T]:
+    def by_ranks(
+        self,
+        function: Callable[..., T],
+        *args: Any,
+        fold: Callable[[list[T]], T] | None = None,
+    ) -> list[T]:
         """Return `function(part, *args)` of parts with all rows of some ranks each."""
-        return self.ask(Question(OF_RANKS, function, args))
+        return self.ask(Question(OF_RANKS, function, args, fold))
 
     def by_collectives(
         self,
@@ -203,7 +213,7 @@ class PartedRun(Frames, ABC):
         """Return a row per call of the run, computed in parts."""
         return self.rows_of(answer, None)
 
-    def rows_of(self, answer: Answer, part: RunPart | None) -> Any:
+    def rows_of(self, answer: Answer, part: Frames | None) -> Any:
         """Return the rows of a part's calls, or of all calls.
 
         Raises:
@@ -227,7 +237,7 @@ class PartedRun(Frames, ABC):
         """Compute the rows of all calls in parts, and keep them."""
 
     @abstractmethod
-    def read_rows(self, answer: Answer, part: RunPart | None) -> Any:
+    def read_rows(self, answer: Answer, part: Frames | None) -> Any:
         """Return kept rows: of a part's calls, or of all calls."""
 
     # Answers to questions; see `Answerer`.

@@ -16,8 +16,19 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.excerpt import (
+    Stretch,
+    check_size,
+    chosen,
+    completed,
+    excerpt,
+    joined,
+    selected,
+    touching,
+)
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import is_transfer, numbers, partners
+from commtrace.analyze.matching import is_transfer, numbers
 from commtrace.analyze.step_times import by_clock, runs_in
 from commtrace.errors import UsageError
 from commtrace.units import text_of_duration
@@ -27,22 +38,24 @@ def within(frames: Frames, window_ns: tuple[int, int]) -> Frames:
     """Return the part of the run that touches a time window, in ns since the start of the run.
 
     Raises:
-        UsageError: No communication was recorded in the window.
+        UsageError: No communication was recorded in the window, or more than can be read at once
+            of a stored run.
     """
-    start = frames.start_ns
-    first, last = window_ns[0] + start, window_ns[1] + start
-    comm = frames.comm
-    touches = (comm["issue_ns"] >= 0) & (comm["issue_ns"] < last) & (end_ns(comm) > first)
-    if not touches.any():
-        lasts = text_of_duration(max(int(end_ns(comm).max()) - start, 0) if len(comm) else 0)
-        window_text = " to ".join(text_of_duration(edge) for edge in window_ns)
+    window_text = " to ".join(text_of_duration(edge) for edge in window_ns)
+    rows = completed(frames, touching, (window_ns,))
+    if not len(rows):
+        ends = max(frames.by_ranks(_last_end_ns)) - frames.start_ns
         raise UsageError(
             f"no communication from {window_text}",
-            found=f"a run whose last call ends {lasts} after its start",
+            found=f"a run whose last call ends {text_of_duration(max(ends, 0))} after its start",
             attempt="another window",
         )
-    window_text = " to ".join(text_of_duration(edge) for edge in window_ns)
-    return _part(frames, _complete_collectives(frames, touches), first, last, window_text)
+    first, last = (edge + frames.start_ns for edge in window_ns)
+    return _part(frames, rows, first, last, window_text)
+
+
+def _last_end_ns(part: Frames) -> int:
+    return int(end_ns(part.comm).max()) if len(part.comm) else -1
 
 
 def window_of_steps(frames: Frames, first: int, last: int) -> tuple[int, int]:
@@ -68,82 +81,103 @@ def of_steps(frames: Frames, first: int, last: int) -> Frames:
     """Return the part of the run in the steps from `first` to `last`, both included.
 
     Raises:
-        UsageError: None of these steps was marked.
+        UsageError: None of these steps was marked, or they have more than can be read at once of a
+            stored run.
     """
     begins, ends = (edge + frames.start_ns for edge in window_of_steps(frames, first, last))
-    chosen = frames.steps[frames.steps["step"].between(first, last)]
+    steps = frames.steps[frames.steps["step"].between(first, last)]
     steps_text = f"step {first}" if first == last else f"steps {first} to {last}"
-    selected = runs_in(frames, first, last)
-    if by_clock(frames).any():
-        selected = _complete_collectives(frames, selected)
-    part = _part(frames, selected, begins, ends, steps_text)
-    return replace(part, steps=chosen.reset_index(drop=True))
+    choose = completed if any(frames.by_ranks(_any_by_clock)) else selected
+    part = _part(frames, choose(frames, runs_in, first, last), begins, ends, steps_text)
+    return replace(part, steps=steps.reset_index(drop=True))
 
 
-def _complete_collectives(frames: Frames, touches: pd.Series) -> pd.Series:
-    """Extend the mask to all members of its collectives and to both ends of its transfers."""
-    group = frames.comm["group"].cat.codes
-    number = numbers(frames)
-    # The codes of few groups have 8 bits, in which the product would overflow.
-    key = pd.Series(
-        group.to_numpy(dtype="int64") * (number.max() + 2) + number, index=number.index
-    ).where(number >= 0, -1)
-    members = key.isin(key[touches & (key >= 0)].unique())
-    partner = partners(frames)[touches]
-    return touches | members | touches.index.isin(partner[partner >= 0])
+def _any_by_clock(part: Frames) -> bool:
+    return bool(by_clock(part).any())
 
 
-def _part(frames: Frames, selected: pd.Series, first: int, last: int, description: str) -> Frames:
-    comm = frames.comm.assign(seq=_renumbered(frames, selected))[selected].reset_index(drop=True)
-    for name in comm.columns[comm.dtypes == "category"]:
-        comm[name] = comm[name].cat.remove_unused_categories()
-    ops, steps, ranks = frames.ops, frames.steps.copy(), frames.ranks.copy()
+def _part(frames: Frames, rows: pd.Index, first: int, last: int, description: str) -> Frames:
+    check_size(frames, len(rows), description)
+    calls = excerpt(frames, rows)
+    comm = calls.comm.assign(seq=_renumbered(calls)).reset_index(drop=True)
     # All kernels beside the selected calls, which tell where these are exposed.
     since = min(first, comm["issue_ns"].where(comm["issue_ns"] >= 0, first).min())
     until = max(last, end_ns(comm).max())
-    in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
-    values = frames.fingerprints
-    in_values = (values["at_ns"] >= first) & (values["at_ns"] < last)
+    stretches = (first, last), (since, until)
+    num_rows = len(comm) + sum(frames.by_ranks(_num_beside, *stretches))
+    check_size(frames, num_rows, description)
+    found = zip(*frames.by_ranks(_beside, *stretches), strict=True)
+    ops, kernels, fingerprints = map(joined, found)
+    steps, ranks = frames.steps.copy(), frames.ranks.copy()
     in_steps = (steps["start_ns"] < last) & (steps["end_ns"] > first)
     for table in (steps, ranks):
         for name in ("start_ns", "end_ns"):
             known = table[name] >= 0
             table[name] = np.where(known, table[name].clip(first, last), table[name])
-    return frames.in_memory(
+    return Frames(
         run={**frames.run, "part": description},
         comm=comm,
-        ops=ops[in_ops].reset_index(drop=True),
-        kernels=_kernels_of(frames.kernels, since, until),
-        fingerprints=values[in_values].reset_index(drop=True),
-        steps=steps[in_steps].reset_index(drop=True),
+        ops=ops.reset_index(drop=True),
+        kernels=kernels.reset_index(drop=True),
+        fingerprints=fingerprints.reset_index(drop=True),
+        groups=frames.groups,
         ranks=ranks,
+        steps=steps[in_steps].reset_index(drop=True),
+        sources=frames.sources,
+        path=frames.path,
+        settings=frames.settings,
     )
 
 
-def _kernels_of(kernels: pd.DataFrame, first: int, last: int) -> pd.DataFrame:
-    """Return the kernels between two instants, and the next one of each stream."""
+def _num_beside(part: Frames, *stretches: Stretch) -> int:
+    return sum(int(mask.sum()) for mask in _masks_beside(part, *stretches))
+
+
+def _beside(part: Frames, *stretches: Stretch) -> tuple[pd.DataFrame, ...]:
+    """Return operators and fingerprints of the first stretch, and the kernels of the second one."""
+    in_ops, in_kernels, in_values = _masks_beside(part, *stretches)
+    tables = part.ops[in_ops].copy(), chosen(part.kernels, in_kernels)
+    return *tables, part.fingerprints[in_values].copy()
+
+
+def _masks_beside(
+    part: Frames, stretch: Stretch, of_kernels: Stretch
+) -> tuple[pd.Series, ...]:
+    """Return masks of operators, kernels (also the next one of each stream) and fingerprints."""
+    ops, kernels = part.ops, part.kernels
+    first, last = stretch
+    in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
+    at = part.fingerprints["at_ns"]
+    in_values = (at >= first) & (at < last)
+    first, last = of_kernels
     start = kernels["start_ns"]
     touches = (start < last) & (start + kernels["duration_ns"] > first)
     later = kernels[start >= last].sort_values("start_ns", kind="stable")
     follows = later.drop_duplicates(["rank", "device", "stream"]).index
-    part = kernels[touches | kernels.index.isin(follows)].reset_index(drop=True)
-    for name in part.columns[part.dtypes == "category"]:
-        part[name] = part[name].cat.remove_unused_categories()
-    return part
+    in_kernels = touches | pd.Series(kernels.index.isin(follows), index=kernels.index)
+    return in_ops, in_kernels, in_values
 
 
-def _renumbered(frames: Frames, selected: pd.Series) -> pd.Series:
+def _renumbered(calls: Frames) -> pd.Series:
     """Return the calls' `seq` in their groups, counted anew from 0 in groups with transfers.
 
     `matching` separates collectives from transfers in such groups by counting, so there must be no
     gaps.
     """
-    comm = frames.comm
-    sent = is_transfer(frames)
-    if not sent.any():
+    comm = calls.comm
+    mixed = comm["group"].isin(_groups_of_transfers(calls))
+    if not mixed.any():
         return comm["seq"]
-    mixed = selected & comm["group"].isin(comm["group"][sent].unique())
-    known = mixed & (sent | (numbers(frames) >= 0)) & (comm["seq"] >= 0)
+    known = mixed & (is_transfer(calls) | (numbers(calls) >= 0)) & (comm["seq"] >= 0)
     ordered = comm[known].sort_values("seq", kind="stable")
     count = ordered.groupby(["rank", "group"], observed=True).cumcount()
     return comm["seq"].mask(mixed, -1).mask(known, count).astype("int64")
+
+
+@of_run
+def _groups_of_transfers(run: Frames) -> frozenset[str]:
+    return frozenset().union(*run.by_ranks(_groups_of_transfers_of_part))
+
+
+def _groups_of_transfers_of_part(part: Frames) -> set[str]:
+    return set(part.comm["group"][is_transfer(part)].unique())

@@ -216,7 +216,7 @@ class StoredRun(PartedRun):
         pieces = self.ask(Question(sort, _write_rows, (answer,)))
         self.row_store.complete(_name_of(answer), pieces)
 
-    def read_rows(self, answer: Answer, part: RunPart | None) -> Any:
+    def read_rows(self, answer: Answer, part: Frames | None) -> Any:
         """Return kept rows: of a part's calls, or of all calls."""
         index = pd.RangeIndex(self.edges[-1]) if part is None else part.comm.index
         return self.row_store.read(_name_of(answer), index)

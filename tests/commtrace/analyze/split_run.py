@@ -44,7 +44,7 @@ class SplitRun(PartedRun):
         assert sort is not None
         self.kept[answer] = pd.concat(self.ask(Question(sort, answer, ()))).sort_index()
 
-    def read_rows(self, answer: Answer, part: RunPart | None) -> Any:
+    def read_rows(self, answer: Answer, part: Frames | None) -> Any:
         rows = self.kept[answer]
         return rows if part is None else rows.loc[part.comm.index]
 
