@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.figures.kernel_lanes import Lanes, lane_marks
+from commtrace.figures.kernel_lanes import DrawnLanes
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.theme import Theme
 from commtrace.figures.timeline_rows import TimelineRows
@@ -27,19 +27,17 @@ _MILLISECOND = 1_000_000
 
 
 def kernel_bars(
-    lanes: Lanes,
+    lanes: DrawnLanes,
     rows: dict[int, int],
     geometry: TimelineRows,
     theme: Theme,
     *,
     start_ns: int,
-    max_marks: int,
 ) -> list[go.Bar]:
     """Return a trace per sort of work; `rows` are the rows of the ranks."""
-    if not len(lanes.kernels):
+    drawn = lanes.bars
+    if not len(drawn):
         return []
-    most = min(max_marks // max(len(lanes.lanes), 1), MOST_OF_A_LANE)
-    drawn = lane_marks(lanes, max(most, 1))
     of_lane = lanes.lanes.loc[drawn["lane"]].reset_index(drop=True)
     drawn = drawn.assign(
         y=of_lane["rank"].map(rows) + geometry.lane(0) + of_lane["place"] * geometry.lane_height,

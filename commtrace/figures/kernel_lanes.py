@@ -6,12 +6,14 @@ column in which the lane is busy. The timeline and the page draw the result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.covered import Covered
 from commtrace.analyze.device_work import rows_of_calls
 from commtrace.analyze.frame import Frames
@@ -54,32 +56,88 @@ class Lanes:
         return Lanes(self.lanes, self.kernels[touches])
 
 
-def kernel_lanes(frames: Frames, ranks: list[int]) -> Lanes:
-    """Return the lanes of some ranks; none if they are too many for a lane each."""
-    kernels = frames.kernels
+@dataclass(frozen=True, slots=True)
+class DrawnLanes:
+    """Lanes of some ranks, and what is drawn on them.
+
+    Attributes:
+        lanes: As those of `Lanes`.
+        bars: As of `lane_marks`.
+        num_kernels: Number of kernels that the bars stand for.
+    """
+
+    lanes: pd.DataFrame
+    bars: pd.DataFrame
+    num_kernels: int
+
+    @property
+    def most_of_a_rank(self) -> int:
+        """Number of lanes of the rank with the most."""
+        return int(self.lanes["place"].max()) + 1 if len(self.lanes) else 0
+
+
+def drawn_lanes(
+    frames: Frames,
+    ranks: Sequence[int],
+    max_bars: int,
+    *,
+    window_ns: tuple[int, int] | None = None,
+    most_of_a_lane: int | None = None,
+) -> DrawnLanes:
+    """Return the lanes of some ranks with their bars, computed part by part.
+
+    Args:
+        frames: The run.
+        ranks: The ranks.
+        max_bars: Number of bars above which kernels are merged.
+        window_ns: The only time whose kernels are drawn, in Unix ns.
+        most_of_a_lane: Largest number of bars of a lane, whatever `max_bars` allows.
+    """
+    chosen, most = tuple(ranks), most_lanes(frames, ranks)
+    num_lanes = sum(frames.by_ranks(_num_lanes, chosen, most))
+    bars_of_lane = max(max_bars // max(num_lanes, 1), 1)
+    if most_of_a_lane is not None:
+        bars_of_lane = min(bars_of_lane, most_of_a_lane)
+    drawn, begin = [], 0
+    for each in frames.by_ranks(_drawn_of_part, chosen, most, window_ns, bars_of_lane):
+        drawn.append((each.lanes, each.bars.assign(lane=each.bars["lane"] + begin)))
+        begin += len(each.lanes)
+    lanes, bars = (pd.concat(tables, ignore_index=True) for tables in zip(*drawn, strict=True))
+    return DrawnLanes(lanes, bars, int(bars["num_kernels"].sum()))
+
+
+def _num_lanes(part: Frames, ranks: tuple[int, ...], most: int) -> int:
+    return len(kernel_lanes(part, ranks, most).lanes)
+
+
+def _drawn_of_part(
+    part: Frames,
+    ranks: tuple[int, ...],
+    most: int,
+    window_ns: tuple[int, int] | None,
+    bars_of_lane: int,
+) -> DrawnLanes:
+    lanes = kernel_lanes(part, ranks, most).within(window_ns)
+    return DrawnLanes(lanes.lanes, lane_marks(lanes, bars_of_lane), len(lanes.kernels))
+
+
+def most_lanes(frames: Frames, ranks: Sequence[int]) -> int:
+    """Return the number of lanes of each of some ranks; 0 if they are too many for a lane each."""
+    num_ranks = sum(frames.by_ranks(_num_ranks_with_kernels, tuple(ranks)))
+    return min(MOST_LANES // max(num_ranks, 1), MOST_OF_A_RANK)
+
+
+def _num_ranks_with_kernels(part: Frames, ranks: tuple[int, ...]) -> int:
+    kernels = part.kernels
     is_drawn = (kernels["start_ns"] >= 0) & (kernels["duration_ns"] >= 0)
-    kernels = kernels[is_drawn & kernels["rank"].isin(ranks)]
-    num_ranks = kernels["rank"].nunique()
-    most = min(MOST_LANES // max(num_ranks, 1), MOST_OF_A_RANK)
-    if not most:
-        kernels = kernels.head(0)
-    category = kernels["category"].astype(object)
-    kinds = np.append(frames.comm["kind"].astype(object).to_numpy(), "other")
-    is_sent = category == COMMUNICATION
-    sort = category.map(SORTS).fillna("other").to_numpy(dtype=object)
-    drawn = pd.DataFrame(
-        {
-            "rank": kernels["rank"],
-            "device": kernels["device"].astype(object),
-            "stream": kernels["stream"],
-            "name": kernels["name"].astype(object),
-            "sort": np.where(is_sent, kinds[rows_of_calls(frames, kernels)], sort),
-            "is_sent": is_sent,
-            "start_ns": kernels["start_ns"],
-            "end_ns": kernels["start_ns"] + kernels["duration_ns"],
-            "launch_ns": kernels["launch_ns"],
-        }
-    )
+    return int(kernels.loc[is_drawn & kernels["rank"].isin(ranks), "rank"].nunique())
+
+
+def kernel_lanes(frames: Frames, ranks: Sequence[int], most: int | None = None) -> Lanes:
+    """Return the lanes of some ranks of a run or a part, `most` of each; see `most_lanes`."""
+    most = most_lanes(frames, ranks) if most is None else most
+    drawn = _kernels(frames)
+    drawn = drawn[drawn["rank"].isin(ranks)] if most else drawn.head(0)
     streams = _streams(drawn, most)
     keys = ["rank", "device", "stream"]
     place = streams.set_index(keys)["place"]
@@ -95,6 +153,32 @@ def kernel_lanes(frames: Frames, ranks: list[int]) -> Lanes:
     lane = pd.MultiIndex.from_frame(lanes[["rank", "place"]]).get_indexer(on_lane)
     ordered = drawn.assign(lane=lane).sort_values(["lane", "start_ns"], kind="stable")
     return Lanes(lanes, ordered.drop(columns=["device", "stream"]).reset_index(drop=True))
+
+
+@cached_per_run
+def _kernels(frames: Frames) -> pd.DataFrame:
+    """Return the kernels of known start and duration, with what is drawn of them."""
+    kernels = frames.kernels
+    kernels = kernels[(kernels["start_ns"] >= 0) & (kernels["duration_ns"] >= 0)]
+    category = kernels["category"].astype(object)
+    is_sent = category == COMMUNICATION
+    sort = category.map(SORTS).fillna("other").to_numpy(dtype=object)
+    if is_sent.any():
+        kinds = np.append(frames.comm["kind"].astype(object).to_numpy(), "other")
+        sort = np.where(is_sent, kinds[rows_of_calls(frames, kernels)], sort)
+    return pd.DataFrame(
+        {
+            "rank": kernels["rank"],
+            "device": kernels["device"].astype(object),
+            "stream": kernels["stream"],
+            "name": kernels["name"].astype(object),
+            "sort": sort,
+            "is_sent": is_sent,
+            "start_ns": kernels["start_ns"],
+            "end_ns": kernels["start_ns"] + kernels["duration_ns"],
+            "launch_ns": kernels["launch_ns"],
+        }
+    )
 
 
 def _streams(drawn: pd.DataFrame, most: int) -> pd.DataFrame:

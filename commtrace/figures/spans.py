@@ -7,6 +7,9 @@ time into columns and returns the share of each column that a rank spends in eac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
@@ -19,16 +22,16 @@ WAIT, TRANSFER = "wait", "transfer"
 def call_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:
     """Return one row per call that touches the window.
 
-    Columns: `row` (in table `comm`), `rank`, `kind`, `lane` (overlapping calls of a rank are in
-    different lanes), `start_ns`, `ready_ns` (arrival of the last peer; the start if it is unknown
-    or there was no wait), `end_ns`.
+    Columns: `row` (in table `comm` of the run), `rank`, `kind`, `lane` (overlapping calls of a rank
+    are in different lanes), `start_ns`, `ready_ns` (arrival of the last peer; the start if it is
+    unknown or there was no wait), `end_ns`.
     """
     comm = frames.comm
     arrived = arrivals(frames)["arrival_ns"]
     start, end = comm["issue_ns"], end_ns(comm)
     spans = pd.DataFrame(
         {
-            "row": np.arange(len(comm)),
+            "row": comm.index,
             "rank": comm["rank"],
             "kind": comm["kind"].astype(object),
             "start_ns": start,
@@ -64,6 +67,90 @@ def lanes(rank: pd.Series, start_ns: pd.Series, end_ns: pd.Series) -> np.ndarray
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Marks of calls on the timeline.
+
+    Attributes:
+        table: The marks, as of `marks`.
+        are_single: Each of them is a part of one call.
+    """
+
+    table: pd.DataFrame
+    are_single: bool
+
+
+def call_marks(
+    frames: Frames, ranks: Sequence[int], window_ns: tuple[int, int] | None, max_marks: int
+) -> Marks:
+    """Return at most about `max_marks` marks for the calls of some ranks, computed part by part."""
+    chosen = tuple(ranks)
+    parts = frames.by_ranks(_extent_of_part, chosen, window_ns)
+    num_marks = sum(each.num_marks for each in parts)
+    if num_marks <= max_marks:
+        single = frames.by_ranks(_single_of_part, chosen, window_ns)
+        return Marks(pd.concat(single, ignore_index=True), True)
+    timed = [each for each in parts if each.num_marks]
+    first = min(each.first for each in timed)
+    num_columns = max(max_marks // sum(each.num_rows for each in timed), 1)
+    width = max(-(-(max(each.last for each in timed) - first) // num_columns), 1)
+    columns = frames.by_ranks(_columns_of_part, chosen, window_ns, first, width)
+    return Marks(pd.concat(columns, ignore_index=True), False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Extent of the waits and transfers of a part.
+
+    Attributes:
+        num_marks: Number of them.
+        num_rows: Number of ranks and kinds and parts.
+        first: Start of the first one.
+        last: End of the last one.
+    """
+
+    num_marks: int
+    num_rows: int
+    first: int
+    last: int
+
+
+def _waits_and_transfers(
+    part: Frames, ranks: tuple[int, ...], window_ns: tuple[int, int] | None
+) -> pd.DataFrame:
+    spans = call_spans(part, window_ns)
+    return _parts(spans[spans["rank"].isin(ranks)])
+
+
+def _extent_of_part(
+    part: Frames, ranks: tuple[int, ...], window_ns: tuple[int, int] | None
+) -> _Extent:
+    parts = _waits_and_transfers(part, ranks, window_ns)
+    if parts.empty:
+        return _Extent(0, 0, 0, 0)
+    edges = int(parts["start_ns"].min()), int(parts["end_ns"].max())
+    return _Extent(len(parts), len(parts[_BY].drop_duplicates()), *edges)
+
+
+def _single_of_part(
+    part: Frames, ranks: tuple[int, ...], window_ns: tuple[int, int] | None
+) -> pd.DataFrame:
+    return _single(_waits_and_transfers(part, ranks, window_ns))
+
+
+def _columns_of_part(
+    part: Frames,
+    ranks: tuple[int, ...],
+    window_ns: tuple[int, int] | None,
+    first: int,
+    width: int,
+) -> pd.DataFrame:
+    return _in_columns(_waits_and_transfers(part, ranks, window_ns), first, width)
+
+
+_BY = ["rank", "kind", "part"]
+
+
 def marks(spans: pd.DataFrame, max_marks: int) -> tuple[pd.DataFrame, bool]:
     """Return at most about `max_marks` marks for the spans, and whether each mark is one call.
 
@@ -71,37 +158,42 @@ def marks(spans: pd.DataFrame, max_marks: int) -> tuple[pd.DataFrame, bool]:
     last peer arrived, or transfer), `start_ns`, `end_ns`, `busy_ns` and `num_calls` in between, and
     `top` and `height` as fractions of the rank's height.
     """
+    parts = _parts(spans)
+    if len(parts) <= max_marks:
+        return _single(parts), True
+    num_columns = max(max_marks // len(parts[_BY].drop_duplicates()), 1)
+    first, last = int(parts["start_ns"].min()), int(parts["end_ns"].max())
+    return _in_columns(parts, first, max(-(-(last - first) // num_columns), 1)), False
+
+
+def _parts(spans: pd.DataFrame) -> pd.DataFrame:
+    """Return the waits and the transfers of calls."""
     waits, transfers = spans[spans["ready_ns"] > spans["start_ns"]], spans
-    parts = pd.concat(
+    return pd.concat(
         [
             waits.assign(part=WAIT, end_ns=waits["ready_ns"]),
             transfers.assign(part=TRANSFER, start_ns=transfers["ready_ns"]),
         ],
         ignore_index=True,
     ).drop(columns="ready_ns")
-    if len(parts) > max_marks:
-        return _in_columns(parts, max_marks), False
+
+
+def _single(parts: pd.DataFrame) -> pd.DataFrame:
     num_lanes = parts.groupby("rank")["lane"].transform("max") + 1
-    return (
-        parts.assign(
-            busy_ns=parts["end_ns"] - parts["start_ns"],
-            num_calls=1,
-            top=parts["lane"] / num_lanes,
-            height=1 / num_lanes,
-        ).drop(columns="lane"),
-        True,
-    )
+    return parts.assign(
+        busy_ns=parts["end_ns"] - parts["start_ns"],
+        num_calls=1,
+        top=parts["lane"] / num_lanes,
+        height=1 / num_lanes,
+    ).drop(columns="lane")
 
 
-def _in_columns(parts: pd.DataFrame, max_marks: int) -> pd.DataFrame:
+def _in_columns(parts: pd.DataFrame, first: int, width: int) -> pd.DataFrame:
     """Return one mark per time column, rank, kind and part, as high as its share of the column.
 
-    A call is counted in the column in which it begins; overlapping calls share the height.
+    A call is counted in the column in which it begins; overlapping calls share the height. Columns
+    begin at `first`.
     """
-    by = ["rank", "kind", "part"]
-    num_columns = max(max_marks // len(parts[by].drop_duplicates()), 1)
-    first, last = parts["start_ns"].min(), parts["end_ns"].max()
-    width = max(-(-(last - first) // num_columns), 1)
     begins = (parts["start_ns"] - first) // width
     ends = ((parts["end_ns"] - 1 - first) // width).clip(lower=begins)
     pieces = parts.loc[parts.index.repeat(ends - begins + 1)]
@@ -112,7 +204,7 @@ def _in_columns(parts: pd.DataFrame, max_marks: int) -> pd.DataFrame:
     counts = is_start & (pieces["part"] == TRANSFER)
     found = (
         pieces.assign(column=column, start_ns=left, busy_ns=busy, num_calls=counts)
-        .groupby([*by, "column"], as_index=False)
+        .groupby([*_BY, "column"], as_index=False)
         .agg({"start_ns": "first", "busy_ns": "sum", "num_calls": "sum"})
         .sort_values(["rank", "column", "kind", "part"], ascending=[True, True, True, False])
     )
@@ -122,6 +214,36 @@ def _in_columns(parts: pd.DataFrame, max_marks: int) -> pd.DataFrame:
     return found.assign(
         row=-1, end_ns=found["start_ns"] + width, top=1 - below, height=height
     ).drop(columns="column")
+
+
+def few_phase_spans(
+    frames: Frames, ranks: Sequence[int], most: int, window_ns: tuple[int, int] | None = None
+) -> tuple[int, pd.DataFrame]:
+    """Return the number of `phase_spans` of some ranks, and them, unless they are more than `most`.
+
+    They are computed part by part.
+    """
+    number, spans, _ = _few(frames.by_ranks(_few_of_part, tuple(ranks), most, window_ns, fold=_few))
+    return number, spans
+
+
+_Few = tuple[int, pd.DataFrame, int]
+"""Number of rows, the rows themselves unless they are too many, and the largest number."""
+
+
+def _few_of_part(
+    part: Frames, ranks: tuple[int, ...], most: int, window_ns: tuple[int, int] | None
+) -> _Few:
+    spans = phase_spans(part, window_ns)
+    spans = spans[spans["rank"].isin(ranks)].reset_index(drop=True)
+    return _few([(len(spans), spans, most)])
+
+
+def _few(parts: list[_Few]) -> _Few:
+    number, most = sum(each for each, _, _ in parts), parts[0][2]
+    tables = [spans for _, spans, _ in parts]
+    spans = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
+    return number, spans.head(0) if number > most else spans, most
 
 
 def phase_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:

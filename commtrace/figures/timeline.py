@@ -12,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from commtrace.analyze.calls import calls
+from commtrace.analyze.census import census
+from commtrace.analyze.excerpt import excerpt
 from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
-from commtrace.figures.kernel_bars import kernel_bars
-from commtrace.figures.kernel_lanes import Lanes, kernel_lanes
+from commtrace.figures.kernel_bars import MOST_OF_A_LANE, kernel_bars
+from commtrace.figures.kernel_lanes import DrawnLanes, drawn_lanes
 from commtrace.figures.label import bold, lines, plain, wrapped
-from commtrace.figures.spans import TRANSFER, WAIT, call_spans, marks, phase_spans
+from commtrace.figures.spans import TRANSFER, WAIT, call_marks, few_phase_spans
 from commtrace.figures.stacked_bars import fill
 from commtrace.figures.theme import (
     LEGEND,
@@ -79,13 +82,11 @@ def timeline(
     start = frames.start_ns
     window = None if window_ns is None else (window_ns[0] + start, window_ns[1] + start)
     chosen = ranks_of(frames, ranks)
-    spans = call_spans(frames, window)
-    spans = spans[spans["rank"].isin(chosen)]
-    drawn, is_single = marks(spans, max_marks)
-    lanes = kernel_lanes(frames, chosen).within(window)
+    drawn = call_marks(frames, chosen, window, max_marks)
+    lanes = drawn_lanes(frames, chosen, max_marks, window_ns=window, most_of_a_lane=MOST_OF_A_LANE)
     geometry = TimelineRows.of(len(chosen), lanes.most_of_a_rank)
     rows = {rank: place for place, rank in enumerate(chosen)}
-    if spans.empty and lanes.kernels.empty:
+    if drawn.table.empty and lanes.bars.empty:
         figure = empty(
             theme,
             title=title,
@@ -94,18 +95,15 @@ def timeline(
             else "No communication is in this part of the trace",
             because=because,
         )
-        return figure.update_layout(meta={"single": is_single})
+        return figure.update_layout(meta={"single": drawn.are_single})
     figure = go.Figure(layout=titled(timeline_layout(frames, chosen, theme, lanes), title))
-    figure.update_layout(meta={"single": is_single})
-    phases = phase_spans(frames, window)
-    phases = phases[phases["rank"].isin(chosen)]
-    if len(phases) > max_marks:
-        phases = phases.head(0)
+    figure.update_layout(meta={"single": drawn.are_single})
+    _, phases = few_phase_spans(frames, chosen, max_marks, window)
     for trace in (
         *_phase_bars(phases, rows, geometry, start, theme),
         *_step_bars(frames, geometry, start, theme),
-        *_call_bars(frames, drawn, rows, geometry, start, theme),
-        *kernel_bars(lanes, rows, geometry, theme, start_ns=start, max_marks=max_marks),
+        *_call_bars(frames, drawn.table, rows, geometry, start, theme),
+        *kernel_bars(lanes, rows, geometry, theme, start_ns=start),
     ):
         figure.add_trace(trace)
     if title:
@@ -141,7 +139,7 @@ def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
     Raises:
         UsageError: The run has no such rank.
     """
-    known = sorted({*frames.ranks["rank"].tolist(), *frames.comm["rank"].tolist()})
+    known = sorted({*frames.ranks["rank"].tolist(), *census(frames).ranks})
     if ranks is None:
         return known
     missing = sorted(set(ranks) - set(known))
@@ -154,7 +152,9 @@ def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
     return sorted(set(ranks))
 
 
-def timeline_layout(frames: Frames, ranks: Sequence[int], theme: Theme, lanes: Lanes) -> go.Layout:
+def timeline_layout(
+    frames: Frames, ranks: Sequence[int], theme: Theme, lanes: DrawnLanes
+) -> go.Layout:
     """Return the layout of a timeline: one row per rank, in the given order, and steps above."""
     geometry = TimelineRows.of(len(ranks), lanes.most_of_a_rank)
     labels = {place + geometry.middle: f"rank {rank}" for place, rank in enumerate(ranks)}
@@ -312,8 +312,10 @@ def _marker(part: str, colour: str, theme: Theme) -> dict[str, Any]:
 
 def _texts(frames: Frames, drawn: pd.DataFrame) -> list[str]:
     # A call has up to two marks, which share a text.
-    single = drawn.loc[drawn["row"] >= 0, "row"].unique()
-    stories = map(call_text, calls(frames).iloc[single].to_dict("records"))
+    single = np.sort(drawn.loc[drawn["row"] >= 0, "row"].unique())
+    shown = calls(excerpt(frames, pd.Index(single))) if len(single) else pd.DataFrame()
+    rows: Any = shown.to_dict("records")
+    stories = map(call_text, rows)
     of_call = dict(zip(single.tolist(), stories, strict=True))
     return [of_call.get(mark.row) or _share_text(mark) for mark in drawn.itertuples(index=False)]
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze import CATALOG, Frames
+from commtrace.analyze import CATALOG, Frames, notices_of
+from commtrace.analyze.consistency import compared
 from commtrace.analyze.findings import grouped
+from commtrace.figures.flame import flame_nodes
+from commtrace.report.detail import Detail, detail_of
+from commtrace.report.evidence import evidence_of_problems
+from commtrace.report.overview import edges_ns
+
+MAX_CARDS = 100
+"""Largest number of findings, and of problems, that a page shows."""
 
 OF_THE_WHOLE = ("consistency",)
 """Analyses that are meaningless for a part of a run: a call outside of it is not a missing one."""
@@ -16,21 +26,61 @@ OF_THE_WHOLE = ("consistency",)
 class Answers:
     """Results of the analyses of `frames` by name: `answers["by_kind"]`.
 
-    Those in `OF_THE_WHOLE` are computed for `whole`, the complete run, if it is given.
+    Those in `OF_THE_WHOLE` are computed for `whole`, the complete run, if it is given. `ranks` are
+    the ranks whose calls the page shows, by default all.
     """
 
-    def __init__(self, frames: Frames, whole: Frames | None = None) -> None:
+    def __init__(
+        self, frames: Frames, whole: Frames | None = None, ranks: Sequence[int] | None = None
+    ) -> None:
         self.frames = frames
         self.whole = frames if whole is None else whole
+        self.ranks = ranks
         self._tables: dict[str, pd.DataFrame] = {}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self._tables:
-            frames = self.whole if name in OF_THE_WHOLE else self.frames
-            self._tables[name] = CATALOG[name].function(frames)
+            self._tables[name] = self._computed(name)
         return self._tables[name]
+
+    def _computed(self, name: str) -> pd.DataFrame:
+        frames = self.whole if name in OF_THE_WHOLE else self.frames
+        return CATALOG[name].function(frames)
+
+    def compute(self, names: Sequence[str]) -> None:
+        """Compute several analyses with all that the page needs of them, in shared passes."""
+        of_whole = [name for name in names if name in OF_THE_WHOLE]
+        others = [name for name in names if name not in OF_THE_WHOLE]
+        # What these return is computed once and kept, or is made of what is kept.
+        further: tuple[Callable[[], Any], ...] = (
+            partial(compared, self.whole),
+            partial(notices_of, self.frames),
+            partial(flame_nodes, self.frames),
+            partial(edges_ns, self.frames),
+        )
+        asked: list[Callable[[], Any]] = [
+            *(partial(self._computed, name) for name in (*of_whole, *others)),
+            *further,
+        ]
+        if self.whole is self.frames:
+            tables = self.frames.together(asked)
+        else:
+            tables = [function() for function in asked]
+        self._tables |= dict(zip((*of_whole, *others), tables, strict=False))
 
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The findings, similar ones combined."""
         return grouped(self["findings"])
+
+    @cached_property
+    def evidence(self) -> list[str]:
+        """Calls of each of the first problems, as `rank:id` separated by commas."""
+        return evidence_of_problems(self.frames, self["consistency"].head(MAX_CARDS))
+
+    @cached_property
+    def detail(self) -> Detail:
+        """The calls that the page shows one by one."""
+        of_findings = self.findings["evidence"].head(MAX_CARDS).tolist()
+        named = [text.split(",") for text in (*self.evidence, *of_findings) if text]
+        return detail_of(self.frames, self.ranks, named)

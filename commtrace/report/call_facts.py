@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze import Frames
+from commtrace.analyze.census import census
 from commtrace.analyze.collectives import NOBODY, collectives
 from commtrace.analyze.findings import reported
 from commtrace.analyze.lateness import lateness_at
 from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
 from commtrace.analyze.story.why import RecordedReason, what_is_unknown, words_of
 from commtrace.collective_table import KINDS, busbw_factor
-from commtrace.report.answers import Answers
-from commtrace.report.cards import MAX_CARDS
+from commtrace.report.answers import MAX_CARDS, Answers
 from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS
 
 MAX_FINDINGS = 1000
@@ -32,13 +32,15 @@ MAX_DEPTH = 32
 
 def call_facts(answers: Answers, sites: pd.DataFrame) -> dict[str, Any]:
     """Return the facts by name; `sites` are the call sites of `call_store`."""
-    frames = answers.frames
+    frames, detail = answers.frames, answers.detail
     specs = {*sites["source_spec"], *sites["target_spec"]} - {""}
     return {
         "groups": {row["name"]: _group(frames, row) for row in frames.groups.to_dict("records")},
         "layouts": {spec: words_of(str(spec)) for spec in sorted(specs)},
         "findings": _findings(answers),
-        "lateness": _lateness(frames),
+        "lateness": _lateness(detail.frames),
+        "shown_ranks": None if detail.are_all_ranks else detail.ranks,
+        "is_whole": detail.is_whole,
         "sources": _sources(frames),
         "margin": MARGIN,
         "texts": {
@@ -53,7 +55,7 @@ def call_facts(answers: Answers, sites: pd.DataFrame) -> dict[str, Any]:
 def _group(frames: Frames, row: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a group's members, its names, and its factors from algbw to busbw, by kind."""
     ranks = [int(rank) for rank in str(row["ranks"]).split(",") if rank.isdigit()]
-    kinds = [kind for kind in frames.comm["kind"].unique() if kind in KINDS]
+    kinds = [kind for kind in census(frames).kinds if kind in KINDS]
     return {
         "ranks": ranks,
         **{name: str(row[name]) for name in ("description", "mesh_axis", "backend")},
@@ -96,7 +98,10 @@ def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
     A set is a list of positions in `reported`, of which the first `MAX_FINDINGS` are considered.
     """
     position = pd.Series(np.arange(len(frames.comm)), index=frames.comm.index)
-    counted = [position[each.rows].to_numpy() for _, each, _ in reported(frames)[:MAX_FINDINGS]]
+    found = reported(frames.whole)[:MAX_FINDINGS]
+    counted = [
+        position.reindex(each.rows).dropna().astype("int64").to_numpy() for _, each, _ in found
+    ]
     # A set is identified by the XOR of its random marks, which needs no list for each call.
     marks = np.random.default_rng(0).integers(1, 1 << 62, size=len(counted))
     sums = np.zeros(len(frames.comm), dtype="int64")

@@ -1,4 +1,4 @@
-"""All calls of a run, packed for a page: shared values are stored once, the rest as bytes.
+"""The calls of a page, packed: shared values are stored once, the rest as bytes.
 
 Repeated calls of a program differ only in their times and numbers. The values they share form a
 *call site*, a row of a table like the others of the page. Each call's own values are columns of
@@ -10,7 +10,8 @@ integers, stored as differences from a predicted value:
     transfer_ns    from blocked_ns - wait_ns             ready_ns            from issue_ns + wait_ns
 
 A million calls take about five megabytes. If the body exceeds `MAX_BYTES`, times are rounded to the
-finest resolution that fits; the page states it (`resolution_ns`).
+finest resolution that fits; the page states it (`resolution_ns`). The shares of an `Overview`, if
+there is one, follow the columns.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from commtrace.analyze.matching import is_transfer, numbers, partners
 from commtrace.analyze.measures import with_group_facts
 from commtrace.figures.spans import lanes
 from commtrace.report.call_facts import findings_of_calls, operators_around, unknown_of_sites
+from commtrace.report.overview import Overview
 
 MAX_BYTES = 8_000_000
 RESOLUTIONS_NS = (1, 100, 1000, 10_000, 100_000)
@@ -79,8 +81,8 @@ class CallStore:
         return base64.b64encode(self.body).decode()
 
 
-def call_store(frames: Frames) -> CallStore:
-    """Pack the calls of a run, by rank and time, with their lanes, waits and ends."""
+def call_store(frames: Frames, overview: Overview | None = None) -> CallStore:
+    """Pack the calls of a run or an excerpt, by rank and time, with their lanes, waits and ends."""
     found, finding_sets = findings_of_calls(frames)
     arrived = arrivals(frames)
     frames = with_group_facts(frames)
@@ -95,8 +97,9 @@ def call_store(frames: Frames) -> CallStore:
         rounded = {name: _rounded(columns[name], resolution) for name in _TIMES}
         rounded["rank"] = columns["rank"]
         encoded = [*counted, *(_encoded(name, rounded) for name in _TIMES)]
+        parts = [*(data for _, data in encoded), overview.body() if overview else b""]
         # Without a time stamp, since the fingerprint of equal runs must be equal.
-        body = gzip.compress(b"".join(data for _, data in encoded), compresslevel=6, mtime=0)
+        body = gzip.compress(b"".join(parts), compresslevel=6, mtime=0)
         if len(body) <= MAX_BYTES:
             break
     head = {
@@ -104,6 +107,7 @@ def call_store(frames: Frames) -> CallStore:
         "resolution_ns": resolution,
         "finding_sets": finding_sets,
         "columns": [entry for entry, _ in encoded],
+        "overview": overview.head() if overview else None,
     }
     return CallStore(head, body, sites)
 

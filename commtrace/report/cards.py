@@ -10,17 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
-from commtrace.analyze import Frames
 from commtrace.analyze.consistency import GOOD, PROPERTIES, compared, result_of
 from commtrace.analyze.findings import by_missing_data, unanswered
-from commtrace.analyze.findings.finding import MAX_EVIDENCE, savings
-from commtrace.analyze.matching import numbers
-from commtrace.report.answers import Answers
+from commtrace.analyze.findings.finding import savings
+from commtrace.report.answers import MAX_CARDS, Answers
 from commtrace.units import contracted, counted, counted_mean
-
-MAX_CARDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +89,9 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
     checked = f": {checked} and order" if mood == GOOD else ""
     sentences = [f"{each[0].upper()}{each[1:]}." for each in (note + checked, *extent.lines())]
     rows = problems.head(MAX_CARDS)
-    evidence = _evidence(answers.frames, rows)
     cards = tuple(
-        _problem(row, calls) for row, calls in zip(rows.to_dict("records"), evidence, strict=True)
+        _problem(row, calls)
+        for row, calls in zip(rows.to_dict("records"), answers.evidence, strict=True)
     )
     num_left_out = len(problems) - len(rows)
     return ConsistencySummary(word, note, " ".join(sentences), mood, cards, num_left_out)
@@ -133,21 +127,3 @@ def _problem(row: Mapping[Any, Any], evidence: str) -> Card:
         evidence=evidence,
         is_fault=row["is_fault"],
     )
-
-
-def _evidence(frames: Frames, problems: pd.DataFrame) -> list[str]:
-    """Return the calls of each problem that is about one collective."""
-    comm, number = frames.comm, numbers(frames)
-    group = comm["group"].astype(object)
-    asked = set(zip(problems["group"], problems["number"], strict=True))
-    few = number.isin([each for _, each in asked if each >= 0])
-    found: dict[tuple[str, int], list[str]] = {}
-    for key, rank, each in zip(
-        zip(group[few], number[few], strict=True), comm["rank"][few], comm["id"][few], strict=True
-    ):
-        if key in asked:
-            found.setdefault(key, []).append(f"{rank}:{each}")
-    return [
-        ",".join(found.get((name, at), [])[:MAX_EVIDENCE])
-        for name, at in zip(problems["group"], problems["number"], strict=True)
-    ]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.figures.kernel_lanes import Lanes, lane_marks
+from commtrace.figures.kernel_lanes import DrawnLanes
 from commtrace.figures.timeline_rows import TimelineRows
 
 MAX_BARS = 150_000
@@ -24,10 +24,10 @@ MAX_BARS = 150_000
 
 
 def kernel_store(
-    lanes: Lanes, ranks: list[int], geometry: TimelineRows, start_ns: int
+    drawn: DrawnLanes, ranks: list[int], geometry: TimelineRows, start_ns: int
 ) -> dict[str, Any]:
     """Return the lanes of some ranks, with times in ns since `start_ns`."""
-    bars = lane_marks(lanes, max(MAX_BARS // max(len(lanes.lanes), 1), 1))
+    bars = drawn.bars
     names, all_names = pd.factorize(bars["name"])
     keys = bars["is_sent"].map({True: "sent ", False: "own "}) + bars["sort"].astype(object)
     sorts, all_sorts = pd.factorize(keys)
@@ -44,7 +44,7 @@ def kernel_store(
                 **_columns(by_lane[lane], start_ns),
             }
             for lane, (rank, place, title) in enumerate(
-                lanes.lanes[["rank", "place", "title"]].values.tolist()
+                drawn.lanes[["rank", "place", "title"]].values.tolist()
             )
             if lane in by_lane
         ],
@@ -53,7 +53,7 @@ def kernel_store(
             {"name": key.partition(" ")[2], "is_sent": key.startswith("sent ")} for key in all_sorts
         ],
         "height": geometry.lane_height,
-        "num_kernels": len(lanes.kernels),
+        "num_kernels": drawn.num_kernels,
         "num_merged": int(bars.loc[bars["is_merged"].astype(bool), "num_kernels"].sum()),
     }
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from commtrace.analyze import Frames, Notice, load, notices_of
+from commtrace.analyze import CATALOG, Frames, Notice, load, notices_of
+from commtrace.analyze.census import census
 from commtrace.analyze.findings import evaluated_note
 from commtrace.analyze.gpu_time import summary
 from commtrace.analyze.notices import notices_on
@@ -24,6 +23,7 @@ from commtrace.report.answers import Answers
 from commtrace.report.call_facts import call_facts
 from commtrace.report.call_store import CallStore, call_store
 from commtrace.report.cards import consistency_summary, finding_cards, unevaluated_rules
+from commtrace.report.detail import shown_text
 from commtrace.report.offline import offline_page
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import tables
@@ -35,7 +35,7 @@ from commtrace.units import text_of_duration
 
 _SCRIPTS = (
     "format figures address keys download themes table calls tables filter meeting story detail "
-    "flame blocks spans lanes steps traces timeline steering cards fields page"
+    "flame blocks overview spans lanes steps traces timeline steering cards fields page"
 )
 SCRIPTS = tuple(f"{name}.js" for name in _SCRIPTS.split())
 
@@ -46,6 +46,7 @@ def write_report(
     *,
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
+    ranks: Sequence[int] | None = None,
     link: str | Mapping[str, str] | None = None,
 ) -> Path:
     """Write the page of a run to `path` atomically, and return the path.
@@ -55,6 +56,8 @@ def write_report(
         path: File to write.
         window_ns: Restricts the page to a time window, in ns since the start of the run.
         steps: Restricts the page to steps, from the first to the last, both included.
+        ranks: The only ranks whose calls are shown one by one; by default all. Tables and sums are
+            of all ranks.
         link: Speed of links, such as `400 Gbit/s`, or speeds by mesh axis or group, instead of
             those of the settings.
 
@@ -63,7 +66,7 @@ def write_report(
         UsageError: The run has no such part, or `link` is no speed.
     """
     path = Path(path)
-    text = render_page(load(source), window_ns=window_ns, steps=steps, link=link)
+    text = render_page(load(source), window_ns=window_ns, steps=steps, ranks=ranks, link=link)
     with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
     return path
@@ -74,6 +77,7 @@ def render_page(
     *,
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
+    ranks: Sequence[int] | None = None,
     link: str | Mapping[str, str] | None = None,
 ) -> str:
     """Return the page of a run, or of a part of it, as HTML."""
@@ -83,10 +87,12 @@ def render_page(
         frames = of_steps(frames, *steps)
     if window_ns is not None:
         frames = within(frames, window_ns)
-    answers = Answers(frames, run)
+    answers = Answers(frames, run, ranks)
+    answers.compute([name for name, each in CATALOG.items() if each.topic and name != "calls"])
     all_notices = notices_of(frames)
     found = consistency_summary(answers)
-    store = call_store(frames)
+    detail = answers.detail
+    store = call_store(detail.frames, detail.overview)
     data = page_data(answers, store, all_notices)
     return offline_page(
         "page.html",
@@ -110,8 +116,8 @@ def render_page(
         patterns=_in_columns({name: data["patterns"][name] for name in PATTERNS}),
         device_picture=PICTURES[OF_DEVICES] if OF_DEVICES in data["patterns"] else None,
         device_time=summary(answers[OF_DEVICES]),
-        phases=_phases(frames.comm),
-        drawn_phases=_phases(frames.ops),
+        phases=_in_order(set(census(frames).phases)),
+        drawn_phases=_in_order(set().union(*frames.by_ranks(_phases_of_operators))),
         drawn_work=[
             (sort, words)
             for sort, words in SORTS_OF_WORK.items()
@@ -121,8 +127,9 @@ def render_page(
         num_phases_left_out=data["timeline"]["num_phases_left_out"],
         resolution=text_of_duration(store.head["resolution_ns"]),
         is_rounded=store.head["resolution_ns"] > 1,
-        has_calls=len(frames.comm) > 0,
-        has_untimed=bool((frames.comm["blocked_ns"] < 0).any()),
+        has_calls=frames.num_calls > 0,
+        has_untimed=census(frames).known["blocked_ns"] < frames.num_calls,
+        shown=shown_text(frames, detail),
         has_waits=not any("wait" in text for text in notices_on("timeline", all_notices)),
     )
 
@@ -156,10 +163,10 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "patterns": {
             name: _pattern(answers, name, all_notices)
             for name in (*PATTERNS, OF_DEVICES)
-            if name in PATTERNS or len(frames.kernels)
+            if name in PATTERNS or census(frames).num_kernels
         },
         "call_facts": call_facts(answers, store.sites),
-        "timeline": timeline_data(frames, frames.start_ns - answers.whole.start_ns),
+        "timeline": timeline_data(frames, answers.detail, frames.start_ns - answers.whole.start_ns),
         "dark": recolouring(LIGHT, DARK),
         "known": {"kinds": list(LIGHT.kinds), "phases": list(LIGHT.phases)},
     }
@@ -200,7 +207,10 @@ def _kinds(answers: Answers) -> list[tuple[str, str]]:
     return [(kind, kind if kind in LIGHT.kinds else "other") for kind in kinds]
 
 
-def _phases(table: pd.DataFrame) -> list[str]:
-    """Return the known phases that occur in a table, in the order of a step."""
-    present = set(table["phase"].astype(object))
+def _in_order(present: set[str]) -> list[str]:
+    """Return the known ones of some phases, in the order of a step."""
     return [phase for phase in PHASES if phase in present]
+
+
+def _phases_of_operators(part: Frames) -> set[str]:
+    return {str(phase) for phase in part.ops["phase"].unique()}

@@ -50,15 +50,16 @@ def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, 
         shown = [name for name in shown if name != "num_untimed"]
     table = store.sites if whole is None else whole.head(MAX_ROWS)
     num_rows = store.head["num_rows"] if is_calls else len(table)
+    num_all = answers.frames.num_calls if whole is None else len(whole)
     return {
         "name": analysis.name,
         "title": analysis.title,
         "question": analysis.question,
-        "is_left_out": bool(analysis.needs) and not len(getattr(answers.frames, analysis.needs)),
+        "is_left_out": bool(analysis.needs) and not _has_rows(answers.frames, analysis.needs),
         "columns": [_description(column) for column in analysis.columns],
         "shown": shown,
         "num_rows": num_rows,
-        "num_left_out": 0 if whole is None else len(whole) - num_rows,
+        "num_left_out": num_all - num_rows,
         "data": {
             column.name: _values(table[column.name], column, answers.frames)
             for column in analysis.columns
@@ -67,6 +68,14 @@ def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, 
         | {name: _texts(table[name]) for name in ADDED_TO_CALLS if is_calls},
         **({"store": store.head, "num_sites": len(store.sites)} if is_calls else {}),
     }
+
+
+def _has_rows(frames: Frames, table: str) -> bool:
+    return any(frames.by_ranks(_any_row, table))
+
+
+def _any_row(part: Frames, table: str) -> bool:
+    return len(getattr(part, table)) > 0
 
 
 def _description(column: Column) -> dict[str, Any]:

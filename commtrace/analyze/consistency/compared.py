@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.absences import absences
 from commtrace.analyze.consistency.coverage import PROFILER, Coverage, coverage
 from commtrace.analyze.consistency.disagreements import first_disagreements
@@ -93,6 +94,7 @@ class Comparison:
         return sorted(self.not_compared.items(), key=lambda item: (-item[1], item[0]))
 
 
+@of_run
 def compared(frames: Frames) -> Comparison:
     """Return the extent of the check of a run."""
     covered = coverage(frames)

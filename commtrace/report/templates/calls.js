@@ -1,5 +1,5 @@
 "use strict";
-/* All calls of the run, unpacked from the page. Values that differ from call to call are arrays of
+/* The calls of the page, unpacked from the page. Values that differ from call to call are arrays of
    numbers; the rest is in the row of the call's site. Calls are numbered by rank and time; that number
    is their row. */
 
@@ -72,6 +72,9 @@ class Calls extends Rows {
       this.byRank.set(rank[row], { from: row, to: this.num_rows });
     }
     this.sites = null;
+    const { columns, num_rows: rows, overview } = table.store;
+    const used = columns.reduce((sum, column) => sum + rows * column.num_bytes, 0);
+    this.overview = overview ? new Overview(overview, bytes.subarray(used)) : null;
   }
 
   /** Restricts table and timeline to the calls of these sites (a flag for each); null shows all. */

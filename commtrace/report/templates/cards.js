@@ -83,7 +83,7 @@ class Cards {
 
   announce() {
     const count = this.places.length;
-    document.getElementById("marked-place").textContent = count ? `${this.at + 1} of ${count}` : "not in this part of the run";
+    document.getElementById("marked-place").textContent = count ? `${this.at + 1} of ${count}` : this.timeline.data.stretches ? "not on this page" : "not in this part of the run";
     for (const id of ["marked-before", "marked-after"]) document.getElementById(id).hidden = count < 2;
   }
 

@@ -5,8 +5,9 @@
 const TRANSFERS = ["send", "recv"];
 const ALIKE = ["kind", "reduce_op", "root", "dtype"];
 
-/** The ranks that made a call, by arrival, and the ranks of its group that did not. */
-function meetingOf(calls, row, groups) {
+/** The ranks that made a call, by arrival, and the ranks of its group that did not, or that the page
+    does not show. */
+function meetingOf(calls, row, groups, shownRanks) {
   const rows = peersOf(calls, row);
   const { issue_ns: issue, rank } = calls.own;
   const issued = rows.map((each) => issue[each]).filter((time) => time >= 0);
@@ -27,7 +28,9 @@ function meetingOf(calls, row, groups) {
   const wanted = isTransfer ? [value(row, "rank"), value(row, "peer")].filter((each) => each !== null)
     : group ? group.ranks : [];
   const arrived = new Set(rows.map((each) => rank[each]));
-  return { peers, group, missing: wanted.filter((each) => !arrived.has(each)) };
+  const absent = wanted.filter((each) => !arrived.has(each));
+  const isShown = (each) => !shownRanks || shownRanks.includes(each);
+  return { peers, group, missing: absent.filter(isShown), unseen: absent.filter((each) => !isShown(each)) };
 }
 
 /** The rows of a collective, or of both ends of a transfer, by arrival. */

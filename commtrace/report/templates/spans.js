@@ -67,9 +67,10 @@ function callText(calls, row) {
 
 /** The calls of every rank by time, with queries by time window. */
 class Spans {
-  /** `rows` has the part of a rank's row that its calls take, and its middle. */
-  constructor(calls, ranks, rows) {
-    Object.assign(this, { calls, ranks, rows });
+  /** `rows` has the part of a rank's row that its calls take, and its middle; `stretches` are those
+   *  of which the page has all calls, null if that is the run, whose edges are `whole`. */
+  constructor(calls, ranks, rows, stretches, whole) {
+    Object.assign(this, { calls, ranks, rows, stretches, whole });
     const { issue_ns: start, end_ns: end } = calls.own;
     // Ends are not in order, but the binary search of `within` needs an order.
     this.reach = new Float64Array(calls.num_rows); // the end of the longest call so far
@@ -79,11 +80,23 @@ class Spans {
         this.reach[row] = reach;
       }
     }
-    const kinds = new Set(calls.data.kind.strings);
+    const kinds = new Set(calls.overview ? calls.overview.kinds : calls.data.kind.strings);
     this.kinds = [...kinds].sort();
     const number = new Map(this.kinds.map((kind, place) => [kind, place]));
     this.off = new Set();
     this.kindOfSite = calls.data.kind.codes.map((code) => number.get(calls.data.kind.strings[code]));
+  }
+
+  /** True if the page has all calls of a time range, as far as it is in the run. */
+  hasAll(first, last) {
+    if (!this.stretches) return true;
+    const [from, to] = [Math.max(first, this.whole[0]), Math.min(last, this.whole[1])];
+    return this.stretches.some(([begin, end]) => begin <= from && to <= end);
+  }
+
+  /** True if a time range is drawn from the overview; that has no modules to filter by. */
+  isAfar(first, last) {
+    return !this.calls.sites && !this.hasAll(first, last);
   }
 
   /** For each rank, the range of rows that may overlap the time window. */
@@ -143,6 +156,7 @@ class Spans {
 
   /** The number of drawn calls that may overlap the time window. */
   count(first, last) {
+    if (this.isAfar(first, last)) return this.calls.overview.count(first, last, this.off);
     const isDrawn = this.drawn();
     const { site } = this.calls;
     // Without a filter, no call is looked at.
@@ -157,6 +171,7 @@ class Spans {
 
   /** Blocked nanoseconds per rank, column, kind and part (transfer before wait). */
   shares(first, last, numColumns) {
+    if (this.isAfar(first, last)) return this.calls.overview.shares(this.ranks.length, first, last, numColumns, this.off);
     const isDrawn = this.drawn();
     const { issue_ns: start, end_ns: end, ready_ns: ready, call_ns: call, blocked_ns: blocked } = this.calls.own;
     const numParts = 2 * this.kinds.length;

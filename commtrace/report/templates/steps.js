@@ -1,7 +1,6 @@
 "use strict";
 /* The step selector, which follows the view. */
 
-const SHORT_RUN = 6;
 const SHARE_OF_VIEW = 0.5; // least fraction of the view that the selected step fills
 const WHOLE_RUN = -1;
 
@@ -18,14 +17,6 @@ class StepBox {
     document.getElementById("step-before").addEventListener("click", () => choose(this.beside(-1)));
     document.getElementById("step-after").addEventListener("click", () => choose(this.beside(1)));
     document.getElementById("stepper").hidden = false;
-  }
-
-  /** The step that a page opens with: one of median length if there are many. */
-  first() {
-    if (this.steps.length <= SHORT_RUN) return WHOLE_RUN;
-    const lasts = this.steps.map((step, place) => [step.end - step.start, place]);
-    lasts.sort((a, b) => a[0] - b[0]);
-    return lasts[Math.floor(lasts.length / 2)][1];
   }
 
   /** The step before or after the range in view. */

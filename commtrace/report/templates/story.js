@@ -21,7 +21,7 @@ class Story {
   /** `open` shows another call, `filter` filters by module, `show` opens a finding. */
   constructor(calls, facts, row, { open, filter, show }) {
     Object.assign(this, { calls, facts, row, open, filter, show });
-    this.meeting = meetingOf(calls, row, facts.groups);
+    this.meeting = meetingOf(calls, row, facts.groups, facts.shown_ranks);
     this.site = calls.site[row];
   }
 
@@ -93,7 +93,7 @@ class Story {
       this.module(),
       this.column("region"),
       storyLine("step", `${this.text("step")}${this.has("phase") ? `, ${this.value("phase")}` : ""}`),
-      alike > 1 && storyLine("alike", `one of ${alike.toLocaleString("en")} such calls of rank ${this.value("rank")} from here`),
+      alike > 1 && storyLine("alike", `one of ${alike.toLocaleString("en")} such calls of rank ${this.value("rank")} from here${this.facts.is_whole ? "" : ", on this page"}`),
     ];
   }
 
@@ -233,7 +233,7 @@ class Story {
   }
 
   peers() {
-    const { peers, missing } = this.meeting;
+    const { peers, missing, unseen } = this.meeting;
     const differing = peers.filter((peer) => peer.differs).map((peer) => this.calls.own.rank[peer.row]);
     const last = peers.at(-1);
     const parts = [];
@@ -241,6 +241,7 @@ class Story {
       const arrived = `${peers.length} of ${peers.length + missing.length} arrived`;
       parts.push(element("p", "bad", `${arrived}; no call of rank ${listed(missing)} is in the trace`));
     }
+    if (unseen.length) parts.push(element("p", "", `The calls of rank ${listed(unseen)} are not on this page`));
     if (differing.length) parts.push(element("p", "bad", `Rank ${listed(differing)} made another call`));
     if (peers.length < 2) return parts;
     if (last.isLast) {

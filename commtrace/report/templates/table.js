@@ -313,7 +313,8 @@ class TableView {
     if (this.rows.num_left_out) {
       const left = this.rows.num_left_out.toLocaleString("en");
       const held = this.rows.num_rows.toLocaleString("en");
-      const text = `The page shows the first ${held} rows; ${left} more: commtrace table ${this.rows.name}.`;
+      const text = this.rows.name === "calls" ? `${left} more calls are not on this page.`
+        : `The page shows the first ${held} rows; ${left} more: commtrace table ${this.rows.name}.`;
       lines.push(element("div", "more", text));
     }
     return lines;

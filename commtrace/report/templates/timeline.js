@@ -11,7 +11,8 @@ class Timeline {
   constructor(data, calls, known, onCall, onChange) {
     Object.assign(this, { data, calls, known, onCall, onChange });
     this.place = document.getElementById("timeline-picture");
-    this.spans = new Spans(calls, data.ranks, data.rows);
+    const whole = data.whole_ns.map((edge) => edge - data.origin_ns);
+    this.spans = new Spans(calls, data.ranks, data.rows, data.stretches, whole);
     this.lanes = new Lanes(data.kernels);
     this.traces = new Traces(this);
     this.marked = [];
@@ -50,7 +51,7 @@ class Timeline {
       end: this.ms(end[place]),
     }));
     this.box = new StepBox(this.steps, (place) => this.showStep(place));
-    this.step = this.box.first(); // the one that was chosen: a double-click comes back to it
+    this.step = this.data.opening; // the one that was chosen: a double-click comes back to it
     this.opening = this.rangeOf(this.step);
     this.setRange(this.opening);
   }
@@ -214,11 +215,12 @@ class Timeline {
     const layout = this.layout();
     const reach = 0.5 * (to - from); // a margin on both sides, so that panning shows calls at once
     let [first, last] = [from - reach, to + reach].map((edge) => this.ns(edge));
-    if (this.spans.count(this.ns(from), this.ns(to)) > MAX_SINGLE / 2) {
+    if (this.spans.isAfar(first, last) || this.spans.count(this.ns(from), this.ns(to)) > MAX_SINGLE / 2) {
       [first, last] = [this.ns(from), this.ns(to)];
     }
-    this.isSingle = this.spans.count(first, last) <= MAX_SINGLE;
-    const traces = [...this.traces.phases(first, last), ...this.traces.stepBars()];
+    const isAfar = this.spans.isAfar(first, last);
+    this.isSingle = !isAfar && this.spans.count(first, last) <= MAX_SINGLE;
+    const traces = [...this.traces.phases(first, last), ...this.traces.stepBars(), ...this.traces.stretchBars()];
     if (this.isSingle) {
       traces.push(...this.traces.singleCalls(first, last));
     } else {
@@ -230,6 +232,8 @@ class Timeline {
     traces.push(...kernels, ...this.traces.marks());
     document.getElementById("timeline-merged").hidden = !isMerged;
     document.getElementById("timeline-many").hidden = this.isSingle;
+    document.getElementById("timeline-closer").hidden = isAfar;
+    this.tellElsewhere(isAfar, from, to);
     document.getElementById("timeline-shown").textContent = this.shownText(from, to);
     // A double-click leads back to the chosen step, not to the range that plotly would reset to.
     await Plotly.react(this.place, traces, layout, { ...CONFIG, doubleClick: false });
@@ -237,8 +241,21 @@ class Timeline {
   }
 
   shownText(from, to) {
-    const count = this.spans.count(this.ns(from), this.ns(to)).toLocaleString("en");
-    return `${count} calls in ${FORMATS.ns((to - from) * MS)}`;
+    const range = [this.ns(from), this.ns(to)];
+    const about = this.spans.isAfar(...range) ? "about " : "";
+    const count = this.spans.count(...range).toLocaleString("en");
+    return `${about}${count} calls in ${FORMATS.ns((to - from) * MS)}`;
+  }
+
+  /** Names the command that writes a page with the calls in view, if this one lacks some of them. */
+  tellElsewhere(isAfar, from, to) {
+    const note = document.getElementById("timeline-elsewhere");
+    if (!note) return;
+    note.hidden = !isAfar;
+    const [first, last] = [Math.max(from, this.whole[0], 0), Math.min(to, this.whole[1])];
+    const edges = [first, last].map((edge) => `${Number(edge.toFixed(6))}ms`);
+    document.getElementById("timeline-command").textContent =
+      `${note.dataset.command} --window ${edges.join(":")} -o part.html`;
   }
 
   listen() {

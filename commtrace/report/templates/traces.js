@@ -81,6 +81,19 @@ class Traces {
     }];
   }
 
+  /** Lines above the ranks, where the page has single calls but does not show them all over the run. */
+  stretchBars() {
+    const { stretches, rows } = this.timeline.data;
+    if (!stretches) return [];
+    const spans = stretches.map(([start, end]) => ({ start, end, y: -0.5 - 0.07 * rows.calls, height: 0.1 * rows.calls }));
+    return [this.bars(spans, {
+      name: "single calls",
+      hovertext: spans.map(({ start, end }) => `${bold("single calls")}<br>of ${FORMATS.ns(end - start)} are on this page`),
+      marker: { color: this.colour("accent"), line: { width: 1, color: this.colour("accent") } },
+      meta: { part: "stretch" },
+    })];
+  }
+
   /** A trace per kind for the transfers, and a hatched one for the waits before them. */
   singleCalls(first, last) {
     const groups = new Map();
