@@ -38,8 +38,11 @@ WHOLE_RUN = -1
 
 _OPENING_SHARE, _STEP_SHARE, _CALL_SHARE = 1 / 2, 1 / 10, 1 / 50
 """Largest parts of the calls: of the opening step, of a step with evidence, of other evidence."""
-_AROUND = 3
-"""Time before and after a call that is shown with it, in durations of the call."""
+_AROUND_CALL, _AROUND_STEP = 3, 0.05
+"""Time before and after a call or a step that is shown with it, as a part of its duration.
+
+It is more than the page shows around a step, or around the evidence of a finding.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,8 @@ def _wanted(
     steps = _spans_of_steps(frames)
     opening = whole
     if place != WHOLE_RUN:
-        opening = steps.get(int(of_first["step"][place]), whole)
+        edges = of_first[["start_ns", "end_ns"]].iloc[place] - frames.start_ns
+        opening = _around((int(edges["start_ns"]), int(edges["end_ns"])), _AROUND_STEP, whole)
     yield _shortened(seen, opening, _OPENING_SHARE * budget)
     lists = list(evidence)
     spans = spans_of_calls(frames, {name for calls in lists for name in calls})
@@ -162,15 +166,23 @@ def _wanted(
             if name not in spans:
                 continue
             begin, end = spans[name]
+            around = _around((begin, end), _AROUND_CALL, whole)
             after = int(np.searchsorted(edges[:, 0], begin, side="right"))
             if after and begin < edges[after - 1, 1]:
-                step = int(edges[after - 1, 0]), int(edges[after - 1, 1])
+                first, last = map(int, edges[after - 1])
+                first, last = _around((first, last), _AROUND_STEP, whole)
+                step = min(first, around[0]), max(last, around[1])
                 if seen.num_calls(step) <= _STEP_SHARE * budget:
                     yield step
                     continue
-            around = _AROUND * max(end - begin, 1000)
-            stretch = max(begin - around, whole[0]), min(end + around, whole[1])
-            yield _shortened(seen, stretch, _CALL_SHARE * budget, begin)
+            yield _shortened(seen, around, _CALL_SHARE * budget, begin)
+
+
+def _around(stretch: Stretch, part: float, whole: Stretch) -> Stretch:
+    """Return a stretch with the time before and after it, a part of its length, within `whole`."""
+    first, last = stretch
+    margin = int(part * max(last - first, 1000))
+    return max(first - margin, whole[0]), min(last + margin, whole[1])
 
 
 def _spans_of_steps(frames: Frames) -> dict[int, Stretch]:
@@ -233,8 +245,8 @@ def shown_text(frames: Frames, detail: Detail) -> Shown | None:
         lasts = sum(last - first for first, last in detail.stretches)
         whole = text_of_duration(detail.edges[1] - detail.edges[0])
         sentences.append(
-            f"They are all calls in {text_of_duration(lasts)} of {whole}: those of the step that the"
-            " page opens with, and around the calls that findings and problems name."
+            f"They are all calls in {text_of_duration(lasts)} of {whole}: of the step that the page"
+            " opens with, and around the calls that findings and problems name."
         )
     if detail.overview is not None:
         column = text_of_duration(detail.overview.column_ns)

@@ -88,7 +88,8 @@ def render_page(
     if window_ns is not None:
         frames = within(frames, window_ns)
     answers = Answers(frames, run, ranks)
-    answers.compute([name for name, each in CATALOG.items() if each.topic and name != "calls"])
+    in_tables = [name for name, each in CATALOG.items() if each.topic and name != "calls"]
+    answers.compute([*in_tables, *BESIDE_TABLES])
     all_notices = notices_of(frames)
     found = consistency_summary(answers)
     detail = answers.detail
@@ -134,6 +135,8 @@ def render_page(
     )
 
 
+BESIDE_TABLES = ("findings", "consistency", "facts")
+"""Analyses that the page shows in sections of their own."""
 PATTERNS = ("steps", "waits", "sizes", "bandwidth", "matrix")
 """Pictures arranged in columns, each drawn from one table."""
 OF_DEVICES = "gpu_time"
