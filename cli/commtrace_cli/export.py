@@ -9,6 +9,7 @@ from commtrace.exporters import FORMATS
 from commtrace_cli import options
 from commtrace_cli.loading import load_events
 from commtrace_cli.terminal import check_output, finish, say, working
+from commtrace_cli.time_window import part_of, ranks_of, steps_of, window_of
 
 EXAMPLE = """
 Examples:
@@ -16,6 +17,7 @@ Examples:
 - `commtrace export run.json --to perfetto` and open the file at https://ui.perfetto.dev
 - `commtrace export run.json --to speedscope -o where.json` for https://www.speedscope.app
 - `commtrace export run.json --to csv -o tables/` writes a file of each table
+- `commtrace export RUN.comm --to perfetto --steps 3:5 --ranks 0-7`
 - `commtrace export run.json --to parquet` with `pip install 'commtrace[parquet]'`
 """
 
@@ -30,8 +32,11 @@ def export(
     to: options.To,
     output: options.ExportOutput = None,
     force: options.Force = False,
+    window: options.Window = None,
+    steps: options.Steps = None,
+    ranks: options.ChosenRanks = None,
 ) -> None:
-    """Export a run to Perfetto, speedscope, CSV or Parquet.
+    """Export a run, or a part of it, to Perfetto, speedscope, CSV or Parquet.
 
     perfetto: steps, modules, operators and calls of each rank, with flow arrows between matched
     calls, waits and bytes in flight. speedscope: blocked time and bytes by stack. csv and parquet:
@@ -43,10 +48,12 @@ def export(
         _check_folder(path, force=force)
     else:
         check_output(path, force=force, read=[trace])
+    window_ns, numbers, chosen = window_of(window), steps_of(steps), ranks_of(ranks)
     frames = load_events(trace)
     with working(f"writing {path}"):
         from commtrace.analyze import notices_of
 
+        frames = part_of(frames, window_ns, numbers, chosen)
         for notice in notices_of(frames):
             say(f"note: {notice.text}")
         FORMATS[to.value].write(frames, path)

@@ -8,7 +8,7 @@ from commtrace_cli import options
 from commtrace_cli.fitting import omissions
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
-from commtrace_cli.time_window import steps_of, window_of
+from commtrace_cli.time_window import part_of, steps_of, window_of
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
@@ -53,12 +53,7 @@ def flame(
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
         return
-    from commtrace.analyze.time_window import of_steps, within
-
-    if numbers is not None:
-        frames = of_steps(frames, *numbers)
-    if window_ns is not None:
-        frames = within(frames, window_ns)
+    frames = part_of(frames, window_ns, numbers)
     value = VALUE_OF[by]
     if output is None:
         _print(frames, value, phase, rows)

@@ -33,23 +33,31 @@ def load_run(path: Path, workers: int | None = None, dask: str | None = None) ->
 
         with working(f"connecting to {dask}"):
             return in_parts(path, settings, dask_workers(dask))
-    if dataset_at(path) is not None:
-        from commtrace.analyze.opening import stored_run
-        from commtrace.workers import Workers
-
-        runner = None if workers is None else Workers("analyse the run", workers)
-        if (stored := stored_run(path, settings, runner)) is not None:
-            return stored
-    return _load(path, is_empty_allowed=True)
+    return _stored(path, workers) or _load(path, is_empty_allowed=True)
 
 
-def load_events(path: Path) -> Frames:
+def load_events(path: Path, workers: int | None = None) -> Frames:
     """Load the tables of the trace at `path`, which must hold events to draw or to export.
+
+    Args:
+        path: The trace.
+        workers: Number of processes for a run that is read in parts; by default one for each core.
 
     Raises:
         TraceError: it is not a trace, or holds no call and no operator.
     """
-    return _load(path, is_empty_allowed=False)
+    return _stored(path, workers) or _load(path, is_empty_allowed=False)
+
+
+def _stored(path: Path, workers: int | None) -> Frames | None:
+    """Return the run to be read in parts; None if it fits into memory."""
+    if dataset_at(path) is None:
+        return None
+    from commtrace.analyze.opening import stored_run
+    from commtrace.workers import Workers
+
+    runner = None if workers is None else Workers("analyse the run", workers)
+    return stored_run(path, settings_of(), runner)
 
 
 def _load(path: Path, *, is_empty_allowed: bool) -> Frames:

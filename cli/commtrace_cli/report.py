@@ -8,7 +8,7 @@ from commtrace.settings import EVERY_LINK, speeds_of_links
 from commtrace_cli import options
 from commtrace_cli.loading import load_events
 from commtrace_cli.terminal import check_output, finish, working
-from commtrace_cli.time_window import steps_of, window_of
+from commtrace_cli.time_window import ranks_of, steps_of, window_of
 
 EXAMPLE = """
 Examples:
@@ -16,6 +16,7 @@ Examples:
 - `commtrace report run.json -o report.html`
 - `commtrace report run.json --steps 3:5 -o steps.html`
 - `commtrace report run.json --window 1.5s:2s -o half_a_second.html`
+- `commtrace report RUN.comm --ranks 0-7 -o eight_ranks.html`
 - `commtrace report run.json --link '400 Gbit/s' --link 'tp=450 GB/s'`
 """
 
@@ -40,6 +41,7 @@ def report(
     force: options.Force = False,
     window: options.Window = None,
     steps: options.Steps = None,
+    ranks: options.ChosenRanks = None,
     link: options.Link = None,
 ) -> None:
     """Write an HTML page with the findings, flame graph, timeline and tables of a run.
@@ -48,8 +50,10 @@ def report(
     to operator to collective, a timeline of every rank that zooms to single calls, patterns over
     steps, ranks and sizes, and tables to sort and search.
 
-    With a window or steps, the page covers that part of the run. Bandwidths are compared with the
-    speed of the link, if it is given.
+    With a window or steps, the page covers that part of the run. With ranks, it has the single
+    calls of these, and the numbers of all. Of a run that is larger than memory, it has the single
+    calls of one step and around its findings. Bandwidths are compared with the speed of the link,
+    if it is given.
     """
     check_output(output, force=force, read=[trace])
     window_ns, numbers, speeds = window_of(window), steps_of(steps), link_of(link)
@@ -57,5 +61,12 @@ def report(
     with working(f"drawing {output}"):
         from commtrace.report import write_report
 
-        write_report(frames, output, window_ns=window_ns, steps=numbers, link=speeds)
+        write_report(
+            frames,
+            output,
+            window_ns=window_ns,
+            steps=numbers,
+            ranks=ranks_of(ranks),
+            link=speeds,
+        )
     finish([output], then=["python", "-m", "webbrowser", output])

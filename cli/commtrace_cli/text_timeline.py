@@ -10,6 +10,7 @@ Letters distinguish kinds without colours; capitals distinguish transfer from wa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,9 +110,33 @@ def _points(first: int, last: int, numbers: Sequence[int], num_parts: int) -> np
     return np.array([first + (last - first) * number // num_parts for number in numbers], "int64")
 
 
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """What the ranks of a part do in the columns of a window.
+
+    Attributes:
+        table: As of `cells`.
+        unended: As of `unended`.
+        known: By rank with calls, whether any blocked time and any wait of its calls is known.
+    """
+
+    table: pd.DataFrame
+    unended: dict[int, set[int]]
+    known: dict[int, tuple[bool, bool]]
+
+
+def _cells_of_part(
+    part: Frames, ranks: tuple[int, ...], window_ns: tuple[int, int], num_columns: int
+) -> Cells:
+    from commtrace.analyze import CATALOG
+
+    table = CATALOG["activity"].function(part)
+    found = cells(part, table[table["rank"].isin(ranks)], window_ns, num_columns)
+    return Cells(found, unended(part, window_ns, num_columns), _known_of(part))
+
+
 def timeline_lines(
     frames: Frames,
-    table: pd.DataFrame,
     window_ns: tuple[int, int],
     ranks: Sequence[int],
     width: int,
@@ -120,7 +145,7 @@ def timeline_lines(
     label = max(len(f"rank {rank}") for rank in (*ranks, 0)) + 2
     has_shares = has_room_for_shares(width, ranks)
     num_columns = max(width - label - _SHARES * has_shares, LEAST_COLUMNS)
-    found = cells(frames, table[table["rank"].isin(ranks)], window_ns, num_columns)
+    parts = frames.by_ranks(_cells_of_part, tuple(ranks), window_ns, num_columns)
     lasts = window_ns[1] - window_ns[0]
     rows = [Text(f"{'time':{label}}" + _ruler(window_ns, num_columns), style="dim")]
     if has_shares:
@@ -129,9 +154,13 @@ def timeline_lines(
         rows.append(Text(f"{'step':{label}}{marks}", style="dim"))
     if phases := _phases(frames, window_ns, num_columns):
         rows.append(Text(f"{'phase':{label}}", style="dim").append(phases))
-    by_rank: Any = dict(iter(found.groupby("rank")))
-    without_end = unended(frames, window_ns, num_columns)
-    of_calls = _known_of(frames)
+    by_rank: dict[Any, Any] = {}
+    without_end: dict[int, set[int]] = {}
+    of_calls: dict[int, tuple[bool, bool]] = {}
+    for part in parts:
+        by_rank |= dict(iter(part.table.groupby("rank")))
+        without_end |= part.unended
+        of_calls |= part.known
     for rank in ranks:
         row = Text(f"{f'rank {rank}':{label}}")
         of_rank = by_rank.get(rank)
@@ -268,15 +297,22 @@ def _steps(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> str:
     return "".join(row).rstrip()
 
 
+def _phases_of_part(part: Frames) -> pd.DataFrame:
+    """Return the phases of the first rank of a part that has any, by time."""
+    from commtrace.figures.spans import phase_spans
+
+    spans = phase_spans(part)
+    return spans[spans["rank"] == spans["rank"].min()].sort_values("start_ns")
+
+
 def _phases(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> Text | None:
     """Return the first rank's phase in the middle of each column, as letters."""
-    from commtrace.figures.spans import phase_spans
     from commtrace.figures.theme import DARK, readable_on
 
-    spans = phase_spans(frames)
-    spans = spans[spans["rank"] == spans["rank"].min()].sort_values("start_ns")
-    if spans.empty:
+    firsts = [spans for spans in frames.by_ranks(_phases_of_part) if len(spans)]
+    if not firsts:
         return None
+    spans = min(firsts, key=lambda spans: spans["rank"].iloc[0])
     first, last = (edge + frames.start_ns for edge in window_ns)
     middles = _points(first, last, range(1, 2 * num_columns, 2), 2 * num_columns)
     place = np.searchsorted(spans["start_ns"].to_numpy(), middles, side="right") - 1

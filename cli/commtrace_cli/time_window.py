@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from commtrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from commtrace.analyze import Frames
 
 UNITS_NS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
 # The sum with the start of a run is a 64-bit integer.
@@ -87,3 +92,28 @@ def ranks_of(text: str | None) -> list[int] | None:
 def _nanoseconds(text: str) -> int | None:
     found = _TIME.fullmatch(text)
     return min(round(float(found[1]) * UNITS_NS[found[2]]), FOREVER_NS) if found else None
+
+
+def part_of(
+    frames: Frames,
+    window_ns: tuple[int, int] | None = None,
+    steps: tuple[int, int] | None = None,
+    ranks: Sequence[int] | None = None,
+) -> Frames:
+    """Return the part of a run that the options select; the run itself if none is given.
+
+    Raises:
+        UsageError: the run has no such part, or more than can be read at once of a stored run.
+    """
+    from commtrace.analyze.time_window import of_steps, within
+
+    if steps is not None:
+        frames = of_steps(frames, *steps)
+    if window_ns is not None:
+        frames = within(frames, window_ns)
+    if ranks is not None:
+        from commtrace.analyze.excerpt import of_ranks
+        from commtrace.figures.timeline import ranks_of as ranks_in
+
+        frames = of_ranks(frames, ranks_in(frames, ranks))
+    return frames

@@ -93,14 +93,10 @@ def _within_run(frames: Frames, window_ns: tuple[int, int] | None) -> tuple[int,
     Raises:
         UsageError: it is empty.
     """
-    from commtrace.analyze.arrivals import end_ns
-
-    comm = frames.comm[frames.comm["issue_ns"] >= 0]
-    starts = [comm["issue_ns"].min(), frames.timed_steps["start_ns"].min()]
-    ends = [end_ns(comm).max(), frames.timed_steps["end_ns"].max()]
     start = frames.start_ns
-    first = min((int(value) - start for value in starts if value == value), default=0)
-    last = max((int(value) - start for value in ends if value == value), default=0)
+    edges = [each for part in frames.by_ranks(_edges_of_part) for each in part]
+    first = min((begin - start for begin, _ in edges), default=0)
+    last = max((end - start for _, end in edges), default=0)
     if window_ns is None:
         return first, max(last, first + 1)
     if window_ns[0] >= last:
@@ -110,6 +106,19 @@ def _within_run(frames: Frames, window_ns: tuple[int, int] | None) -> tuple[int,
             attempt="another window",
         )
     return window_ns[0], min(last, window_ns[1])
+
+
+def _edges_of_part(part: Frames) -> list[tuple[int, int]]:
+    """Return the first and last instants of the calls and of the steps, as far as there are any."""
+    from commtrace.analyze.arrivals import end_ns
+
+    issue, steps = part.comm["issue_ns"], part.timed_steps
+    is_issued = issue >= 0
+    spans = (
+        (issue[is_issued], end_ns(part.comm)[is_issued]),
+        (steps["start_ns"], steps["end_ns"]),
+    )
+    return [(int(begin.min()), int(end.max())) for begin, end in spans if len(begin)]
 
 
 def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: int) -> None:
@@ -126,8 +135,7 @@ def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: 
     for notice in notices_of(frames, "timeline"):
         console.print(Text(f"note: {notice.text}", style="yellow"))
     console.print()
-    table = CATALOG["activity"].function(frames)
-    lines = timeline_lines(frames, table, window_ns, chosen[:rows], console.width)
+    lines = timeline_lines(frames, window_ns, chosen[:rows], console.width)
     for line in lines:
         console.print(line, no_wrap=True, crop=True, highlight=False)
     if len(chosen) > rows:

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.census import census
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import with_group_facts
+from commtrace.analyze.measures import summed, with_group_facts
 from commtrace.schema import Column
 from commtrace.tracefile import EVERY
 from commtrace.units import counted, ordinal
@@ -67,7 +68,7 @@ def diff(before: Frames, after: Frames) -> pd.DataFrame:
 def compare_all(runs: Sequence[Frames]) -> list[pd.DataFrame]:
     """Return `diff` of the first run and each later one, all normalized in the same way."""
     per_step = in_steps_of_all(runs)
-    first, *others = (_sums(frames, per_step) for frames in runs)
+    first, *others = (per_rank(frames, KEYS[1:], per_step) for frames in runs)
     return [compare(first, each) for each in others]
 
 
@@ -118,33 +119,42 @@ def known_part(sums: pd.DataFrame, name: str, suffix: str = "") -> pd.Series:
     return (known / calls.where(calls > 0)).fillna(1.0)
 
 
-def _sums(frames: Frames, per_step: bool) -> pd.DataFrame:
-    comm = with_group_facts(frames).comm
-    axis = comm["mesh_axis"].astype(object)
-    comm = comm.assign(group=axis.where(axis != "", comm["group"].astype(object)))
-    return per_rank(frames, comm, KEYS[1:], per_step)
-
-
-def per_rank(frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bool) -> pd.DataFrame:
-    """Return the measures of one rank over `comm`, by scope and `by`: `MEASURED` and `KNOWN`.
+def per_rank(frames: Frames, by: Sequence[str], per_step: bool) -> pd.DataFrame:
+    """Return the measures of one rank, by scope and `by`: `MEASURED` and `KNOWN`.
 
     Args:
-        frames: The run, for its numbers of ranks and steps.
-        comm: The calls to sum up, a part of table `comm` or all of it.
-        by: Columns of `comm` to group by, besides `scope`.
+        frames: The run.
+        by: Columns of table `comm` to group by, besides `scope`; `group` as `KEYS` has it.
         per_step: Count calls within steps per step (`scope` "step"), not over the run.
     """
+    num_steps = max(int(frames.steps["step"].nunique()), 1)
+    weight = 1.0 / max(frames.num_ranks, 1)
+    return summed(frames.by_ranks(_of_part, tuple(by), per_step, num_steps, weight))
+
+
+def _of_part(
+    part: Frames, by: tuple[str, ...], per_step: bool, num_steps: int, weight_of_call: float
+) -> pd.DataFrame:
+    comm = part.comm
     in_step = (comm["step"] >= 0) & per_step
-    num_steps = max(frames.steps["step"].nunique(), 1)
-    weight = (1.0 / max(frames.num_ranks, 1)) / in_step.map({True: num_steps, False: 1})
+    weight = weight_of_call / in_step.map({True: num_steps, False: 1})
     keys = [in_step.map({True: "step", False: "run"}).astype(object).rename("scope")]
-    keys += [comm[name].astype(object) for name in by]
+    keys += [
+        _names_of_groups(part) if name == "group" else comm[name].astype(object) for name in by
+    ]
     sums = pd.DataFrame({"calls": weight})
     for name, known in KNOWN.items():
         is_known = comm[name] >= 0
         sums[name] = comm[name].astype("float64").where(is_known) * weight
         sums[known] = weight.where(is_known, 0.0)
     return sums.groupby(keys).sum(min_count=1)
+
+
+def _names_of_groups(part: Frames) -> pd.Series:
+    """Return the mesh axis of each call's group, or the group's name without one."""
+    comm = with_group_facts(part).comm
+    axis = comm["mesh_axis"].astype(object)
+    return axis.where(axis != "", comm["group"].astype(object)).rename("group")
 
 
 def increases(
@@ -191,19 +201,18 @@ def differences_of_runs(*runs: Frames) -> list[str]:
         if dropped:
             notes.append(f"The {name} run has lost {dropped} calls: its numbers are too low.")
         notes += [
-            _note_of_unknown(frames.comm[column], name, meaning)
+            _note_of_unknown(frames.num_calls, num, name, meaning)
             for column, meaning in _NOT_KNOWN.items()
-            if (frames.comm[column] < 0).any()
+            if (num := frames.num_calls - census(frames).known[column])
         ]
     return notes
 
 
-def _note_of_unknown(values: pd.Series, name: str, meaning: str) -> str:
-    num = int((values < 0).sum())
-    if num == len(values):
+def _note_of_unknown(num_calls: int, num: int, name: str, meaning: str) -> str:
+    if num == num_calls:
         return f"The {name} run lacks {meaning} of all calls: not compared."
     return (
-        f"The {name} run lacks {meaning} of {num:,} of {counted(len(values), 'call')}: places of "
+        f"The {name} run lacks {meaning} of {num:,} of {counted(num_calls, 'call')}: places of "
         "which another run knows more or less are not compared."
     )
 

@@ -21,9 +21,11 @@ from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
 from commtrace.errors import UsageError
+from commtrace.units import text_of_ranks
 
 Stretch = tuple[int, int]
 """First instant, and the one behind the last, in ns since the start of the run."""
+FOREVER: Stretch = (0, 1 << 62)
 Select = Callable[..., pd.Series]
 """Takes a part with all rows of some ranks, and returns a mask of its calls."""
 
@@ -89,11 +91,40 @@ def excerpt(
         ops=ops.reset_index(drop=True),
         kernels=kernels.reset_index(drop=True),
         groups=run.groups,
-        ranks=run.ranks,
-        steps=run.steps,
+        ranks=_of_ranks(run.ranks, chosen),
+        steps=_of_ranks(run.steps, chosen),
         sources=run.sources,
         parent=run,
     )
+
+
+def of_ranks(run: Frames, ranks: Collection[int] | None = None) -> Excerpt:
+    """Return all calls, operators and kernels of some ranks, by default of all.
+
+    Raises:
+        UsageError: There are more than can be read at once of a stored run.
+    """
+    chosen = None if ranks is None else tuple(sorted(ranks))
+    num_rows = sum(run.by_ranks(_num_rows_of_ranks, chosen))
+    check_size(run, num_rows, "all calls" if ranks is None else text_of_ranks(ranks))
+    return excerpt(run, selected(run, _all_calls), ranks=ranks, stretches=[FOREVER])
+
+
+def _num_rows_of_ranks(part: Frames, ranks: tuple[int, ...] | None) -> int:
+    tables = (part.comm, part.ops, part.kernels)
+    if ranks is None:
+        return sum(map(len, tables))
+    return sum(int(table["rank"].isin(ranks).sum()) for table in tables)
+
+
+def _all_calls(part: Frames) -> pd.Series:
+    return pd.Series(True, index=part.comm.index)
+
+
+def _of_ranks(table: pd.DataFrame, ranks: tuple[int, ...] | None) -> pd.DataFrame:
+    if ranks is None:
+        return table
+    return table[table["rank"].isin(ranks)].reset_index(drop=True)
 
 
 def _rows_of_part(

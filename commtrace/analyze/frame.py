@@ -10,7 +10,7 @@ A lone surrogate, which can be written neither to a file nor to a terminal, beco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -134,6 +134,10 @@ class Frames:
     ) -> Any:
         """Return what `compute` returns of the run, a row per call; see `of_each_call`."""
         return compute(self)
+
+    def parts_by_ranks(self) -> Iterator[Frames]:
+        """Yield parts with all rows of some ranks each, in the order of table `comm`."""
+        yield self
 
     def rows_of(self, answer: Callable[[Frames], Any], part: Frames) -> Any:
         """Return the rows of some calls in what `answer` returns of the run, a row per call.

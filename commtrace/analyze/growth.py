@@ -137,7 +137,7 @@ def _line_text(place: tuple[Any, ...], numbers: Sequence[Mapping[Any, Any]]) -> 
 def _sums(runs: Sequence[Frames], *by: str) -> list[pd.DataFrame]:
     """Return each run's measures of one rank, by scope and columns of its calls."""
     per_step = in_steps_of_all(runs)
-    return [per_rank(frames, frames.comm, by, per_step) for frames in runs]
+    return [per_rank(frames, by, per_step) for frames in runs]
 
 
 def _grown(

@@ -229,13 +229,10 @@ def lateness_at(frames: Frames, row: int) -> Lateness | None:
 
     It is None if nobody waited, or if the members' arrivals are unknown.
     """
-    calls = member_calls(frames)
-    if row not in calls.index:
+    found_late = next(filter(None, frames.by_collectives(_late_call, str(row))), None)
+    if found_late is None or found_late[0] not in lateness(frames).index:
         return None
-    late = int(collectives(frames)["straggler"].loc[calls["collective"].loc[row]])
-    if late == NOBODY or late not in lateness(frames).index:
-        return None
-    rank, number = (int(frames.comm[name].loc[late]) for name in ("rank", "id"))
+    late, rank, number = found_late
     found: Any = lateness(frames).loc[late]
     return Lateness(
         rank=rank,
@@ -245,6 +242,18 @@ def lateness_at(frames: Frames, row: int) -> Lateness | None:
         usual_ns=float(found["usual_ns"]),
         unknown=str(found["unknown"]),
     )
+
+
+def _late_call(part: Frames, row: str) -> tuple[int, int, int] | None:
+    """Return row, rank and id of the straggler at the collective of a row, if the part has both."""
+    calls = member_calls(part)
+    if int(row) not in calls.index:
+        return None
+    late = int(collectives(part)["straggler"].loc[calls["collective"].loc[int(row)]])
+    if late == NOBODY:
+        return None
+    rank, number = (int(part.comm[name].loc[late]) for name in ("rank", "id"))
+    return late, rank, number
 
 
 def main_reasons(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

@@ -142,6 +142,10 @@ class PartedRun(Frames, ABC):
         """Return `function(part, *args)` of parts with all calls of some collectives each."""
         return self.ask(Question(OF_COLLECTIVES, function, args, fold))
 
+    def parts_by_ranks(self) -> Iterator[Frames]:
+        """Yield parts with all rows of some ranks each."""
+        return self.parts(OF_RANKS)
+
     def ask(self, question: Question) -> list[Any]:
         """Return the results of a question for all parts."""
         assert self._used is None, f"{question.function} is asked for within a part"

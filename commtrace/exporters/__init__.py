@@ -29,23 +29,35 @@ class Format:
         module: Module of this package that writes the format.
         writer: Its function, which takes the frames and a path.
         is_folder: The path is a folder of files.
+        is_streamed: A stored run is written part by part; otherwise it is read at once.
     """
 
     suffix: str
     module: str
     writer: str
     is_folder: bool = False
+    is_streamed: bool = False
 
     def write(self, frames: Frames, path: Path) -> None:
-        """Write a run to `path`."""
+        """Write a run to `path`.
+
+        Raises:
+            UsageError: A stored run has more calls than can be read at once.
+        """
+        if frames.is_stored and not self.is_streamed:
+            from commtrace.analyze.excerpt import of_ranks
+
+            frames = of_ranks(frames)
         getattr(import_module(f"{__name__}.{self.module}"), self.writer)(frames, path)
 
 
 FORMATS: dict[str, Format] = {
     "perfetto": Format(".perfetto.json.gz", "perfetto", "write_perfetto"),
-    "speedscope": Format(".speedscope.json", "speedscope", "write_speedscope"),
-    "csv": Format("-csv", "tables", "write_csv_tables", is_folder=True),
-    "parquet": Format("-parquet", "tables", "write_parquet_tables", is_folder=True),
+    "speedscope": Format(".speedscope.json", "speedscope", "write_speedscope", is_streamed=True),
+    "csv": Format("-csv", "tables", "write_csv_tables", is_folder=True, is_streamed=True),
+    "parquet": Format(
+        "-parquet", "tables", "write_parquet_tables", is_folder=True, is_streamed=True
+    ),
 }
 """Formats by name, as `commtrace export --to` takes it."""
 

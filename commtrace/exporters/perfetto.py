@@ -261,7 +261,8 @@ def _transfers(frames: Frames, table: pd.DataFrame, number: int) -> Iterator[str
     """Yield an arrow from each send to its recv, unless clocks place it after the recv's end."""
     if not is_transfer(frames).any():
         return
-    partner = partners(frames).to_numpy()
+    # By their places in the table, which is not all of the run if it is an excerpt.
+    partner = frames.comm.index.get_indexer(pd.Index(partners(frames)))
     by_row = table.set_index("row")[["rank", "start", "end", "lane"]]
     kinds = frames.comm["kind"].astype(object).to_numpy()
     sends = [row for row in by_row.index if kinds[row] == SEND and partner[row] in by_row.index]

@@ -9,14 +9,16 @@ of unknown time or size have no weight; the name of the profile counts those tha
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.analysis import addable
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import partial_sum
+from commtrace.analyze.known import PartialSum, partial_sum
 from commtrace.atomic_write import atomic_write
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -25,39 +27,51 @@ _PLACE = ["phase", "module", "op", "kind", "group", "source_file", "source_line"
 
 
 def write_speedscope(frames: Frames, path: Path) -> None:
-    """Write the profiles to `path`."""
-    with atomic_write(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
-        json.dump(speedscope_document(frames), stream, separators=(",", ":"))
-
-
-def speedscope_document(frames: Frames) -> dict[str, Any]:
-    """Return the document, following speedscope's schema."""
-    stacks, listed = _stacks(frames)
-    comm = frames.comm.assign(stack=stacks)
-    profiles = []
-    for rank, of_rank in comm.sort_values(["rank", "issue_ns"], kind="stable").groupby("rank"):
-        blocked = of_rank["blocked_ns"]
-        numbers, weights = _runs(of_rank["stack"], blocked.clip(lower=0))
-        name = f"rank {rank}: time blocked{_note(blocked)}"
-        profiles.append(_profile(name, "nanoseconds", numbers, weights, listed.stacks))
-    sent = comm["wire_bytes"].clip(lower=0).groupby(comm["stack"]).sum()
-    numbers, weights = sent.index.to_numpy(), sent.to_numpy()
-    name = f"all ranks: bytes sent{_note(comm['wire_bytes'])}"
-    profiles.append(_profile(name, "bytes", numbers, weights, listed.stacks))
-    return {
+    """Write the profiles to `path`, one after the other."""
+    listed = _DistinctFrames()
+    head = {
         "$schema": SCHEMA,
-        "shared": {"frames": listed.frames},
-        "profiles": profiles,
         "name": str(frames.run.get("command") or frames.path or "commtrace"),
         "activeProfileIndex": 0,
         "exporter": "commtrace",
     }
+    with atomic_write(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
+        stream.write(f'{_dumped(head)[:-1]},"profiles":[')
+        for number, profile in enumerate(_profiles(frames, listed)):
+            stream.write(f"{',' if number else ''}{_dumped(profile)}")
+        # The frames are known when all profiles are written.
+        stream.write(f'],"shared":{_dumped({"frames": listed.frames})}}}')
 
 
-def _note(values: pd.Series) -> str:
+def _dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _profiles(frames: Frames, listed: _DistinctFrames) -> Iterator[dict[str, Any]]:
+    """Yield the profile of each rank, and that of all; their frames are added to `listed`."""
+    sent: dict[int, int] = {}
+    known = PartialSum(0.0, 0, 0)
+    for part in frames.parts_by_ranks():
+        comm = part.comm[[*_PLACE, "rank", "issue_ns", "blocked_ns", "wire_bytes"]]
+        comm = comm.assign(stack=_stacks(part, listed))
+        for rank, of_rank in comm.sort_values(["rank", "issue_ns"], kind="stable").groupby("rank"):
+            blocked = of_rank["blocked_ns"]
+            numbers, weights = _runs(of_rank["stack"], blocked.clip(lower=0))
+            name = f"rank {rank}: time blocked{_note(partial_sum(blocked))}"
+            yield _profile(name, "nanoseconds", numbers, weights, listed.stacks)
+        of_part = addable(comm["wire_bytes"].clip(lower=0)).groupby(comm["stack"]).sum()
+        for number, weight in zip(of_part.index.tolist(), of_part.tolist(), strict=True):
+            sent[number] = sent.get(number, 0) + weight
+        known += partial_sum(comm["wire_bytes"])
+    numbers = sorted(sent)
+    weights = np.array([sent[number] for number in numbers], dtype=object)
+    name = f"all ranks: bytes sent{_note(known)}"
+    yield _profile(name, "bytes", np.array(numbers, dtype="int64"), weights, listed.stacks)
+
+
+def _note(values: PartialSum) -> str:
     """Return the number of calls that a profile covers, behind a comma; empty if it covers all."""
-    note = partial_sum(values).note
-    return f", {note}" if note else ""
+    return f", {values.note}" if values.note else ""
 
 
 class _DistinctFrames:
@@ -67,6 +81,7 @@ class _DistinctFrames:
         self.frames: list[dict[str, Any]] = []
         self.stacks: list[list[int]] = []
         self._numbers: dict[tuple[str, str, int], int] = {}
+        self.numbers_of_places: dict[tuple[Any, ...], int] = {}
 
     def number(self, name: str, file: str = "", line: int = -1) -> int:
         """Return the number of a frame, adding it if it is new."""
@@ -79,24 +94,29 @@ class _DistinctFrames:
         return self._numbers[key]
 
 
-def _stacks(frames: Frames) -> tuple[np.ndarray, _DistinctFrames]:
-    """Return the number of each call's stack, and all stacks."""
-    comm, listed = frames.comm, _DistinctFrames()
+def _stacks(frames: Frames, listed: _DistinctFrames) -> np.ndarray:
+    """Return the number of each call's stack; stacks that are new are added to `listed`."""
+    comm = frames.comm
     axes = frames.groups.set_index("name")["mesh_axis"].astype(object).to_dict()
     plain = comm[_PLACE].astype(
         {name: object for name in _PLACE if isinstance(comm[name].dtype, pd.CategoricalDtype)}
     )
     numbers = plain.groupby(_PLACE, sort=False).ngroup().to_numpy()
     firsts = np.sort(np.unique(numbers, return_index=True)[1]) if len(numbers) else []
-    for phase, module, op, kind, group, file, line in plain.iloc[firsts].itertuples(
-        index=False, name=None
-    ):
+    known = listed.numbers_of_places
+    of_all: list[int] = []
+    for place in plain.iloc[firsts].itertuples(index=False, name=None):
+        is_new = place not in known
+        of_all.append(known.setdefault(place, len(known)))
+        if not is_new:
+            continue
+        phase, module, op, kind, group, file, line = place
         paths = module.split(".") if module else []
         axis = axes.get(group, "")
         names = [phase or "no phase", *paths, *([op] if op else [])]
         call = listed.number(f"{kind} {axis}" if axis else str(kind), file, int(line))
         listed.stacks.append([*(listed.number(name) for name in names), call])
-    return numbers, listed
+    return np.array(of_all, dtype="int64")[numbers] if len(numbers) else numbers
 
 
 def _runs(numbers: pd.Series, weights: pd.Series) -> tuple[np.ndarray, np.ndarray]:

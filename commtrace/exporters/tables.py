@@ -10,7 +10,8 @@ meanings as metadata of its columns; it requires pyarrow, which nothing else her
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,19 @@ _ROWS_AT_ONCE = 100_000
 def write_csv_tables(frames: Frames, folder: Path) -> None:
     """Write each table as CSV into `folder`."""
     make_folder(folder)
-    for name, columns, table in _tables(frames):
+    for name, columns, tables in _tables(frames):
         with (
             atomic_write(folder / f"{name}.csv") as unfinished,
             unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream,
         ):
-            write_csv_rows(stream, [column.name for column in columns], _rows(table, columns))
+            write_csv_rows(stream, [column.name for column in columns], _rows(tables, columns))
 
 
-def _rows(table: pd.DataFrame, columns: Sequence[Column]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(table), _ROWS_AT_ONCE):
-        part = table.iloc[start : start + _ROWS_AT_ONCE]
-        yield from zip(*(_fields(part[column.name], column) for column in columns), strict=True)
+def _rows(tables: Iterable[pd.DataFrame], columns: Sequence[Column]) -> Iterator[Sequence[Any]]:
+    for table in tables:
+        for start in range(0, len(table), _ROWS_AT_ONCE):
+            part = table.iloc[start : start + _ROWS_AT_ONCE]
+            yield from zip(*(_fields(part[column.name], column) for column in columns), strict=True)
 
 
 def _fields(values: pd.Series, column: Column) -> list[Any]:
@@ -72,19 +74,23 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
             attempt="`pip install 'commtrace[parquet]'`, or --to csv",
         ) from error
     make_folder(folder)
-    for name, columns, table in _tables(frames):
-        arrays = [_array(pa, table[column.name], column) for column in columns]
-        fields = [
-            pa.field(
-                column.name,
-                array.type,
-                metadata={"unit": column.unit, "meaning": column.meaning},
-            )
-            for column, array in zip(columns, arrays, strict=True)
-        ]
-        schema = pa.schema(fields, metadata={"exporter": "commtrace"})
-        with atomic_write(folder / f"{name}.parquet") as unfinished:
-            pq.write_table(pa.Table.from_arrays(arrays, schema=schema), unfinished)
+    for name, columns, tables in _tables(frames):
+        with atomic_write(folder / f"{name}.parquet") as unfinished, ExitStack() as stack:
+            writer = None
+            for table in tables:
+                arrays = [_array(pa, table[column.name], column) for column in columns]
+                schema = _schema(pa, columns, arrays)
+                if writer is None:
+                    writer = stack.enter_context(pq.ParquetWriter(unfinished, schema))
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _schema(pa: Any, columns: Sequence[Column], arrays: Sequence[Any]) -> Any:
+    fields = [
+        pa.field(column.name, array.type, metadata={"unit": column.unit, "meaning": column.meaning})
+        for column, array in zip(columns, arrays, strict=True)
+    ]
+    return pa.schema(fields, metadata={"exporter": "commtrace"})
 
 
 def _array(pa: Any, values: pd.Series, column: Column) -> Any:
@@ -113,14 +119,20 @@ _COLUMNS = (
 )
 
 
-def _tables(frames: Frames) -> Iterator[tuple[str, tuple[Column, ...], pd.DataFrame]]:
+def _tables(frames: Frames) -> Iterator[tuple[str, tuple[Column, ...], Iterable[pd.DataFrame]]]:
+    """Yield name, columns and rows of each file; a stored run has its events in several tables."""
     for name, columns in TABLES.items():
-        yield name, columns, getattr(frames, name)
+        is_small = name not in ("comm", "ops", "kernels")
+        yield (
+            name,
+            columns,
+            (getattr(part, name) for part in ([frames] if is_small else frames.parts_by_ranks())),
+        )
     facts: Analysis = FACTS
-    yield "facts", tuple(facts.columns), facts.function(frames)
+    yield "facts", tuple(facts.columns), [facts.function(frames)]
     rows = [
         (table, column.name, column.type.__name__, column.unit, column.meaning)
         for table, columns in TABLES.items()
         for column in columns
     ]
-    yield "columns", _COLUMNS, pd.DataFrame(rows, columns=[column.name for column in _COLUMNS])
+    yield "columns", _COLUMNS, [pd.DataFrame(rows, columns=[column.name for column in _COLUMNS])]

@@ -22,7 +22,7 @@ import pandas as pd
 
 from commtrace.analyze import Frames
 from commtrace.analyze.census import census
-from commtrace.analyze.excerpt import Stretch, completed, excerpt, selected, touching
+from commtrace.analyze.excerpt import Stretch, completed, excerpt, of_ranks, touching
 from commtrace.figures.timeline import ranks_of
 from commtrace.report.evidence import spans_of_calls
 from commtrace.report.overview import Overview, edges_ns, overview
@@ -31,7 +31,6 @@ from commtrace.units import counted, text_of_duration, text_of_ranks
 MOST_CALLS = 250_000
 MOST_BESIDE = 1_000_000
 """Number of operators and kernels that are read with the calls."""
-FOREVER = (0, 1 << 62)
 SHORT_RUN = 6
 """Number of steps up to which a page opens with the whole run."""
 WHOLE_RUN = -1
@@ -92,17 +91,12 @@ def detail_of(
         return Detail(frames, shown, are_all, edges)
     chosen = None if are_all else shown
     if not frames.is_stored or _fits(frames, shown):
-        calls = excerpt(frames, selected(frames, _all_calls), ranks=chosen, stretches=[FOREVER])
-        return Detail(calls, shown, are_all, edges)
+        return Detail(of_ranks(frames, chosen), shown, are_all, edges)
     seen = overview(frames, shown, edges)
     stretches = _stretches(frames, seen, evidence, _budget(frames))
     rows = completed(frames, touching, tuple(stretches))
     calls = excerpt(frames, rows, ranks=chosen, stretches=stretches)
     return Detail(calls, shown, are_all, edges, stretches, seen)
-
-
-def _all_calls(part: Frames) -> pd.Series:
-    return pd.Series(True, index=part.comm.index)
 
 
 def _fits(frames: Frames, ranks: Sequence[int]) -> bool:

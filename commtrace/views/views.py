@@ -7,7 +7,7 @@ plotly.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +146,7 @@ class Views(ABC):
         *,
         window_ns: tuple[int, int] | None = None,
         steps: tuple[int, int] | None = None,
+        ranks: Sequence[int] | None = None,
         link: str | Mapping[str, str] | None = None,
     ) -> Path:
         """Write the page of the run to `path`, and return the path.
@@ -154,6 +155,7 @@ class Views(ABC):
             path: File to write.
             window_ns: Restricts the page to a time window, in ns since the start of the run.
             steps: Restricts the page to steps, from the first to the last, both included.
+            ranks: The only ranks whose calls are shown one by one; by default all.
             link: Speed of links, such as `400 Gbit/s`, or speeds by mesh axis or group, instead of
                 those of the settings.
 
@@ -162,7 +164,9 @@ class Views(ABC):
         """
         from commtrace.report import write_report
 
-        return write_report(self.frames(), path, window_ns=window_ns, steps=steps, link=link)
+        return write_report(
+            self.frames(), path, window_ns=window_ns, steps=steps, ranks=ranks, link=link
+        )
 
     def _repr_html_(self) -> str | None:
         from commtrace.views.card import card

@@ -19,8 +19,7 @@ WIDTH = 24  # rank labels take 8 and the two shares 16; the rest is for columns
 def rows(frames: Frames, last_ns: int, num_columns: int = WIDTH) -> dict[str, str]:
     """The timeline's rows from time 0, by label, without the shares."""
     ranks = sorted(frames.ranks["rank"])
-    activity = CATALOG["activity"].function(frames)
-    lines = timeline_lines(frames, activity, (0, last_ns), ranks, 8 + num_columns + 16)
+    lines = timeline_lines(frames, (0, last_ns), ranks, 8 + num_columns + 16)
     return {line.plain[:8].strip(): line.plain[8 : 8 + num_columns] for line in lines}
 
 
@@ -51,8 +50,7 @@ def test_capitals_are_transfer_and_small_letters_are_waiting(late: Frames) -> No
 
 
 def test_blocked_and_waiting_are_parts_of_the_window(late: Frames) -> None:
-    activity = CATALOG["activity"].function(late)
-    lines = timeline_lines(late, activity, (0, 1600), [0, 1], 60)
+    lines = timeline_lines(late, (0, 1600), [0, 1], 60)
     assert [line.plain.split()[-2:] for line in lines[1:]] == [["50%", "25%"], ["25%", "0%"]]
     assert lines[0].plain.split()[-2:] == ["blocked", "waiting"]
 
@@ -127,8 +125,7 @@ def test_calls_that_were_not_timed_are_marked_and_have_no_share() -> None:
     assert found["rank 0"] == 12 * "?" + 12 * "·"
     assert found["rank 1"] == "GGGG" + 8 * "·" + "?" + 11 * "·"
     assert found["rank 2"] == 7 * "·" + "?" + 16 * "·"
-    activity = CATALOG["activity"].function(frames)
-    lines = timeline_lines(frames, activity, (0, 1600), range(4), 60)
+    lines = timeline_lines(frames, (0, 1600), range(4), 60)
     shares = [line.plain.split()[-2:] for line in lines[1:]]
     # Of rank 1, blocked time is known, but not how much of it is a wait; rank 3 has no calls.
     assert shares == [["–", "–"], ["25%", "–"], ["–", "–"], ["0%", "0%"]]

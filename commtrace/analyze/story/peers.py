@@ -8,12 +8,8 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import TRANSFERS, numbers, partners
-
-MOST_KEPT = 100_000
-"""Number of calls of a run up to which its parts are kept for further stories."""
 
 _ALIKE = ("kind", "reduce_op", "root", "dtype")
 
@@ -60,14 +56,22 @@ class MatchedCalls:
 
 def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
     """Return the calls that form one collective or transfer with a row of table `comm`."""
-    part = _calls_of_group(frames, call["group"])
+    found = filter(None, frames.by_collectives(_of_part, call))
+    return next(found)
+
+
+def _of_part(part: Frames, call: pd.Series) -> MatchedCalls | None:
+    """Return the matched calls if the part has them."""
     label: Any = call.name
+    if label not in part.comm.index:
+        return None
     number = int(numbers(part)[label])
     if call["kind"] in TRANSFERS:
         partner = int(partners(part)[label])
         labels = [label] if partner < 0 else [label, partner]
     elif number >= 0:
-        labels = part.comm.index[numbers(part) == number].tolist()
+        same_group = part.comm["group"] == call["group"]
+        labels = part.comm.index[(numbers(part) == number) & same_group].tolist()
     else:
         labels = [label]
     arrived = arrivals(part).loc[labels]
@@ -92,25 +96,8 @@ def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
         for each, row in rows.iterrows()
     )
     arrived_ranks = {peer.rank for peer in peers}
-    missing = tuple(rank for rank in _required_ranks(frames, call) if rank not in arrived_ranks)
+    missing = tuple(rank for rank in _required_ranks(part, call) if rank not in arrived_ranks)
     return MatchedCalls(number, peers, int(arrived["last_rank"].loc[label]), missing)
-
-
-def _calls_of_group(frames: Frames, group: str) -> Frames:
-    """Return the run with the calls of one group, since calls meet in their group only."""
-    kept = _parts_of_groups(frames)
-    if group in kept:
-        return kept[group]
-    part = frames.in_memory(comm=frames.comm[frames.comm["group"] == group])
-    if frames.num_calls <= MOST_KEPT:
-        kept[group] = part
-    return part
-
-
-@cached_per_run
-def _parts_of_groups(frames: Frames) -> dict[str, Frames]:
-    """Return the parts that `_calls_of_group` has made, which it adds to."""
-    return {}
 
 
 def _required_ranks(frames: Frames, call: pd.Series) -> tuple[int, ...]:

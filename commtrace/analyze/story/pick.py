@@ -8,9 +8,11 @@ longest    the call that blocked its rank longest, likewise `biggest` (`NAMED`)
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pandas as pd
 
+from commtrace.analyze.census import census
 from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
 
@@ -29,9 +31,8 @@ def find_call(frames: Frames, text: str) -> pd.Series:
     Raises:
         UsageError: There is no such call, or `text` cannot be parsed.
     """
-    comm = frames.comm
     if text in NAMED:
-        return _first_by(comm, NAMED[text][0], text)
+        return _first_by(frames, NAMED[text][0], text)
     matched = _ID.fullmatch(text)
     if matched is None:
         raise UsageError(
@@ -39,29 +40,61 @@ def find_call(frames: Frames, text: str) -> pd.Series:
             why=f"a call is identified by rank and id, 0:92, by its id, or by {' or '.join(NAMED)}",
             attempt="`commtrace table TRACE calls` lists rank and id of each call",
         )
-    is_named = comm["id"] == int(matched["id"])
-    if matched["rank"] is not None:
-        is_named &= comm["rank"] == int(matched["rank"])
-    found = comm[is_named].sort_values("rank")
-    if found.empty:
-        raise UsageError(f"no call {text!r}", found=_available(comm, matched["rank"]))
-    return found.iloc[0]
+    rank = -1 if matched["rank"] is None else int(matched["rank"])
+    found = _first(frames.by_ranks(_named, str(rank), matched["id"]), ["rank"])
+    if found is None:
+        raise UsageError(f"no call {text!r}", found=_available(frames, rank))
+    return found
 
 
-def _first_by(comm: pd.DataFrame, column: str, text: str) -> pd.Series:
-    known = comm[comm[column] >= 0]
-    if known.empty:
-        found = f"no call with a known {column}" if len(comm) else "no calls"
-        raise UsageError(f"no {text} call", found=found)
-    by = [column, "rank", "id"]
-    return known.sort_values(by, ascending=[False, True, True]).iloc[0]
+def _named(part: Frames, rank: str, number: str) -> pd.DataFrame:
+    """Return the first call of a number, of one rank or, for -1, of any."""
+    comm = part.comm
+    is_named = comm["id"] == int(number)
+    if int(rank) >= 0:
+        is_named &= comm["rank"] == int(rank)
+    return comm[is_named].sort_values("rank").head(1).copy()
 
 
-def _available(comm: pd.DataFrame, rank: str | None) -> str:
+def _first(rows: Sequence[pd.DataFrame], by: list[str]) -> pd.Series | None:
+    """Return the first of some rows by columns, of which the first may be preceded by `-`."""
+    found = [row for row in rows if len(row)]
+    if not found:
+        return None
+    names = [name.removeprefix("-") for name in by]
+    ascending = [not name.startswith("-") for name in by]
+    rows_of_all = pd.concat([row.astype(object) for row in found])
+    return rows_of_all.sort_values(names, ascending=ascending, kind="stable").iloc[0]
+
+
+def _first_by(frames: Frames, column: str, text: str) -> pd.Series:
+    by = [f"-{column}", "rank", "id"]
+    found = _first(frames.by_ranks(_largest, column), by)
+    if found is None:
+        lacks = f"no call with a known {column}" if frames.num_calls else "no calls"
+        raise UsageError(f"no {text} call", found=lacks)
+    return found
+
+
+def _largest(part: Frames, column: str) -> pd.DataFrame:
+    known = part.comm[part.comm[column] >= 0]
+    ordered = known[[column, "rank", "id"]].sort_values(
+        [column, "rank", "id"], ascending=[False, True, True]
+    )
+    return known.loc[ordered.index[:1]].copy()
+
+
+def _available(frames: Frames, rank: int) -> str:
     """Describe the ids of the rank that was asked for, or of all ranks."""
-    ids = comm["id"] if rank is None else comm.loc[comm["rank"] == int(rank), "id"]
-    if len(ids):
-        subject = "ids" if rank is None else f"ids of rank {rank} are"
-        return f"{subject} {ids.min()} to {ids.max()}"
-    ranks = comm["rank"]
-    return f"calls of ranks {ranks.min()} to {ranks.max()}" if len(ranks) else "no calls"
+    ids = [each for part in frames.by_ranks(_ids, str(rank)) for each in part]
+    if ids:
+        subject = "ids" if rank < 0 else f"ids of rank {rank} are"
+        return f"{subject} {min(ids)} to {max(ids)}"
+    ranks = census(frames).ranks
+    return f"calls of ranks {min(ranks)} to {max(ranks)}" if ranks else "no calls"
+
+
+def _ids(part: Frames, rank: str) -> tuple[int, ...]:
+    comm = part.comm
+    ids = comm["id"] if int(rank) < 0 else comm.loc[comm["rank"] == int(rank), "id"]
+    return (int(ids.min()), int(ids.max())) if len(ids) else ()

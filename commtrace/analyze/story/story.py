@@ -258,7 +258,11 @@ def _unknown_of_time(call: pd.Series, time: Time, collective: MatchedCalls) -> d
 
 def _num_alike(frames: Frames, call: pd.Series) -> int:
     """Count the calls of its rank made for the same operator at the same place."""
-    comm = frames.comm
+    return sum(frames.by_ranks(_num_alike_of_part, call))
+
+
+def _num_alike_of_part(part: Frames, call: pd.Series) -> int:
+    comm = part.comm
     same = comm["rank"] == call["rank"]
     for name in ("source_file", "source_line", "module", "phase", "op", "kind", "group"):
         same &= comm[name] == call[name]

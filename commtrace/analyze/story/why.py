@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from commtrace.analyze.census import census
 from commtrace.analyze.findings.layouts import layout
 from commtrace.analyze.frame import Frames
 from commtrace.schema import HARNESS
@@ -166,7 +167,7 @@ def _why_no_operator(frames: Frames, reason: RecordedReason) -> str:
         return "No operator needed it: a test harness synchronizes its ranks."
     if reason.carries:
         return f"No operator needed it: a library sends {reason.carries}."
-    if frames.run.get("detail") == "collective" and not len(frames.ops):
+    if frames.run.get("detail") == "collective" and not census(frames).num_ops:
         return (
             "The reason is unknown. The program or a library communicates here explicitly, or an "
             'operator needed it; operators were not recorded (detail="collective").'
@@ -225,6 +226,10 @@ def candidates_in(text: str) -> tuple[Candidate, ...]:
 
 def _operators(frames: Frames, call: pd.Series) -> tuple[EnclosingOperator, ...]:
     """The operators around the call, the outermost first."""
+    return next(filter(None, frames.by_ranks(_operators_of_part, call)), ())
+
+
+def _operators_of_part(frames: Frames, call: pd.Series) -> tuple[EnclosingOperator, ...]:
     ops = frames.ops[(frames.ops["rank"] == call["rank"]) & (frames.ops["id"] >= 0)]
     rows = ops.set_index("id")[["parent", "op", "level", "start_ns", "duration_ns"]]
     chain: list[EnclosingOperator] = []
@@ -248,6 +253,12 @@ def _operators(frames: Frames, call: pd.Series) -> tuple[EnclosingOperator, ...]
 def _steps(frames: Frames, call: pd.Series) -> tuple[Step, ...]:
     """Return the calls of one redistribution: adjacent, of one reason, at most one per group."""
     if not call["source_spec"]:
+        return ()
+    return next(filter(None, frames.by_ranks(_steps_of_part, call)), ())
+
+
+def _steps_of_part(frames: Frames, call: pd.Series) -> tuple[Step, ...]:
+    if call.name not in frames.comm.index:
         return ()
     of_rank = frames.comm[frames.comm["rank"] == call["rank"]]
     same = pd.Series(True, index=of_rank.index)
