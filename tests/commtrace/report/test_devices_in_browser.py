@@ -153,12 +153,13 @@ def test_calls_drawn_as_shares_leave_the_lanes_to_the_kernels(open_page: Open) -
 
 
 def test_a_page_stores_a_bounded_number_of_bars() -> None:
-    from commtrace.figures.kernel_lanes import kernel_lanes
+    from commtrace.figures.kernel_lanes import drawn_lanes
     from commtrace.figures.timeline_rows import TimelineRows
 
     kernels = [kernel(id=n, at=n, until=n + 1, stream=n % 2) for n in range(MAX_BARS + 1000)]
     frames = run_of(kernels=kernels, num_ranks=1)
-    store = kernel_store(kernel_lanes(frames, [0]), [0], TimelineRows.of(1, 2), frames.start_ns)
+    drawn = drawn_lanes(frames, [0], MAX_BARS)
+    store = kernel_store(drawn, [0], TimelineRows.of(1, 2), frames.start_ns)
     lasts = [sum(lane["lasts"]) for lane in store["lanes"]]
     assert sum(len(lane["starts"]) for lane in store["lanes"]) <= MAX_BARS
     assert store["num_kernels"] == store["num_merged"] == len(kernels)
