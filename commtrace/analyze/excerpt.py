@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import end_ns
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.matching import is_transfer, numbers, partners
 from commtrace.errors import UsageError
 from commtrace.units import text_of_ranks
@@ -164,23 +164,6 @@ def chosen(table: pd.DataFrame, mask: Any) -> pd.DataFrame:
     for name in rows.columns[rows.dtypes == "category"]:
         rows[name] = rows[name].cat.remove_unused_categories()
     return rows
-
-
-def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of several tables with their labels; categories are those of all."""
-    tables = [table for table in tables if len(table)] or [*tables[:1]]
-    if len(tables) == 1:
-        return tables[0]
-    index = tables[0].index.append([table.index for table in tables[1:]])
-    return pd.DataFrame(
-        {str(name): _joined([table[name] for table in tables]) for name in tables[0]}, index=index
-    )
-
-
-def _joined(values: list[pd.Series]) -> Any:
-    if isinstance(values[0].dtype, pd.CategoricalDtype):
-        return pd.api.types.union_categoricals(values, sort_categories=True)
-    return np.concatenate([each.to_numpy() for each in values])
 
 
 def touching(part: Frames, stretches: tuple[Stretch, ...]) -> pd.Series:

@@ -183,6 +183,23 @@ def first_instant_ns(part: Frames) -> int:
     return int(min(known, default=-1))
 
 
+def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of several tables with their labels; categories are those of all."""
+    tables = [table for table in tables if len(table)] or [*tables[:1]]
+    if len(tables) == 1:
+        return tables[0]
+    index = tables[0].index.append([table.index for table in tables[1:]])
+    return pd.DataFrame(
+        {str(name): _joined([table[name] for table in tables]) for name in tables[0]}, index=index
+    )
+
+
+def _joined(values: list[pd.Series]) -> Any:
+    if isinstance(values[0].dtype, pd.CategoricalDtype):
+        return pd.api.types.union_categoricals(values, sort_categories=True)
+    return np.concatenate([each.to_numpy() for each in values])
+
+
 def frames_of(trace: Trace, settings: Settings = DEFAULTS) -> Frames:
     """Return the tables of a trace in memory."""
     run, tables = tables_of(trace)

@@ -266,10 +266,11 @@ def main_reasons(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     Returns:
         `reason`, empty if none is that of half of the delay, and `excess_ns`, its total there.
     """
-    whole = events.groupby([*by])["delay_ns"].sum()
-    known = events[events["reason"] != ""].groupby([*by, "reason"])
+    whole = events.groupby([*by], observed=True)["delay_ns"].sum()
+    known = events[events["reason"] != ""].groupby([*by, "reason"], observed=True)
     sums = known[["delay_ns", "excess_ns"]].sum().reset_index("reason")
     main = sums.sort_values(["delay_ns", "reason"], ascending=[False, True])
     main = main[~main.index.duplicated()].reindex(whole.index)
     main = main[2 * main["delay_ns"] >= whole].reindex(whole.index)
-    return main.assign(reason=main["reason"].fillna(""))[["reason", "excess_ns"]]
+    reason = main["reason"].astype(object).fillna("")
+    return main.assign(reason=reason)[["reason", "excess_ns"]]

@@ -14,8 +14,8 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.lateness import lateness, main_reasons
+from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.lateness import REASONS, lateness, main_reasons
 from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
 from commtrace.analyze.time_before import previous_end
 from commtrace.schema import Column
@@ -80,10 +80,11 @@ def delayed_calls(frames: Frames) -> pd.DataFrame:
     ranks involved; `number`, the collective's number in its group; and of this one call `work_ns`,
     `others_work_ns`, `reason` and `excess_ns` as of `lateness`, and the columns `OF_LATE_CALL`.
     """
-    found = pd.concat(frames.by_collectives(_delayed))
+    # Texts are categories, since a run can have millions of delayed calls.
+    found = joined(frames.by_collectives(_delayed)).sort_index()
     reasons = lateness(frames)[["reason", "excess_ns"]].reindex(found.index)
-    found["reason"], found["excess_ns"] = reasons["reason"].fillna(""), reasons["excess_ns"]
-    return found.sort_index()
+    reason = pd.Categorical(reasons["reason"].fillna(""), categories=sorted(["", *REASONS]))
+    return found.assign(reason=reason, excess_ns=reasons["excess_ns"])
 
 
 def _delayed(frames: Frames) -> pd.DataFrame:
@@ -113,10 +114,9 @@ def _delayed(frames: Frames) -> pd.DataFrame:
     found.index = _rows_of_stragglers(frames, found)
     found = found[found.index >= 0]
     late = comm.loc[found.index, OF_LATE_CALL]
-    names = late.columns[late.dtypes == "category"]
     return found.assign(
-        **late.astype(dict.fromkeys(names, object)),
-        mesh_axis=mesh_axes(frames, comm.loc[found.index, "group"]),
+        **late,
+        mesh_axis=mesh_axes(frames, comm.loc[found.index, "group"]).astype("category"),
         work_ns=_since_last_call(frames)[found.index],
         num_ranks=found["num_others"] + 1,
     ).drop(columns=["group", "last", "num_others"])
@@ -146,21 +146,24 @@ def _since_last_call(frames: Frames) -> pd.Series:
 
 def stragglers(frames: Frames) -> pd.DataFrame:
     """Return one row per rank and place, the longest delay first."""
-    events = delayed_calls(frames)
-    calls = [f"{rank}:{id}" for rank, id in zip(events["rank"], events["id"], strict=True)]
-    events = events.assign(worst_step=events["step"], worst_call=calls)
-    events = events.sort_values(["delay_ns", "id"], ascending=[False, True])
-    table = events.groupby(_BY, sort=False).agg(
+    events = delayed_calls(frames).sort_values(["delay_ns", "id"], ascending=[False, True])
+    table = events.groupby(_BY, sort=False, observed=True).agg(
         num_late=("delay_ns", "size"),
         max_delay_ns=("delay_ns", "first"),
-        worst_step=("worst_step", "first"),
-        worst_call=("worst_call", "first"),
+        worst_step=("step", "first"),
+        worst_id=("id", "first"),
         delay_ns=("delay_ns", "sum"),
         wait_ns=("wait_ns", "sum"),
         work_ns=("work_ns", "mean"),
         others_work_ns=("others_work_ns", "mean"),
     )
     table = table.join(main_reasons(events, _BY))
+    table["worst_call"] = [
+        f"{rank}:{number}"
+        for rank, number in zip(
+            table.index.get_level_values("rank"), table["worst_id"], strict=True
+        )
+    ]
     order = [False, *[True] * len(_BY)]
     table = table.reset_index().sort_values(["delay_ns", *_BY], ascending=order)
     return typed(table.groupby("rank").head(MOST_PLACES), COLUMNS)

@@ -23,11 +23,10 @@ from commtrace.analyze.excerpt import (
     chosen,
     completed,
     excerpt,
-    joined,
     selected,
     touching,
 )
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.matching import is_transfer, numbers
 from commtrace.analyze.step_times import by_clock, runs_in
 from commtrace.errors import UsageError

@@ -144,7 +144,7 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
     The words are like `all_gather in forward of layers.0 (train.py:7)`.
     """
     calls = events[_PLACE]
-    number = calls.groupby(_PLACE, sort=False).ngroup()
+    number = calls.groupby(_PLACE, sort=False, observed=True).ngroup()
     worst = events[number == events["cost"].groupby(number).sum().idxmax()]
     kind, phase, module, file, line = calls.loc[worst.index[0]]
     text = f"{kind} in {phase or 'other'}{f' of {module}' if module else ''}"
