@@ -130,6 +130,7 @@ def _of_ranks(table: pd.DataFrame, ranks: tuple[int, ...] | None) -> pd.DataFram
 def _rows_of_part(
     part: Frames, rows: pd.Index, ranks: tuple[int, ...] | None, stretches: tuple[Stretch, ...]
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    part = part.narrowed(ranks, rows, stretches)
     masks = (
         part.comm.index.isin(rows),
         _touch(part, part.ops["start_ns"], part.ops["duration_ns"], stretches),
@@ -181,9 +182,19 @@ def selected(run: Frames, select: Select, *args: Any) -> pd.Index:
     return _sorted(run.by_ranks(_labels, select, args))
 
 
-def completed(run: Frames, select: Select, *args: Any) -> pd.Index:
-    """Return the same calls, all members of their collectives, and both ends of their transfers."""
-    found = run.by_ranks(_met, select, args)
+def completed(
+    run: Frames, select: Select, *args: Any, stretches: Sequence[Stretch] | None = None
+) -> pd.Index:
+    """Return the same calls, all members of their collectives, and both ends of their transfers.
+
+    Args:
+        run: The run.
+        select: Selects calls of a part.
+        args: Its further arguments.
+        stretches: The only stretches of time in which there are such calls, if that is known.
+    """
+    within = None if stretches is None else tuple(stretches)
+    found = run.by_ranks(_met, select, args, within)
     touched: dict[str, set[int]] = {}
     for _, numbers_of_part, _ in found:
         for group, of_group in numbers_of_part.items():
@@ -202,9 +213,14 @@ def _labels(part: Frames, select: Select, args: tuple[Any, ...]) -> np.ndarray:
 
 
 def _met(
-    part: Frames, select: Select, args: tuple[Any, ...]
+    part: Frames,
+    select: Select,
+    args: tuple[Any, ...],
+    stretches: tuple[Stretch, ...] | None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
     """Return the selected calls, the numbers of their collectives by group, and other ends."""
+    if stretches is not None:
+        part = part.narrowed(stretches=stretches)
     mask = select(part, *args)
     group, number = part.comm["group"][mask], numbers(part)[mask]
     is_known = number >= 0

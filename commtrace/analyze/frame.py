@@ -10,7 +10,7 @@ A lone surrogate, which can be written neither to a file nor to a terminal, beco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -134,6 +134,25 @@ class Frames:
     ) -> Any:
         """Return what `compute` returns of the run, a row per call; see `of_each_call`."""
         return compute(self)
+
+    def narrowed(
+        self,
+        ranks: Collection[int] | None = None,
+        rows: pd.Index | None = None,
+        stretches: Sequence[tuple[int, int]] | None = None,
+    ) -> Frames:
+        """Return a part that has the given rows of this one, and maybe others.
+
+        The part of a stored run reads nothing else.
+
+        Args:
+            ranks: The only ranks that are asked for; by default all.
+            rows: The only rows of table `comm` that are asked for; by default all.
+            stretches: The only stretches of time, in ns since the start of the run, whose rows are
+                asked for, in tables `ops` and `kernels`, and in `comm` unless `rows` are given; by
+                default all.
+        """
+        return self
 
     def parts_by_ranks(self) -> Iterator[Frames]:
         """Yield parts with all rows of some ranks each, in the order of table `comm`."""

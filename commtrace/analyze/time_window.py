@@ -41,7 +41,7 @@ def within(frames: Frames, window_ns: tuple[int, int]) -> Frames:
             of a stored run.
     """
     window_text = " to ".join(text_of_duration(edge) for edge in window_ns)
-    rows = completed(frames, touching, (window_ns,))
+    rows = completed(frames, touching, (window_ns,), stretches=(window_ns,))
     if not len(rows):
         ends = max(frames.by_ranks(_last_end_ns)) - frames.start_ns
         raise UsageError(

@@ -94,7 +94,7 @@ def detail_of(
         return Detail(of_ranks(frames, chosen), shown, are_all, edges)
     seen = overview(frames, shown, edges)
     stretches = _stretches(frames, seen, evidence, _budget(frames))
-    rows = completed(frames, touching, tuple(stretches))
+    rows = completed(frames, touching, tuple(stretches), stretches=stretches)
     calls = excerpt(frames, rows, ranks=chosen, stretches=stretches)
     return Detail(calls, shown, are_all, edges, stretches, seen)
 

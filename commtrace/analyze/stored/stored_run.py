@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import OF_RANKS, of_run, sort_of
+from commtrace.analyze.excerpt import Excerpt
 from commtrace.analyze.frame import Frames, tables_of, values_of
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Function, Question
@@ -30,7 +31,7 @@ from commtrace.atomic_write import make_folder
 from commtrace.errors import OutputError
 from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.settings import DEFAULTS, Settings
-from commtrace.tracefile.dataset import Dataset, StoredRows, open_dataset
+from commtrace.tracefile.dataset import Dataset, RowGroup, StoredRows, open_dataset
 from commtrace.tracefile.run_folder import PREPARED
 from commtrace.workers import JobRunner, in_order
 
@@ -76,6 +77,22 @@ class Pass:
     sort: str
     questions: Sequence[tuple[Function, tuple[Any, ...]]]
     values: Mapping[Function, Any]
+
+
+class StoredPart(RunPart):
+    """Part of a stored run, whose rows are read when they are used."""
+
+    def narrowed(
+        self,
+        ranks: Collection[int] | None = None,
+        rows: pd.Index | None = None,
+        stretches: Sequence[tuple[int, int]] | None = None,
+    ) -> Frames:
+        """Return a part with the given rows, of which the row groups that have them are read."""
+        if self.sort != OF_RANKS:
+            return self
+        assert isinstance(self.parent, StoredRun)
+        return self.parent.narrowed_part(self.number, ranks, rows, stretches)
 
 
 class StoredRun(PartedRun):
@@ -160,7 +177,7 @@ class StoredRun(PartedRun):
             tables = self._tables_of_ranks(self._ranks_of_parts[number], self.edges[number])
         else:
             tables = self._nothing | {"comm": _blocks(self).read(number)}
-        return RunPart(
+        return StoredPart(
             run=self.run,
             path=self.path,
             settings=self.settings,
@@ -176,6 +193,59 @@ class StoredRun(PartedRun):
             steps=tables["steps"],
             sources=tables["sources"],
         )
+
+    def narrowed_part(
+        self,
+        number: int,
+        ranks: Collection[int] | None,
+        rows: pd.Index | None,
+        stretches: Sequence[tuple[int, int]] | None,
+    ) -> Excerpt:
+        """Return rows of a part by rank; see `Frames.narrowed`."""
+        own = self._ranks_of_parts[number]
+        begins = self._first_rows(own, int(self.edges[number]))
+        start = self.start_ns
+
+        def touches(group: RowGroup) -> bool:
+            return stretches is None or any(
+                group.may_touch(first + start, last + start) for first, last in stretches
+            )
+
+        def has_rows(rank: int, group: RowGroup) -> bool:
+            assert rows is not None
+            first = begins[rank] + group.first
+            places = rows.searchsorted([first, first + group.num_rows])
+            return bool(places[0] < places[1])
+
+        def keep(table: str, rank: int, group: RowGroup) -> bool:
+            if table == "comm" and rows is not None:
+                return has_rows(rank, group)
+            return touches(group)
+
+        chosen = [rank for rank in own if ranks is None or rank in ranks]
+        tables = dict(self._nothing)
+        for name in ("ranks", "steps"):
+            of_ranks = tables[name][tables[name]["rank"].isin(chosen)]
+            tables[name] = of_ranks.reset_index(drop=True)
+        for name in ("comm", "ops", "kernels"):
+            stored = self.dataset.rows(name, chosen, partial(keep, name))
+            labels = [
+                np.arange(begin, begin + num_rows) + (begins[rank] if name == "comm" else 0)
+                for rank, begin, num_rows in stored.stretches()
+            ]
+            index = pd.Index(np.concatenate([np.empty(0, dtype="int64"), *labels]))
+            types = {column.name: column.type for column in TABLES[name]}
+            tables[name] = LazyTable([*types], index, partial(_column, stored, types))
+        facts = {"run": self.run, "path": self.path, "settings": self.settings, "parent": self}
+        return Excerpt(**tables, **facts)
+
+    def _first_rows(self, ranks: Sequence[int], first: int) -> dict[int, int]:
+        """Return the label of the first row of each rank of a part."""
+        found = {}
+        for rank in ranks:
+            found[rank] = first
+            first += self.dataset.num_rows("comm", rank)
+        return found
 
     def _tables_of_ranks(self, ranks: Sequence[int], first: int) -> Mapping[str, pd.DataFrame]:
         """Return tables of some ranks, which read their columns when they are used."""

@@ -16,5 +16,13 @@ from __future__ import annotations
 
 from commtrace.tracefile.dataset.preparation import prepare_dataset
 from commtrace.tracefile.dataset.reading import Dataset, StoredRows, dataset_of, open_dataset
+from commtrace.tracefile.dataset.table_files import RowGroup
 
-__all__ = ["Dataset", "StoredRows", "dataset_of", "open_dataset", "prepare_dataset"]
+__all__ = [
+    "Dataset",
+    "RowGroup",
+    "StoredRows",
+    "dataset_of",
+    "open_dataset",
+    "prepare_dataset",
+]

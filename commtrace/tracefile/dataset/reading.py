@@ -11,7 +11,7 @@ compared with the manifest before memory is allocated.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ from commtrace.tracefile.dataset.layout import (
     read_manifest,
     table_path,
 )
-from commtrace.tracefile.dataset.table_files import TableFile, pyarrow
+from commtrace.tracefile.dataset.table_files import RowGroup, TableFile, pyarrow
 from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.reading import Allowance, DamageError, reading
 from commtrace.tracefile.spool import RANK_TABLES
@@ -98,9 +98,21 @@ class Dataset:
         """Folder of the files of the dataset."""
         return dataset_folder(self.folder)
 
-    def rows(self, table: str, ranks: Sequence[int]) -> StoredRows:
-        """Return the rows of some ranks in a table of events, of which nothing is read yet."""
-        return StoredRows(self, table, ranks)
+    def rows(
+        self,
+        table: str,
+        ranks: Sequence[int],
+        keep: Callable[[int, RowGroup], bool] | None = None,
+    ) -> StoredRows:
+        """Return the rows of some ranks in a table of events, of which nothing is read yet.
+
+        Args:
+            table: name of the table.
+            ranks: the ranks.
+            keep: is given a rank and a row group, and tells whether that is read; by default, all
+                of them are.
+        """
+        return StoredRows(self, table, ranks, keep)
 
     def trace(
         self, ranks: Iterable[int] | None = None, columns: EventColumns | None = None
@@ -193,16 +205,49 @@ class StoredRows:
         dataset: the dataset.
         table: name of the table.
         ranks: the ranks.
+        keep: tells which row groups of a rank are read; see `Dataset.rows`.
     """
 
-    def __init__(self, dataset: Dataset, table: str, ranks: Sequence[int]) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        table: str,
+        ranks: Sequence[int],
+        keep: Callable[[int, RowGroup], bool] | None = None,
+    ) -> None:
+        # A dataset of an earlier version has no files of a later table.
+        ranks = ranks if table in dataset.manifest.rows else ()
         self._dataset, self._table, self._ranks = dataset, table, ranks
         self._files: list[TableFile] = []
+        self._groups: list[list[RowGroup] | None] = [None] * len(ranks)
+        if keep is not None:
+            with _reading(dataset.folder, f"cannot read the dataset {dataset.target}"):
+                self._files = [self._opened(rank) for rank in ranks]
+                self._groups = [
+                    [group for group in file.row_groups if keep(rank, group)]
+                    for file, rank in zip(self._files, ranks, strict=True)
+                ]
 
     @property
     def num_rows(self) -> int:
         """Number of the rows."""
-        return sum(self._dataset.num_rows(self._table, rank) for rank in self._ranks)
+        return sum(map(self._num_rows, range(len(self._ranks))))
+
+    def _num_rows(self, place: int) -> int:
+        groups = self._groups[place]
+        if groups is None:
+            return self._dataset.num_rows(self._table, self._ranks[place])
+        return sum(group.num_rows for group in groups)
+
+    def stretches(self) -> list[tuple[int, int, int]]:
+        """Return rank, number of the first row in its file, and number of rows of each stretch."""
+        found = []
+        for rank, groups in zip(self._ranks, self._groups, strict=True):
+            if groups is None:
+                found.append((rank, 0, self._dataset.num_rows(self._table, rank)))
+            else:
+                found += [(rank, group.first, group.num_rows) for group in groups]
+        return found
 
     def column(self, name: str) -> ColumnValues:
         """Read a column.
@@ -215,16 +260,19 @@ class StoredRows:
         (column,) = [each for each in TABLES[self._table] if each.name == name]
         with _reading(dataset.folder, summary):
             strings = StringTable([""])
-            if not self._files and self._table in dataset.manifest.rows:
+            if not self._files:
                 self._files = [self._opened(rank) for rank in self._ranks]
             values, view = zeros(self.num_rows, of_floats=column.type is float)
             begin = 0
-            for file, rank in zip(self._files, self._ranks, strict=bool(self._files)):
-                part = view[begin : begin + file.num_rows]
-                file.read_column(column, part, strings, Allowance(summary, file.num_bytes))
+            for place, (file, rank) in enumerate(zip(self._files, self._ranks, strict=True)):
+                num_rows, groups = self._num_rows(place), self._groups[place]
+                part = view[begin : begin + num_rows]
+                numbers = None if groups is None else [group.number for group in groups]
+                allowance = Allowance(summary, file.num_bytes)
+                file.read_column(column, part, strings, allowance, numbers)
                 if name == "rank" and not (part == rank).all():
                     raise DamageError(f"rows of other ranks than {rank}", str(file.path))
-                begin += file.num_rows
+                begin += num_rows
             found = StringColumn(values, strings.strings) if column.type is str else values
             check_column(self._table, column, found, f"cannot read the trace {dataset.folder}")
             return found

@@ -180,6 +180,35 @@ def _array_of_strings(pa: Any, codes: np.ndarray, strings: Any) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(places, mask=mask), pa.array(texts, pa.string()))
 
 
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group of a file.
+
+    Attributes:
+        number: its number.
+        first: number of its first row in the file.
+        num_rows: number of rows.
+        least: least time at which a row begins, in Unix ns; None if unknown.
+        most: largest time at which one ends; None if the end of any is unknown.
+    """
+
+    number: int
+    first: int
+    num_rows: int
+    least: int | None
+    most: int | None
+
+    def may_touch(self, first_ns: int, last_ns: int) -> bool:
+        """Return whether a row may touch the time from `first_ns` to `last_ns`."""
+        begins_behind = self.least is not None and self.least >= last_ns
+        ends_before = self.most is not None and self.most < first_ns
+        return not begins_behind and not ends_before
+
+
+_TIMES = {"comm": ("issue_ns", "complete_ns"), "ops": ("start_ns", ""), "kernels": ("start_ns", "")}
+"""Columns of the times at which a row of a table begins and ends."""
+
+
 class TableFile:
     """One opened file of a table; its metadata is read, but no row.
 
@@ -259,17 +288,61 @@ class TableFile:
         return self._completed(columns, found, strings)
 
     def read_column(
-        self, column: Column, into: np.ndarray, strings: StringTable, allowance: Allowance
+        self,
+        column: Column,
+        into: np.ndarray,
+        strings: StringTable,
+        allowance: Allowance,
+        groups: Sequence[int] | None = None,
     ) -> None:
-        """Read one column into an array of as many rows; errors are those of `read`."""
+        """Read one column into an array of as many rows; errors are those of `read`.
+
+        Args:
+            column: the column.
+            into: array of as many rows as the row groups have.
+            strings: the string table of the column, which is extended.
+            allowance: is charged before memory is allocated.
+            groups: numbers of the only row groups that are read, in ascending order.
+        """
         self._charge(allowance, [column])
-        self._read_into({column.name: into}, [column], strings)
+        self._read_into({column.name: into}, [column], strings, groups)
+
+    @property
+    def row_groups(self) -> list[RowGroup]:
+        """The row groups, with the times that their rows state."""
+        metadata = self._file.metadata
+        found, first = [], 0
+        for number, num_rows in enumerate(self._rows_of_groups):
+            least, most = self._times_of_group(metadata.row_group(number))
+            found.append(RowGroup(number, first, num_rows, least, most))
+            first += num_rows
+        return found
+
+    def _times_of_group(self, group: Any) -> tuple[int | None, int | None]:
+        """Return the least time of begin and the largest time of end, None if they are unknown."""
+        begin, end = _TIMES[self._table]
+        chunks = {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
+        least = most = None
+        try:
+            if begin in chunks and (stated := chunks[begin].statistics) and stated.has_min_max:
+                least = stated.min
+            if end in chunks and (stated := chunks[end].statistics) and stated.has_min_max:
+                # An unknown end may be any.
+                most = stated.max if stated.has_null_count and not stated.null_count else None
+        except self._errors as error:
+            raise self._damage(str(error)) from error
+        return (least if is_int(least) else None), (most if is_int(most) else None)
 
     def _read_into(
-        self, views: Mapping[str, np.ndarray], columns: Sequence[Column], strings: StringTable
+        self,
+        views: Mapping[str, np.ndarray],
+        columns: Sequence[Column],
+        strings: StringTable,
+        groups: Sequence[int] | None = None,
     ) -> None:
         begin = 0
-        for number, rows in enumerate(self._rows_of_groups):
+        for number in range(len(self._rows_of_groups)) if groups is None else groups:
+            rows = self._rows_of_groups[number]
             group = self._row_group(number, [column.name for column in columns])
             for column in columns:
                 part = views[column.name][begin : begin + rows]

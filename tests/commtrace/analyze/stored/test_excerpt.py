@@ -18,7 +18,7 @@ from commtrace.analyze.time_window import of_steps, within
 from commtrace.errors import UsageError
 from commtrace.schema import TABLES
 from commtrace.tracefile import write_trace
-from commtrace.tracefile.dataset import open_dataset, prepare_dataset
+from commtrace.tracefile.dataset import open_dataset, prepare_dataset, table_files
 from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
 
 
@@ -99,3 +99,33 @@ def test_too_large_a_stretch_of_a_stored_run_is_refused(
     for part in ("cannot read", "calls, operators and kernels", "up to 10 rows", "--steps"):
         assert part in text
     assert len(within(whole, window).comm) == len(whole.comm), "a run in memory is of any size"
+
+
+def test_of_a_stretch_only_the_row_groups_that_touch_it_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_files, "ROWS_IN_GROUP", 16)
+    folder = tmp_path / "RUN.comm"
+    folder.mkdir()
+    write_trace(TRACES["training"], folder / "run.json")
+    prepare_dataset(folder, workers=1)
+    whole = frames_of(open_dataset(folder).trace())
+    stored = StoredRun(open_dataset(folder), rows_of_part=len(whole.comm) // 3)
+    assert stored.start_ns == whole.start_ns
+    window = the_middle(whole)
+    expected = within(whole, window)
+    for part in stored.parts_by_ranks():
+        own = set(part.comm["rank"])
+        narrowed = part.narrowed(stretches=[window])
+        assert 0 < len(narrowed.comm) < len(part.comm)
+        touched = touching(whole, (window,)) & whole.comm["rank"].isin(own)
+        assert set(narrowed.comm.index) >= set(whole.comm.index[touched])
+        columns = ["rank", "id", "issue_ns"]
+        pd.testing.assert_frame_equal(
+            narrowed.comm[columns], whole.comm.loc[narrowed.comm.index, columns]
+        )
+        rows = part.comm.index[[0, 1]]
+        assert len(part.narrowed(rows=rows, stretches=()).comm) == 16
+        assert len(part.narrowed(rows=rows, stretches=()).ops) == 0
+        assert set(part.narrowed(ranks=[min(own)]).comm["rank"]) == {min(own)}
+    assert_equal_runs(within(stored, window), expected)
