@@ -97,17 +97,13 @@ def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
 
     A set is a list of positions in `reported`, of which the first `MAX_FINDINGS` are considered.
     """
-    position = pd.Series(np.arange(len(frames.comm)), index=frames.comm.index)
     found = reported(frames.whole)[:MAX_FINDINGS]
-    counted = [
-        position.reindex(each.rows).dropna().astype("int64").to_numpy() for _, each, _ in found
-    ]
+    counted = [each.rows.places_in(frames.comm.index) for _, each, _ in found]
     # A set is identified by the XOR of its random marks, which needs no list for each call.
     marks = np.random.default_rng(0).integers(1, 1 << 62, size=len(counted))
     sums = np.zeros(len(frames.comm), dtype="int64")
     for rows, mark in zip(counted, marks, strict=True):
-        # A row that is listed twice would cancel its own mark.
-        sums[np.unique(rows)] ^= mark
+        sums[rows] ^= mark
     _, firsts, code = np.unique(sums, return_index=True, return_inverse=True)
     sets: list[list[int]] = [[] for _ in firsts]
     for number, rows in enumerate(counted):

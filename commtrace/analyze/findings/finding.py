@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.findings.call_set import CallSet
 from commtrace.analyze.findings.needs import Need
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import partial_sum
@@ -67,7 +68,7 @@ class Evidence:
         share: Sum over the calls of a share that the rule computes for each.
     """
 
-    rows: pd.Index
+    rows: CallSet
     num_untimed: int
     num_in_steps: int
     shared: Mapping[str, str]
@@ -83,7 +84,7 @@ class Evidence:
             name: value for name, value in self.shared.items() if other.shared.get(name) == value
         }
         return Evidence(
-            rows=self.rows.append(other.rows),
+            rows=self.rows.joined(other.rows),
             num_untimed=self.num_untimed + other.num_untimed,
             num_in_steps=self.num_in_steps + other.num_in_steps,
             shared=shared,
@@ -109,7 +110,7 @@ def calls_in(frames: Frames, rows: pd.DataFrame, **costs: float) -> Evidence:
     if not costs:
         costs = {"cost_bytes": wire_bytes(rows), "cost_ns": transfer_ns(frames, rows)}
     return Evidence(
-        rows=rows.index,
+        rows=CallSet.of(rows.index),
         num_untimed=int((rows["blocked_ns"] < 0).sum()),
         num_in_steps=int((rows["step"] >= 0).sum()),
         shared=shared,
@@ -167,7 +168,7 @@ class Finding:
     module: str = ""
 
     @property
-    def rows(self) -> pd.Index:
+    def rows(self) -> CallSet:
         """Labels of the calls in table `comm`."""
         return self.calls.rows
 
