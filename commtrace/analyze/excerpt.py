@@ -90,6 +90,7 @@ def excerpt(
         comm=comm.sort_index(),
         ops=ops.reset_index(drop=True),
         kernels=kernels.reset_index(drop=True),
+        fingerprints=run.fingerprints,
         groups=run.groups,
         ranks=_of_ranks(run.ranks, chosen),
         steps=_of_ranks(run.steps, chosen),
