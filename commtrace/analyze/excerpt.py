@@ -82,7 +82,7 @@ def excerpt(
     """
     chosen = None if ranks is None else tuple(sorted(ranks))
     parts = run.by_ranks(_rows_of_part, rows, chosen, tuple(stretches))
-    comm, ops, kernels = (joined(tables) for tables in zip(*parts, strict=True))
+    comm, ops, kernels, fingerprints = map(joined, zip(*parts, strict=True))
     return Excerpt(
         run=run.run,
         path=run.path,
@@ -90,7 +90,7 @@ def excerpt(
         comm=comm.sort_index(),
         ops=ops.reset_index(drop=True),
         kernels=kernels.reset_index(drop=True),
-        fingerprints=run.fingerprints,
+        fingerprints=fingerprints.reset_index(drop=True),
         groups=run.groups,
         ranks=_of_ranks(run.ranks, chosen),
         steps=_of_ranks(run.steps, chosen),
@@ -130,20 +130,20 @@ def _of_ranks(table: pd.DataFrame, ranks: tuple[int, ...] | None) -> pd.DataFram
 
 def _rows_of_part(
     part: Frames, rows: pd.Index, ranks: tuple[int, ...] | None, stretches: tuple[Stretch, ...]
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+) -> tuple[pd.DataFrame, ...]:
     part = part.narrowed(ranks, rows, stretches)
     masks = (
         part.comm.index.isin(rows),
         _touch(part, part.ops["start_ns"], part.ops["duration_ns"], stretches),
         _touch(part, part.kernels["start_ns"], part.kernels["duration_ns"], stretches),
+        _touch(part, part.fingerprints["at_ns"], 0 * part.fingerprints["at_ns"], stretches),
     )
-    tables = (part.comm, part.ops, part.kernels)
+    tables = (part.comm, part.ops, part.kernels, part.fingerprints)
     of_ranks = [
         mask & (True if ranks is None else table["rank"].isin(ranks).to_numpy())
         for table, mask in zip(tables, masks, strict=True)
     ]
-    comm, ops, kernels = (chosen(*each) for each in zip(tables, of_ranks, strict=True))
-    return comm, ops, kernels
+    return tuple([chosen(*each) for each in zip(tables, of_ranks, strict=True)])
 
 
 def _touch(

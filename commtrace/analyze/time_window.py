@@ -139,9 +139,7 @@ def _beside(part: Frames, *stretches: Stretch) -> tuple[pd.DataFrame, ...]:
     return *tables, part.fingerprints[in_values].copy()
 
 
-def _masks_beside(
-    part: Frames, stretch: Stretch, of_kernels: Stretch
-) -> tuple[pd.Series, ...]:
+def _masks_beside(part: Frames, stretch: Stretch, of_kernels: Stretch) -> tuple[pd.Series, ...]:
     """Return masks of operators, kernels (also the next one of each stream) and fingerprints."""
     ops, kernels = part.ops, part.kernels
     first, last = stretch

@@ -227,7 +227,7 @@ class StoredRun(PartedRun):
         for name in ("ranks", "steps"):
             of_ranks = tables[name][tables[name]["rank"].isin(chosen)]
             tables[name] = of_ranks.reset_index(drop=True)
-        for name in ("comm", "ops", "kernels"):
+        for name in EVENT_TABLES:
             stored = self.dataset.rows(name, chosen, partial(keep, name))
             labels = [
                 np.arange(begin, begin + num_rows) + (begins[rank] if name == "comm" else 0)

@@ -126,7 +126,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
 
 
 def _table_of(run: Frames, name: str) -> pd.DataFrame:
-    if not len(run.fingerprints):
+    if parts(run).empty:
         raise UsageError(
             f"cannot compare the tensors of {run.path or f'the {name} run'}",
             found="no values",
@@ -138,8 +138,7 @@ def _table_of(run: Frames, name: str) -> pd.DataFrame:
 
 def _nothing_in_common(left: Frames, right: Frames) -> UsageError:
     names = [
-        sorted({str(name) for name in run.fingerprints["module"]} - {""})[:3]
-        for run in (left, right)
+        sorted({str(name) for name in parts(run)["module"]} - {""})[:3] for run in (left, right)
     ]
     return UsageError(
         f"cannot compare {left.path or 'the first run'} and {right.path or 'the second run'}",
@@ -284,7 +283,7 @@ def _axes(run: Frames) -> dict[str, int]:
         )
         if size > 1
     }
-    for mesh in run.fingerprints["mesh"].unique():
+    for mesh in parts(run)["mesh"].unique():
         for axis in str(mesh).partition(":")[0].split(","):
             name, _, size = axis.rpartition("=")
             if size.isascii() and size.isdigit() and len(size) < 9 and int(size) > 1:

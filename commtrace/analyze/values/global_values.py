@@ -21,7 +21,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, joined
 from commtrace.schema import NUM_SKETCHES, TABLES, Column
 
 SKETCHES = tuple([f"sketch_{number}" for number in range(NUM_SKETCHES)])
@@ -101,6 +101,11 @@ def _role_of(mesh: str, placements: str, rank: int) -> _Role:
     return _Role(part, counts, weight, num_parts, is_partial, layout)
 
 
+def _fingerprints(part: Frames) -> pd.DataFrame:
+    table = part.fingerprints
+    return pd.DataFrame({name: table[name] for name in _OF_TABLE})
+
+
 @cached_per_run
 def parts(frames: Frames) -> pd.DataFrame:
     """Return table `fingerprints` with the tensor that each row is a part of.
@@ -109,7 +114,7 @@ def parts(frames: Frames) -> pd.DataFrame:
     `is_partial`, `layout`, `instance` (the rank of a tensor without a known layout, or -1) and
     `differs` from the first of its replicas.
     """
-    values = frames.fingerprints.copy()
+    values = joined(frames.by_ranks(_fingerprints))
     for name in ("phase", "role", "module", "name", "op", "mesh", "placements"):
         values[name] = values[name].astype(str)
     values = values.sort_values(["rank", "id"], kind="stable").reset_index(drop=True)

@@ -205,7 +205,12 @@ class RowGroup:
         return not begins_behind and not ends_before
 
 
-_TIMES = {"comm": ("issue_ns", "complete_ns"), "ops": ("start_ns", ""), "kernels": ("start_ns", "")}
+_TIMES = {
+    "comm": ("issue_ns", "complete_ns"),
+    "ops": ("start_ns", ""),
+    "kernels": ("start_ns", ""),
+    "fingerprints": ("at_ns", "at_ns"),
+}
 """Columns of the times at which a row of a table begins and ends."""
 
 

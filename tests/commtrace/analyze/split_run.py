@@ -12,7 +12,9 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Question
+from commtrace.schema import EVENT_TABLES
 
+OF_RANK = (*EVENT_TABLES, "ranks", "steps")
 SMALL = ("groups", "ranks", "steps", "sources")
 
 
@@ -54,7 +56,7 @@ class SplitRun(PartedRun):
     @cached_property
     def _of_ranks(self) -> list[RunPart]:
         frames: Any = vars(self)["original"]
-        tables = (frames.comm, frames.ops, frames.kernels, frames.ranks, frames.steps)
+        tables = [getattr(frames, name) for name in OF_RANK]
         ranks = sorted(set().union(*(table["rank"] for table in tables)))
         return [
             self._part(
@@ -62,7 +64,7 @@ class SplitRun(PartedRun):
                 number,
                 **{
                     name: _own(getattr(frames, name), getattr(frames, name)["rank"].isin(some))
-                    for name in ("comm", "ops", "kernels", "ranks", "steps")
+                    for name in OF_RANK
                 },
             )
             for number, some in enumerate((ranks[:1], ranks[1:]))
@@ -81,7 +83,7 @@ class SplitRun(PartedRun):
 
     def _part(self, sort: str, number: int, **tables: pd.DataFrame) -> RunPart:
         frames: Any = vars(self)["original"]
-        empty = {name: getattr(frames, name)[:0] for name in ("comm", "ops", "kernels")}
+        empty = {name: getattr(frames, name)[:0] for name in EVENT_TABLES}
         small = {name: getattr(frames, name) for name in SMALL}
         return RunPart(
             run=frames.run,

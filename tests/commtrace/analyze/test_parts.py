@@ -14,6 +14,7 @@ from commtrace.analyze.consistency import compared
 from commtrace.analyze.lateness import lateness
 from commtrace.analyze.notices import notices_of
 from commtrace.analyze.parts import PartedRun
+from commtrace.schema import EVENT_TABLES
 from commtrace.tracefile import Trace
 from tests.commtrace.analyze.device_rows import device_trace
 from tests.commtrace.analyze.rows import call, kernel, late_in_turn, late_trace, op, run_of
@@ -49,7 +50,7 @@ def test_notices_and_the_extent_of_the_check_are_those_of_the_run_as_a_whole(tra
 
 def test_no_analysis_reads_a_table_of_all_calls() -> None:
     run = SplitRun(run_of([call(), call(rank=1)]))
-    for table in ("comm", "ops", "kernels"):
+    for table in EVENT_TABLES:
         with pytest.raises(AttributeError):
             getattr(run, table)
 
