@@ -36,20 +36,16 @@ def load_run(path: Path, workers: int | None = None, dask: str | None = None) ->
     return _stored(path, workers) or _load(path, is_empty_allowed=True)
 
 
-def load_events(path: Path, workers: int | None = None) -> Frames:
+def load_events(path: Path) -> Frames:
     """Load the tables of the trace at `path`, which must hold events to draw or to export.
-
-    Args:
-        path: The trace.
-        workers: Number of processes for a run that is read in parts; by default one for each core.
 
     Raises:
         TraceError: it is not a trace, or holds no call and no operator.
     """
-    return _stored(path, workers) or _load(path, is_empty_allowed=False)
+    return _stored(path) or _load(path, is_empty_allowed=False)
 
 
-def _stored(path: Path, workers: int | None) -> Frames | None:
+def _stored(path: Path, workers: int | None = None) -> Frames | None:
     """Return the run to be read in parts; None if it fits into memory."""
     if dataset_at(path) is None:
         return None

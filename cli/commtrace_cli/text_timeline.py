@@ -112,7 +112,7 @@ def _points(first: int, last: int, numbers: Sequence[int], num_parts: int) -> np
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """What the ranks of a part do in the columns of a window.
+    """Activity of the ranks of a part in the columns of a window.
 
     Attributes:
         table: As of `cells`.

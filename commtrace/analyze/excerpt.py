@@ -108,7 +108,7 @@ def of_ranks(run: Frames, ranks: Collection[int] | None = None) -> Excerpt:
     chosen = None if ranks is None else tuple(sorted(ranks))
     num_rows = sum(run.by_ranks(_num_rows_of_ranks, chosen))
     check_size(run, num_rows, "all calls" if ranks is None else text_of_ranks(ranks))
-    return excerpt(run, selected(run, _all_calls), ranks=ranks, stretches=[FOREVER])
+    return excerpt(run, selected(run, _calls_of, chosen), ranks=ranks, stretches=[FOREVER])
 
 
 def _num_rows_of_ranks(part: Frames, ranks: tuple[int, ...] | None) -> int:
@@ -118,8 +118,10 @@ def _num_rows_of_ranks(part: Frames, ranks: tuple[int, ...] | None) -> int:
     return sum(int(table["rank"].isin(ranks).sum()) for table in tables)
 
 
-def _all_calls(part: Frames) -> pd.Series:
-    return pd.Series(True, index=part.comm.index)
+def _calls_of(part: Frames, ranks: tuple[int, ...] | None) -> pd.Series:
+    if ranks is None:
+        return pd.Series(True, index=part.comm.index)
+    return part.comm["rank"].isin(ranks)
 
 
 def _of_ranks(table: pd.DataFrame, ranks: tuple[int, ...] | None) -> pd.DataFrame:
@@ -149,7 +151,9 @@ def _rows_of_part(
 def _touch(
     part: Frames, start_ns: pd.Series, duration_ns: pd.Series, stretches: tuple[Stretch, ...]
 ) -> np.ndarray:
-    """Return a mask of the spans that touch a stretch."""
+    """Return a mask of the spans that touch a stretch; those of unknown time touch `FOREVER`."""
+    if FOREVER in stretches:
+        return np.ones(len(start_ns), dtype=bool)
     found = np.zeros(len(start_ns), dtype=bool)
     if not len(start_ns):
         return found

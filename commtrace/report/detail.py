@@ -29,6 +29,8 @@ from commtrace.report.overview import Overview, edges_ns, overview
 from commtrace.units import counted, text_of_duration, text_of_ranks
 
 MOST_CALLS = 250_000
+FEW_CALLS = 10_000
+"""Number of calls that are shown in any case, if stretches have more than expected."""
 MOST_BESIDE = 1_000_000
 """Number of operators and kernels that are read with the calls."""
 SHORT_RUN = 6
@@ -93,8 +95,15 @@ def detail_of(
     if not frames.is_stored or _fits(frames, shown):
         return Detail(of_ranks(frames, chosen), shown, are_all, edges)
     seen = overview(frames, shown, edges)
-    stretches = _stretches(frames, seen, evidence, _budget(frames))
-    rows = completed(frames, touching, tuple(stretches), stretches=stretches)
+    lists, budget = list(evidence), _budget(frames)
+    stretches: list[Stretch] = []
+    rows = pd.Index([], dtype="int64")
+    # Calls can be denser than columns of time let expect.
+    for share in (1, 1 / 4, 1 / 16, 1 / 64):
+        stretches = _stretches(frames, seen, lists, share * budget)
+        rows = completed(frames, touching, tuple(stretches), stretches=stretches)
+        if len(rows) * len(shown) <= max(2 * budget, FEW_CALLS) * max(frames.num_ranks, 1):
+            break
     calls = excerpt(frames, rows, ranks=chosen, stretches=stretches)
     return Detail(calls, shown, are_all, edges, stretches, seen)
 

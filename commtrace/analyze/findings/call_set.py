@@ -16,7 +16,7 @@ _BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _CallsOfPart:
     """Calls of a part.
 
     Attributes:
@@ -53,7 +53,7 @@ class _Piece:
 class CallSet:
     """Calls by their labels; its length is the number of rows that it was made of."""
 
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[_CallsOfPart, ...]
     num_rows: int
 
     @classmethod
@@ -64,10 +64,10 @@ class CallSet:
             return cls((), 0)
         first, span = int(labels[0]), int(labels[-1] - labels[0]) + 1
         if span > _BITS * len(labels):
-            return cls((_Piece(first, None, labels),), len(rows))
+            return cls((_CallsOfPart(first, None, labels),), len(rows))
         is_in = np.zeros(span, dtype=bool)
         is_in[labels - first] = True
-        return cls((_Piece(first, np.packbits(is_in), None),), len(rows))
+        return cls((_CallsOfPart(first, np.packbits(is_in), None),), len(rows))
 
     def joined(self, other: CallSet) -> CallSet:
         """Return the calls of both, which have none in common."""

@@ -102,6 +102,9 @@ class RowStore:
         with reading(f"cannot read what is prepared of the run in {self.folder / name}"):
             facts = self._facts(name)
             found: dict[str, Any] = {each: np.empty(0) for each in facts["names"]}
+            if not len(rows):
+                dtypes = np.load(_path(self.folder / name, 0), mmap_mode="r").dtype
+                found = {each: np.empty(0, dtype=dtypes[each]) for each in facts["names"]}
             for places, records in self._records(name, facts, rows.to_numpy()):
                 for each in facts["names"]:
                     if not len(found[each]):

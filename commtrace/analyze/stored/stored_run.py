@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import OF_RANKS, of_run, sort_of
-from commtrace.analyze.excerpt import Excerpt
+from commtrace.analyze.excerpt import FOREVER, Excerpt
 from commtrace.analyze.frame import Frames, tables_of, values_of
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Function, Question
@@ -207,8 +207,10 @@ class StoredRun(PartedRun):
         start = self.start_ns
 
         def touches(group: RowGroup) -> bool:
-            return stretches is None or any(
-                group.may_touch(first + start, last + start) for first, last in stretches
+            return (
+                stretches is None
+                or FOREVER in stretches
+                or any(group.may_touch(first + start, last + start) for first, last in stretches)
             )
 
         def has_rows(rank: int, group: RowGroup) -> bool:

@@ -109,7 +109,7 @@ class Dataset:
         Args:
             table: name of the table.
             ranks: the ranks.
-            keep: is given a rank and a row group, and tells whether that is read; by default, all
+            keep: takes a rank and a row group, and returns whether that is read; by default, all
                 of them are.
         """
         return StoredRows(self, table, ranks, keep)
@@ -205,7 +205,7 @@ class StoredRows:
         dataset: the dataset.
         table: name of the table.
         ranks: the ranks.
-        keep: tells which row groups of a rank are read; see `Dataset.rows`.
+        keep: selects the row groups of a rank that are read; see `Dataset.rows`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from commtrace.errors import UsageError
 from commtrace.report import detail as detail_module
 from commtrace.report import render_page
 from commtrace.report.detail import detail_of
-from commtrace.report.overview import UNIT, edges_ns, overview
+from commtrace.report.overview import LEAST_COLUMNS, MOST_CELLS, UNIT, edges_ns, overview
 from commtrace.tracefile import Trace, write_trace
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
 from tests.commtrace.analyze.rows import call, run_of
@@ -104,6 +104,7 @@ def test_with_few_single_calls_all_else_is_that_of_the_run_in_memory(
     (listed,) = [table for table in found["tables"] if table["name"] == "calls"]
     assert 0 < listed["num_rows"] < len(whole.comm)
     assert listed["num_left_out"] == len(whole.comm) - listed["num_rows"]
+    assert len(with_few) < 20_000_000
     words = said(with_few)
     assert f"Single calls: {listed['num_rows']:,} of {len(whole.comm):,} are on this page." in words
     assert f"commtrace report {stored.path} --" in words
@@ -247,3 +248,30 @@ def test_a_name_from_the_trace_is_escaped_in_the_overview(tmp_path: Path) -> Non
     seen = overview(frames, [0, 1], edges_ns(frames))
     assert seen.kinds == (hostile,)
     assert not re.search("</script><script>alert", render_page(frames).split("packed-data")[0])
+
+
+@pytest.mark.parametrize("num_ranks", [2, 500, 1024])
+def test_an_overview_is_of_bounded_size(num_ranks: int) -> None:
+    rows = [call(rank=rank, at=10 * rank, until=10**9) for rank in range(num_ranks)]
+    frames = run_of(rows)
+    seen = overview(frames, [*range(num_ranks)], edges_ns(frames))
+    assert seen.num_columns >= LEAST_COLUMNS
+    assert len(seen.body()) == 2 * seen.shares.size <= 2 * MOST_CELLS
+
+
+def test_stretches_that_are_denser_than_expected_are_shortened(
+    runs: tuple[StoredRun, Frames], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, whole = runs
+    monkeypatch.setattr(detail_module, "MOST_CALLS", len(whole.comm) // 4)
+    monkeypatch.setattr(detail_module, "FEW_CALLS", 0)
+    asked: list[float] = []
+
+    def all_of_it(frames: Frames, seen: Any, evidence: Any, budget: float) -> Any:
+        asked.append(budget)
+        return [edges_ns(frames)] if len(asked) < 3 else []
+
+    monkeypatch.setattr(detail_module, "_stretches", all_of_it)
+    found = detail_of(stored, None, [])
+    assert [budget / asked[0] for budget in asked] == [1, 1 / 4, 1 / 16]
+    assert len(found.frames.comm) == 0
