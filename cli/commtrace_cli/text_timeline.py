@@ -128,8 +128,12 @@ class Cells:
 def _cells_of_part(
     part: Frames, ranks: tuple[int, ...], window_ns: tuple[int, int], num_columns: int
 ) -> Cells:
+    import pandas as pd
+
     from commtrace.analyze import CATALOG
 
+    if not part.comm["rank"].isin(ranks).any():
+        return Cells(pd.DataFrame(columns=["rank"]), {}, {})
     table = CATALOG["activity"].function(part)
     found = cells(part, table[table["rank"].isin(ranks)], window_ns, num_columns)
     return Cells(found, unended(part, window_ns, num_columns), _known_of(part))

@@ -29,18 +29,28 @@ _PLACE = ["phase", "module", "op", "kind", "group", "source_file", "source_line"
 def write_speedscope(frames: Frames, path: Path) -> None:
     """Write the profiles to `path`, one after the other."""
     listed = _DistinctFrames()
-    head = {
+    with atomic_write(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
+        stream.write(f'{_dumped(_head(frames))[:-1]},"profiles":[')
+        for number, profile in enumerate(_profiles(frames, listed)):
+            stream.write(f"{',' if number else ''}{_dumped(profile)}")
+        # The frames are known when all profiles are written.
+        stream.write(f'],"shared":{_dumped({"frames": listed.frames})}}}')
+
+
+def speedscope_document(frames: Frames) -> dict[str, Any]:
+    """Return the document, following speedscope's schema."""
+    listed = _DistinctFrames()
+    profiles = list(_profiles(frames, listed))
+    return _head(frames) | {"profiles": profiles, "shared": {"frames": listed.frames}}
+
+
+def _head(frames: Frames) -> dict[str, Any]:
+    return {
         "$schema": SCHEMA,
         "name": str(frames.run.get("command") or frames.path or "commtrace"),
         "activeProfileIndex": 0,
         "exporter": "commtrace",
     }
-    with atomic_write(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
-        stream.write(f'{_dumped(head)[:-1]},"profiles":[')
-        for number, profile in enumerate(_profiles(frames, listed)):
-            stream.write(f"{',' if number else ''}{_dumped(profile)}")
-        # The frames are known when all profiles are written.
-        stream.write(f'],"shared":{_dumped({"frames": listed.frames})}}}')
 
 
 def _dumped(value: Any) -> str:

@@ -118,6 +118,9 @@ class _Extent:
 def _waits_and_transfers(
     part: Frames, ranks: tuple[int, ...], window_ns: tuple[int, int] | None
 ) -> pd.DataFrame:
+    # A part of none of the ranks is not read any further.
+    if not part.comm["rank"].isin(ranks).any():
+        part = part.narrowed(rows=part.comm.index[:0])
     spans = call_spans(part, window_ns)
     return _parts(spans[spans["rank"].isin(ranks)])
 
