@@ -79,6 +79,7 @@ from commtrace.views.views import Views
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
     from commtrace.analyze import Frames
     from commtrace.views.table import Table
@@ -428,13 +429,40 @@ class Recording(Views, Decorator):
         Raises:
             RecordingError: the recording is not on, or records no values.
         """
+        self._require_values(f"cannot observe {name!r}")
+        OBSERVER.named(name, tensor)
+
+    def declare(
+        self, target: torch.nn.Module | torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any]
+    ) -> None:
+        """Declare the layout of plain tensors, which are then compared like distributed ones.
+
+        Args:
+            target: a module, for its outputs and their gradients, or a parameter, for its values,
+                gradients and states. Sharded dimensions are divided evenly between ranks.
+            mesh: the mesh.
+            placements: a placement for each of its axes, of dtensor_core or of torch.
+
+        Raises:
+            RecordingError: the recording is not on, or records no values.
+            UsageError: there is not one placement for each axis.
+        """
+        self._require_values("cannot declare a layout")
+        if len(placements) != mesh.ndim:
+            raise UsageError(
+                "cannot declare a layout",
+                found=f"{counted(len(placements), 'placement')} for a mesh of {mesh.ndim} axes",
+                why="each axis of the mesh has a placement",
+            )
+        OBSERVER.declare(target, mesh, placements)
+
+    def _require_values(self, summary: str) -> None:
         if not self._depth or not self._options.values:
             raise RecordingError(
-                f"cannot observe {name!r}",
+                summary,
                 why="the recording is not on" if not self._depth else "it records no values",
                 attempt='commtrace.record(..., values="module")',
             )
-        OBSERVER.named(name, tensor)
 
     @property
     def rank(self) -> int:

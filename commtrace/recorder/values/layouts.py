@@ -60,7 +60,23 @@ class Layouts:
             return tensor, self._of_plain(tensor, group, placement)
         mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
         placements = tuple(tensor.placements)  # type: ignore[attr-defined]
-        shape = tuple(tensor.shape)
+        return local, self._of_distributed(local, mesh, placements, tuple(tensor.shape))
+
+    def of_declared(self, part: torch.Tensor, mesh: Any, placements: Sequence[Any]) -> TensorLayout:
+        """Return the layout of a plain tensor whose mesh and placements the program declares.
+
+        Sharded dimensions are divided evenly, so that the ranks' parts have one shape.
+        """
+        shape = list(part.shape)
+        for placement, size in zip(placements, mesh.shape, strict=True):
+            dim = getattr(placement, "dim", None)
+            if dim is not None:
+                shape[dim] *= size
+        return self._of_distributed(part, mesh, tuple(placements), tuple(shape))
+
+    def _of_distributed(
+        self, local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], shape: tuple[int, ...]
+    ) -> TensorLayout:
         key = (id(mesh), _rank(), placements, shape, tuple(local.shape))
         key = (*key, local.device, local.is_complex())
         known = self._known.get(key)
@@ -68,7 +84,7 @@ class Layouts:
             layout = _of_distributed(mesh, placements, shape, local)
             # The mesh is kept alive, so that its identity is not reused.
             known = self._keep(key, mesh, layout)
-        return local, known[1]
+        return known[1]
 
     def _of_plain(self, tensor: torch.Tensor, group: str, placement: str) -> TensorLayout:
         shape = tuple(tensor.shape)

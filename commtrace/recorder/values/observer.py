@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,6 +73,10 @@ _MAX_TENSORS = 1000
 """Bounds on the tensors that are found in one output or state."""
 
 
+Declared = tuple[Any, tuple[Any, ...]]
+"""Mesh and placements that the program declares for a plain tensor."""
+
+
 class ValueObserver:
     """Observes tensors while sinks want them."""
 
@@ -85,6 +90,7 @@ class ValueObserver:
         self._replaced: tuple[Any, Any] | None = None
         self._owners: dict[int, tuple[weakref.ref[Any], _Owner]] = {}
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._declared: dict[int, tuple[weakref.ref[Any], Declared]] = {}
         self._has_stepped = self._has_run = False
         self._latest_rank: int | None = None
 
@@ -122,6 +128,20 @@ class ValueObserver:
         self._owners.clear()
         self._latest_rank = None
         self._met.clear()
+        self._declared.clear()
+
+    @property
+    def is_on(self) -> bool:
+        """True while a sink wants fingerprints."""
+        return bool(self._sinks)
+
+    def declare(self, target: nn.Module | torch.Tensor, mesh: Any, placements: Any) -> None:
+        """Take the outputs of a module, or a parameter, for parts of distributed tensors."""
+        self._declared[id(target)] = weakref.ref(target), (mesh, tuple(placements))
+
+    def _declared_of(self, target: Any) -> Declared | None:
+        known = self._declared.get(id(target))
+        return known[1] if known is not None and known[0]() is target else None
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
         """Return the place of a module as called inside `outer`; None before its first call."""
@@ -140,7 +160,8 @@ class ValueObserver:
                     replicas = _replicas_of(module)
                     for name, each in module.named_parameters():
                         owner = _Owner(plain_path(module, name), replicas)
-                        self._see(PARAMETER, owner.name, each, location, owner)
+                        declared = self._declared_of(each)
+                        self._see(PARAMETER, owner.name, each, location, owner, declared=declared)
                     self._see_buffers(module, location)
                 for name, tensor in tensors_in((args, kwargs)):
                     self._see(INPUT, name, tensor, location)
@@ -152,11 +173,12 @@ class ValueObserver:
         try:
             phase = FORWARD if current_graph_task_id() < 0 else RECOMPUTE
             location = Location(phase, call, None, -1, None)
+            declared = self._declared_of(module)
             with torch.no_grad(), no_dispatch_modes():
                 for name, tensor in tensors_in(result):
-                    self._see(OUTPUT, name, tensor, location)
+                    self._see(OUTPUT, name, tensor, location, declared=declared)
                     if tensor.requires_grad and phase == FORWARD:
-                        self._watch_gradient(name, tensor, call)
+                        self._watch_gradient(name, tensor, call, declared)
                 if CURRENT.modules.innermost is None:
                     self._see_buffers(module, location)
         except Exception as error:
@@ -190,17 +212,21 @@ class ValueObserver:
                 for reference, owner in list(self._owners.values()):
                     parameter = reference()
                     if parameter is not None and parameter.grad is not None:
-                        self._see(GRADIENT, owner.name, parameter.grad, location, owner)
+                        declared = self._declared_of(parameter)
+                        self._see(
+                            GRADIENT, owner.name, parameter.grad, location, owner, declared=declared
+                        )
         except Exception as error:
             self._failures.append(error)
 
-    def _watch_gradient(self, name: str, tensor: torch.Tensor, call: ModuleCall) -> None:
+    def _watch_gradient(
+        self, name: str, tensor: torch.Tensor, call: ModuleCall, declared: Declared | None
+    ) -> None:
         def see(gradient: torch.Tensor) -> None:
             try:
                 with torch.no_grad(), no_dispatch_modes():
-                    self._see(
-                        OUTPUT_GRADIENT, name, gradient, Location(BACKWARD, call, None, -1, None)
-                    )
+                    location = Location(BACKWARD, call, None, -1, None)
+                    self._see(OUTPUT_GRADIENT, name, gradient, location, declared=declared)
             except Exception as error:
                 self._failures.append(error)
 
@@ -224,14 +250,18 @@ class ValueObserver:
             location = Location(OPTIMIZER, None, None, -1, None)
             with torch.no_grad(), no_dispatch_modes():
                 for name, parameter, owner in self._parameters_of(optimizer):
+                    see = partial(
+                        self._see, location=location, owner=owner,
+                        declared=self._declared_of(parameter),
+                    )  # fmt: skip
                     if not is_over:
                         if parameter.grad is not None:
-                            self._see(GRADIENT, name, parameter.grad, location, owner)
+                            see(GRADIENT, name, parameter.grad)
                         continue
-                    self._see(UPDATED, name, parameter, location, owner)
+                    see(UPDATED, name, parameter)
                     for part, state in tensors_in(optimizer.state.get(parameter, {})):
-                        if state.dim():
-                            self._see(STATE, f"{name}.{part}", state, location, owner)
+                        if state.shape == parameter.shape:
+                            see(STATE, f"{name}.{part}", state)
         except Exception as error:
             self._failures.append(error)
 
@@ -277,13 +307,16 @@ class ValueObserver:
         owner: _Owner | None = None,
         *,
         op: Any = None,
+        declared: Declared | None = None,
     ) -> None:
         """Take the fingerprint of a tensor, and send it to the sinks of this rank."""
         rank = self._rank()
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
         if not sinks or not _has_numbers(tensor):
             return
-        if owner is not None:
+        if declared is not None and not hasattr(tensor, "placements"):
+            local, layout = tensor, self._layouts.of_declared(tensor, *declared)
+        elif owner is not None:
             local, layout = self._layouts.of(tensor, owner.group)
         else:
             local, layout = self._layouts.of(tensor, _data_group(location), "")
@@ -409,7 +442,8 @@ def _observed(observer: ValueObserver, original: Callable[..., Any]) -> Callable
     """
 
     def observed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
+        # A wrapper that others have wrapped stays in place when the recording ends.
+        if is_compiling() or not observer.is_on:
             return original(self, *args, **kwargs)
         modules = CURRENT.modules
         outer = modules.innermost
