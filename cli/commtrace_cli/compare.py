@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.padding import Padding
 
-from commtrace.units import counted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_document
 from commtrace_cli.loading import load_run
@@ -65,7 +64,7 @@ def compare(
     elif as_json:
         write_document(runs[1].run, _document(comparison))
     else:
-        _print(comparison, right, other, rows)
+        _print(comparison, other, rows)
         finish([], then=["commtrace", "report", other])
     if not comparison.agrees:
         raise typer.Exit(DIFFERS)
@@ -96,96 +95,32 @@ def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:
     }
 
 
-def _print(comparison: ValueComparison, right: Path, other: Path, rows: int) -> None:
+def _print(comparison: ValueComparison, other: Path, rows: int) -> None:
+    from commtrace.analyze.values import agreement, limits
+
     console = data_console()
     fault = comparison.fault
     if fault is None:
-        text = f"the runs agree in {counted(comparison.num_paired, 'tensor')}"
-        console.print(Text(text, style="bold green"))
+        console.print(Text(agreement(comparison), style="bold green"))
     else:
-        _print_fault(console, fault, right, other)
-    for line in _limits(comparison):
+        _print_fault(console, fault, other)
+    for line in limits(comparison):
         console.print(Text(line, style="dim"))
     if fault is not None:
         _print_wrong(console, comparison, rows)
 
 
-def _print_fault(console: Console, fault: Fault, right: Path, other: Path) -> None:
-    left, wrong = fault.left, fault.right
-    title = f"{name_of(wrong)} is wrong in {other}: {fault.relation.text}"
-    console.print(Text(title, style="bold red"))
-    lines = [
-        f"step {wrong['step']}, {wrong['phase']}, shape {wrong['shape']}",
-        f"first run   {layout_of(left)}, {left['dtype']}, norm {left['norm']:.6g}",
-        f"second run  {layout_of(wrong)}, {wrong['dtype']}, norm {wrong['norm']:.6g}",
-        f"distance {fault.distance:.2g} of the norm; rounding explains {fault.tolerance:.2g}",
-    ]
-    if not fault.is_certain:
-        lines.append(
-            "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
-        )
-    if wrong["source_file"]:
-        lines.append(f"at {wrong['source_file']}:{wrong['source_line']}")
-    if fault.before is not None:
-        lines.append(f"the last tensor that agrees is {name_of(fault.before)}")
-    lines += [_call_text(call) for call in fault.communication] or ["no communication between them"]
-    for line in lines:
+def _print_fault(console: Console, fault: Fault, other: Path) -> None:
+    from commtrace.analyze.values import evidence, title
+
+    console.print(Text(title(fault, str(other)), style="bold red"))
+    for line in evidence(fault):
         console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
-
-
-def name_of(tensor: Mapping[str, Any]) -> str:
-    """Return the name of a tensor for people: `gradient of layers.0.weight`."""
-    module = tensor["module"] or "the outermost module"
-    if tensor["role"] == "result":
-        place = f", result {tensor['name']}," if tensor["name"] else ""
-        inside = f" in {tensor['module']}" if tensor["module"] else ""
-        return f"{tensor['op']}{place}{inside}"
-    if tensor["role"] in ("input", "output", "output_gradient"):
-        place = f" {tensor['name']}" if tensor["name"] else ""
-        return f"{tensor['role'].replace('_', ' ')}{place} of {module}"
-    role = {"named": "tensor", "updated": "updated parameter"}.get(tensor["role"], tensor["role"])
-    return f"{role} {tensor['name']}"
-
-
-def layout_of(tensor: Mapping[str, Any]) -> str:
-    """Return the layout of a tensor for people."""
-    return tensor["layout"] or "layout unknown"
-
-
-def _call_text(call: Mapping[str, Any]) -> str:
-    over = f" over {call['axis'] or call['group']}" if call["axis"] or call["group"] else ""
-    by = f" ({call['reduce_op']})" if call["reduce_op"] else ""
-    why = f": {call['reason']}" if call["reason"] else ""
-    line = f", {call['source_file']}:{call['source_line']}" if call["source_file"] else ""
-    return f"before it: {call['kind']}{by}{over}{line}{why}"
-
-
-def _limits(comparison: ValueComparison) -> list[str]:
-    """Return what was not compared, so that an agreement is not mistaken for more than it is."""
-    lines = [
-        f"{counted(comparison.num_paired, 'pair')} of {comparison.num_left:,} and "
-        f"{comparison.num_right:,} tensors compared"
-    ]
-    if comparison.num_unknown:
-        lines.append(
-            f"{counted(comparison.num_unknown, 'pair')} not comparable: unreduced maxima, missing "
-            "ranks, or data of a rank's own under data parallelism"
-        )
-    if comparison.num_doubtful and (fault := comparison.fault) is not None and fault.is_certain:
-        num = comparison.num_doubtful
-        lines.append(
-            f"{counted(num, 'other tensor')} of unknown layout differ{'s' * (num == 1)}, which "
-            "ranks may hold parts of"
-        )
-    if not comparison.has_reference:
-        lines.append(
-            "what rounding explains is an estimate; --reference with a run in float64 measures it"
-        )
-    return lines
 
 
 def _print_wrong(console: Console, comparison: ValueComparison, rows: int) -> None:
     from commtrace.analyze import Analysis
+    from commtrace.analyze.values import name_of
     from commtrace.schema import Column
 
     wrong = comparison.pairs[comparison.pairs["is_wrong"]]

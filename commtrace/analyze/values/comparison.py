@@ -18,12 +18,10 @@ import pandas as pd
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values.alignment import aligned
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
-from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
-from commtrace.analyze.values.tolerance import Tolerance, distances, sizes
+from commtrace.analyze.values.global_values import OWN_DATA, SKETCHES, by_number, parts
+from commtrace.analyze.values.tolerance import Tolerance, distances, scales, sizes
 from commtrace.errors import UsageError
 
-OWN_DATA = "data="
-"""Prefix of the mesh of tensors that each rank computes from data of its own."""
 _MOST_EARLIER = 8
 _MOST_COMMUNICATION = 5
 _MOST_RANKS = 64
@@ -174,15 +172,14 @@ def _judged(ours: pd.DataFrame, theirs: pd.DataFrame, errors: np.ndarray) -> pd.
         (theirs[name] > ours[name].clip(lower=0)).to_numpy() for name in ("num_nan", "num_inf")
     ]
     is_bad = more_bad[0] | more_bad[1]
-    for place, (phase, role, left_dtype, right_dtype) in enumerate(
-        zip(ours["phase"], ours["role"], ours["dtype"], theirs["dtype"], strict=True)
-    ):
+    # A tensor of numbers that cancel is measured against the others of its role.
+    scale = scales(ours, size)
+    for place, dtypes in enumerate(zip(ours["dtype"], theirs["dtype"], strict=True)):
         error = errors[place]
-        limit = tolerance.of((left_dtype, right_dtype), None if np.isnan(error) else error)
+        limit = tolerance.of(dtypes, None if np.isnan(error) else error)
         distance = apart[place]
         if not np.isnan(distance):
-            # A tensor of numbers that cancel is measured against the others of its role.
-            distance *= tolerance.scale((phase, role), size[place])
+            distance *= scale[place]
         is_wrong = bool(distance > limit or (is_bad[place] and not np.isnan(distance)))
         if not is_wrong and is_certain[place] and not np.isnan(distance):
             tolerance.accept(distance)
@@ -286,7 +283,8 @@ def _axes(run: Frames) -> dict[str, int]:
     for mesh in parts(run)["mesh"].unique():
         for axis in str(mesh).partition(":")[0].split(","):
             name, _, size = axis.rpartition("=")
-            if size.isascii() and size.isdigit() and len(size) < 9 and int(size) > 1:
+            is_named = bool(name) and not name.isdigit() and name not in ("data", "replicas")
+            if is_named and size.isascii() and size.isdigit() and int(size[:9]) > 1:
                 axes.setdefault(name, int(size))
     return axes
 

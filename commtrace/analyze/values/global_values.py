@@ -22,8 +22,10 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
-from commtrace.schema import NUM_SKETCHES, TABLES, Column
+from commtrace.schema import NAMED, NUM_SKETCHES, TABLES, Column
 
+OWN_DATA = "data="
+"""Prefix of the mesh of tensors that each rank computes from data of its own."""
 SKETCHES = tuple([f"sketch_{number}" for number in range(NUM_SKETCHES)])
 FACTS = (*SKETCHES, "total", "norm", "largest", "num_nan", "num_inf")
 KEY = ("step", "phase", "role", "module", "module_call", "name", "op", "occurrence")
@@ -140,7 +142,10 @@ def parts(frames: Frames) -> pd.DataFrame:
 def _take_equal_for_replicas(values: pd.DataFrame) -> None:
     """Make tensors of unknown layout that all ranks hold alike replicas of each other."""
     num_ranks = values["rank"].nunique()
-    unknown = values[(values["layout"] == "") & (values["mesh"] == "")]
+    # What ranks compute from data of their own can be equal by chance; a program names losses and
+    # norms that it has reduced.
+    is_comparable = ~values["mesh"].str.startswith(OWN_DATA) | (values["role"] == NAMED)
+    unknown = values[(values["layout"] == "") & is_comparable]
     if num_ranks == 1:
         values.loc[unknown.index, "layout"] = _ON_ONE_RANK
     if num_ranks < 2 or unknown.empty:

@@ -13,7 +13,7 @@ measured against those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ GROWTH = 8.0
 """Factor by which an operator may enlarge the distance of what went into it."""
 OF_REFERENCE = 16.0
 """Multiple of the error of the program's own precision that is accepted, with a reference."""
-_SMALL = 2.0**-10
+_SMALL = 2.0**-8
 """Norms below this share of the largest of their role are measured against that share of it."""
 
 
@@ -54,13 +54,26 @@ def sizes(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
     return np.where(np.isnan(norm), np.fmax(*sketches), norm)
 
 
+def scales(pairs: pd.DataFrame, size: np.ndarray) -> np.ndarray:
+    """Return the factors by which the distances of small tensors count less.
+
+    Args:
+        pairs: step, phase and role of each pair.
+        size: norm of each pair.
+    """
+    norms = pd.Series(size, index=pairs.index)
+    by_role = [pairs[name] for name in ("step", "phase", "role")]
+    least = _SMALL * norms.groupby(by_role).transform("max").to_numpy()
+    factors = np.divide(size, least, out=np.ones_like(least), where=least > 0)
+    return np.fmin(factors, 1.0)
+
+
 @dataclass(slots=True)
 class Tolerance:
     """Tolerance along the tensors of a program, in order of time."""
 
     roundoff: float = 0.0
     accepted: float = 0.0
-    largest: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def of(self, dtypes: tuple[str, str], reference: float | None) -> float:
         """Return the tolerance of the next tensor.
@@ -75,16 +88,6 @@ class Tolerance:
         if reference is not None:
             return max(least / 8, OF_REFERENCE * reference)
         return max(least, GROWTH * self.accepted)
-
-    def scale(self, role: tuple[str, str], size: float) -> float:
-        """Return the factor by which the distance of a tensor that is small counts less.
-
-        Args:
-            role: phase and role of the tensor.
-            size: its norm.
-        """
-        largest = self.largest[role] = max(self.largest.get(role, 0.0), size)
-        return min(1.0, size / (_SMALL * largest)) if largest > 0 else 1.0
 
     def accept(self, distance: float) -> None:
         """Note the distance of a tensor that was found right."""

@@ -93,6 +93,8 @@ class ValueObserver:
         self._declared: dict[int, tuple[weakref.ref[Any], Declared]] = {}
         self._has_stepped = self._has_run = False
         self._latest_rank: int | None = None
+        # Of the program's first model that is data parallel, for tensors outside of modules.
+        self._data_group = ""
 
     def report_to(self, sinks: Sequence[ValueSink]) -> None:
         """Send fingerprints to these sinks from now on."""
@@ -127,6 +129,7 @@ class ValueObserver:
         self._layouts = Layouts()
         self._owners.clear()
         self._latest_rank = None
+        self._data_group = ""
         self._met.clear()
         self._declared.clear()
 
@@ -152,6 +155,7 @@ class ValueObserver:
     def module_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Observe an outermost module that is about to be called."""
         self._has_run = True
+        self._data_group = self._data_group or _data_group(module)
         try:
             with torch.no_grad(), no_dispatch_modes():
                 location = Location(FORWARD, None, None, -1, None)
@@ -319,7 +323,9 @@ class ValueObserver:
         elif owner is not None:
             local, layout = self._layouts.of(tensor, owner.group)
         else:
-            local, layout = self._layouts.of(tensor, _data_group(location), "")
+            place = location.place
+            group = self._data_group if place is None else _data_group(place.root.module())
+            local, layout = self._layouts.of(tensor, group, "")
         if not _has_numbers(local):
             return
         facts = None
@@ -384,10 +390,8 @@ def _replicas_of(root: nn.Module) -> str:
     return _group_text("replicas", dist.get_process_group_ranks(root.process_group))
 
 
-def _data_group(location: Location) -> str:
-    """Return the group whose ranks compute on data of their own; empty if unknown."""
-    place = location.place
-    root = place.root.module() if place is not None else None
+def _data_group(root: nn.Module | None) -> str:
+    """Return the group whose ranks compute on data of their own with a model; empty if unknown."""
     if isinstance(root, DistributedDataParallel):
         return _group_text("data", dist.get_process_group_ranks(root.process_group))
     if isinstance(root, (FSDPModule, FullyShardedDataParallel)):

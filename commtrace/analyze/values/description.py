@@ -1,0 +1,97 @@
+"""A comparison of values in words: its title, the evidence of its fault, and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from commtrace.analyze.values.comparison import Fault, ValueComparison
+from commtrace.units import counted
+
+
+def agreement(comparison: ValueComparison) -> str:
+    """Return the sentence on a comparison without a fault."""
+    return f"the runs agree in {counted(comparison.num_paired, 'tensor')}"
+
+
+def title(fault: Fault, run: str) -> str:
+    """Return a fault in a sentence.
+
+    Args:
+        fault: The fault.
+        run: Name of the run that has it.
+    """
+    return f"{name_of(fault.right)} is wrong in {run}: {fault.relation.text}"
+
+
+def evidence(fault: Fault) -> list[str]:
+    """Return the layouts, norms, lines and communication of a fault."""
+    left, wrong = fault.left, fault.right
+    lines = [
+        f"step {wrong['step']}, {wrong['phase']}, shape {wrong['shape']}",
+        f"first run   {layout_of(left)}, {left['dtype']}, norm {left['norm']:.6g}",
+        f"second run  {layout_of(wrong)}, {wrong['dtype']}, norm {wrong['norm']:.6g}",
+        f"distance {fault.distance:.2g} of the norm; rounding explains {fault.tolerance:.2g}",
+    ]
+    if not fault.is_certain:
+        lines.append(
+            "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
+        )
+    if wrong["source_file"]:
+        lines.append(f"at {wrong['source_file']}:{wrong['source_line']}")
+    if fault.before is not None:
+        lines.append(f"the last tensor that agrees is {name_of(fault.before)}")
+    return lines + (
+        [_call_text(call) for call in fault.communication] or ["no communication between them"]
+    )
+
+
+def limits(comparison: ValueComparison) -> list[str]:
+    """Return what was not compared, so that an agreement is not mistaken for more than it is."""
+    lines = [
+        f"{counted(comparison.num_paired, 'pair')} of {comparison.num_left:,} and "
+        f"{comparison.num_right:,} tensors compared"
+    ]
+    if comparison.num_unknown:
+        lines.append(
+            f"{counted(comparison.num_unknown, 'pair')} not comparable: unreduced maxima, missing "
+            "ranks, or data of a rank's own under data parallelism"
+        )
+    if comparison.num_doubtful and (fault := comparison.fault) is not None and fault.is_certain:
+        num = comparison.num_doubtful
+        lines.append(
+            f"{counted(num, 'other tensor')} of unknown layout differ{'s' * (num == 1)}, which "
+            "ranks may hold parts of"
+        )
+    if not comparison.has_reference:
+        lines.append(
+            "what rounding explains is an estimate; --reference with a run in float64 measures it"
+        )
+    return lines
+
+
+def name_of(tensor: Mapping[str, Any]) -> str:
+    """Return the name of a tensor for people: `gradient of layers.0.weight`."""
+    module = tensor["module"] or "the outermost module"
+    if tensor["role"] == "result":
+        place = f", result {tensor['name']}," if tensor["name"] else ""
+        inside = f" in {tensor['module']}" if tensor["module"] else ""
+        return f"{tensor['op']}{place}{inside}"
+    if tensor["role"] in ("input", "output", "output_gradient"):
+        place = f" {tensor['name']}" if tensor["name"] else ""
+        return f"{tensor['role'].replace('_', ' ')}{place} of {module}"
+    role = {"named": "tensor", "updated": "updated parameter"}.get(tensor["role"], tensor["role"])
+    return f"{role} {tensor['name']}"
+
+
+def layout_of(tensor: Mapping[str, Any]) -> str:
+    """Return the layout of a tensor for people."""
+    return tensor["layout"] or "layout unknown"
+
+
+def _call_text(call: Mapping[str, Any]) -> str:
+    over = f" over {call['axis'] or call['group']}" if call["axis"] or call["group"] else ""
+    by = f" ({call['reduce_op']})" if call["reduce_op"] else ""
+    why = f": {call['reason']}" if call["reason"] else ""
+    line = f", {call['source_file']}:{call['source_line']}" if call["source_file"] else ""
+    return f"before it: {call['kind']}{by}{over}{line}{why}"
