@@ -9,6 +9,7 @@ comparison      the first tensor of a run that is wrong, and all that differ
 """
 
 from commtrace.analyze.values.comparison import Fault, ValueComparison, compare
+from commtrace.analyze.values.description import agreement, evidence, limits, name_of, title
 from commtrace.analyze.values.global_values import TENSORS, parts, tensors
 from commtrace.analyze.values.replicas import REPLICAS, replicas
 
@@ -17,8 +18,13 @@ __all__ = [
     "TENSORS",
     "Fault",
     "ValueComparison",
+    "agreement",
     "compare",
+    "evidence",
+    "limits",
+    "name_of",
     "parts",
     "replicas",
     "tensors",
+    "title",
 ]
