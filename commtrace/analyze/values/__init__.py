@@ -6,6 +6,7 @@ alignment       pairs the tensors of two runs of one program
 tolerance       decides which differences are more than rounding
 faults          names the relation between a wrong tensor and the right one
 comparison      the first tensor of a run that is wrong, and all that differ
+description     the result in words
 """
 
 from commtrace.analyze.values.comparison import Fault, ValueComparison, compare

@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.compiler import is_compiling
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -48,7 +45,9 @@ from commtrace.recorder.events.sink import ValueSink
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.thread_state import CURRENT
-from commtrace.recorder.values.layouts import Layouts, TensorLayout
+from commtrace.recorder.values.found_tensors import LatestFacts, has_numbers, tensors_in
+from commtrace.recorder.values.layouts import Layouts
+from commtrace.recorder.values.owners import UNKNOWN_OWNER, Owner, data_group, replicas_of
 from commtrace.recorder.values.sketches import facts_of
 from commtrace.recorder.wrappers import plain_path
 from commtrace.schema import (
@@ -65,13 +64,6 @@ from commtrace.schema import (
 )
 from commtrace.torch_internals.autograd import current_graph_task_id
 from commtrace.torch_internals.dispatcher import no_dispatch_modes
-from commtrace.torch_internals.tensors import FakeTensor
-
-_NUM_LATEST = 16
-_MAX_DEPTH = 8
-_MAX_TENSORS = 1000
-"""Bounds on the tensors that are found in one output or state."""
-
 
 Declared = tuple[Any, tuple[Any, ...]]
 """Mesh and placements that the program declares for a plain tensor."""
@@ -85,10 +77,10 @@ class ValueObserver:
         self._failures = failures
         self._sinks: tuple[ValueSink, ...] = ()
         self._layouts = Layouts()
-        self._latest = _Latest()
+        self._latest = LatestFacts()
         self._hooks: list[Any] = []
         self._replaced: tuple[Any, Any] | None = None
-        self._owners: dict[int, tuple[weakref.ref[Any], _Owner]] = {}
+        self._owners: dict[int, tuple[weakref.ref[Any], Owner]] = {}
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._declared: dict[int, tuple[weakref.ref[Any], Declared]] = {}
         self._has_stepped = self._has_run = False
@@ -155,15 +147,15 @@ class ValueObserver:
     def module_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Observe an outermost module that is about to be called."""
         self._has_run = True
-        self._data_group = self._data_group or _data_group(module)
+        self._data_group = self._data_group or data_group(module)
         try:
             with torch.no_grad(), no_dispatch_modes():
                 location = Location(FORWARD, None, None, -1, None)
                 if module not in self._met:
                     self._met.add(module)
-                    replicas = _replicas_of(module)
+                    replicas = replicas_of(module)
                     for name, each in module.named_parameters():
-                        owner = _Owner(plain_path(module, name), replicas)
+                        owner = Owner(plain_path(module, name), replicas)
                         declared = self._declared_of(each)
                         self._see(PARAMETER, owner.name, each, location, owner, declared=declared)
                     self._see_buffers(module, location)
@@ -237,9 +229,9 @@ class ValueObserver:
         tensor.register_hook(see)
 
     def _see_buffers(self, module: nn.Module, location: Location) -> None:
-        replicas = _replicas_of(module)
+        replicas = replicas_of(module)
         for name, each in module.named_buffers():
-            owner = _Owner(plain_path(module, name), replicas)
+            owner = Owner(plain_path(module, name), replicas)
             self._see(BUFFER, owner.name, each, location, owner)
 
     def _step_begins(self, optimizer: Any, *_: Any) -> None:
@@ -269,15 +261,15 @@ class ValueObserver:
         except Exception as error:
             self._failures.append(error)
 
-    def _parameters_of(self, optimizer: Any) -> Iterator[tuple[str, torch.Tensor, _Owner]]:
+    def _parameters_of(self, optimizer: Any) -> Iterator[tuple[str, torch.Tensor, Owner]]:
         """Yield the parameters of an optimizer with their names in the model."""
         for number, group in enumerate(optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
                 owner = self._owner_of(parameter)
                 name = owner.name if owner is not None else f"group{number}.{place}"
-                yield name, parameter, owner or _UNKNOWN
+                yield name, parameter, owner or UNKNOWN_OWNER
 
-    def _owner_of(self, parameter: torch.Tensor) -> _Owner | None:
+    def _owner_of(self, parameter: torch.Tensor) -> Owner | None:
         known = self._owners.get(id(parameter))
         if known is None or known[0]() is not parameter:
             self._learn_owners()
@@ -289,9 +281,9 @@ class ValueObserver:
             root = place.module() if place.root is place else None
             if root is None:
                 continue
-            replicas = _replicas_of(root)
+            replicas = replicas_of(root)
             for name, each in root.named_parameters():
-                owner = _Owner(join(place.plain, plain_path(root, name)), replicas)
+                owner = Owner(join(place.plain, plain_path(root, name)), replicas)
                 self._owners[id(each)] = (weakref.ref(each), owner)
 
     def _rank(self) -> int:
@@ -308,7 +300,7 @@ class ValueObserver:
         name: str,
         tensor: torch.Tensor,
         location: Location,
-        owner: _Owner | None = None,
+        owner: Owner | None = None,
         *,
         op: Any = None,
         declared: Declared | None = None,
@@ -316,7 +308,7 @@ class ValueObserver:
         """Take the fingerprint of a tensor, and send it to the sinks of this rank."""
         rank = self._rank()
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
-        if not sinks or not _has_numbers(tensor):
+        if not sinks or not has_numbers(tensor):
             return
         if declared is not None and not hasattr(tensor, "placements"):
             local, layout = tensor, self._layouts.of_declared(tensor, *declared)
@@ -324,9 +316,9 @@ class ValueObserver:
             local, layout = self._layouts.of(tensor, owner.group)
         else:
             place = location.place
-            group = self._data_group if place is None else _data_group(place.root.module())
+            group = self._data_group if place is None else data_group(place.root.module())
             local, layout = self._layouts.of(tensor, group, "")
-        if not _has_numbers(local):
+        if not has_numbers(local):
             return
         facts = None
         if layout.weights is not None:
@@ -342,101 +334,6 @@ class ValueObserver:
         )  # fmt: skip
         for sink in sinks:
             sink.add_value(entry)
-
-
-class _Owner:
-    """Name of a parameter, its module, and the group that holds replicas of it, if known."""
-
-    __slots__ = ("group", "module", "name")
-
-    def __init__(self, name: str, group: str = "") -> None:
-        self.name = name
-        self.module = name.rpartition(".")[0]
-        self.group = group
-
-
-class _Latest:
-    """Numbers of the tensors observed last, which modules pass on to each other."""
-
-    def __init__(self) -> None:
-        self._known: dict[
-            int, tuple[weakref.ref[torch.Tensor], int, TensorLayout, torch.Tensor]
-        ] = {}
-
-    def of(self, local: torch.Tensor, layout: TensorLayout) -> torch.Tensor | None:
-        """Return the numbers of a tensor that has not changed since; None if they are unknown."""
-        known = self._known.get(id(local))
-        if known is None or known[0]() is not local or known[2] is not layout:
-            return None
-        return known[3] if known[1] == local._version else None
-
-    def keep(self, local: torch.Tensor, layout: TensorLayout, facts: torch.Tensor) -> torch.Tensor:
-        """Keep the numbers of a tensor, and return them."""
-        if not local.is_inference():  # whose changes are not counted
-            self._known.pop(id(local), None)
-            self._known[id(local)] = weakref.ref(local), local._version, layout, facts
-            while len(self._known) > _NUM_LATEST:
-                del self._known[next(iter(self._known))]
-        return facts
-
-
-_UNKNOWN = _Owner("")
-
-
-def _replicas_of(root: nn.Module) -> str:
-    """Return the group that holds replicas of a model's parameters; empty if unknown."""
-    if not isinstance(root, DistributedDataParallel):
-        return ""
-    return _group_text("replicas", dist.get_process_group_ranks(root.process_group))
-
-
-def _data_group(root: nn.Module | None) -> str:
-    """Return the group whose ranks compute on data of their own with a model; empty if unknown."""
-    if isinstance(root, DistributedDataParallel):
-        return _group_text("data", dist.get_process_group_ranks(root.process_group))
-    if isinstance(root, (FSDPModule, FullyShardedDataParallel)):
-        return _group_text("data", range(dist.get_world_size()))
-    return ""
-
-
-def _group_text(name: str, ranks: Sequence[int]) -> str:
-    return f"{name}={len(ranks)}:{','.join(map(str, ranks))}"
-
-
-def _has_numbers(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has data that can be read, of floating point or complex numbers."""
-    return (
-        (tensor.is_floating_point() or tensor.is_complex())
-        and tensor.layout is torch.strided
-        and tensor.device.type != "meta"
-        and not isinstance(tensor, FakeTensor)
-    )
-
-
-def tensors_in(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in a structure of tuples, lists and mappings, with their places: `0.key`.
-
-    The place of a single tensor is empty.
-    """
-    for number, found in enumerate(_tensors_in(value, "", 0)):
-        if number >= _MAX_TENSORS:
-            return
-        yield found
-
-
-def _tensors_in(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield name, value
-        return
-    if depth >= _MAX_DEPTH:
-        return
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, (tuple, list)):
-        parts = enumerate(value)
-    elif isinstance(value, dict):
-        parts = value.items()
-    for key, part in parts:
-        yield from _tensors_in(part, join(name, str(key)), depth + 1)
 
 
 def _observed(observer: ValueObserver, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from commtrace.recorder.thread_state import CURRENT
-from commtrace.recorder.values.observer import ValueObserver, tensors_in
+from commtrace.recorder.values.found_tensors import tensors_in
+from commtrace.recorder.values.observer import ValueObserver
 from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode
 
 _NOT_COMPUTING = frozenset({"profiler", "c10d", "_c10d_functional", "c10d_functional"})

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import commtrace
 from commtrace.errors import RecordingError, UsageError
 from commtrace.recorder import RECORDER
-from commtrace.recorder.values.observer import tensors_in
+from commtrace.recorder.values.found_tensors import tensors_in
 from commtrace.schema import NUM_SKETCHES
 from commtrace.torch_internals.dispatcher import current_mode
 from commtrace.tracefile import read_trace
@@ -241,7 +241,7 @@ def test_parameters_of_replicated_models_are_replicas(tmp_path: Path) -> None:
     table = read_trace(path).tables["fingerprints"]
     by_role = {(role, mesh) for role, mesh in zip(table["role"], table["mesh"], strict=True)}
     assert ("gradient", "replicas=2:0,1") in by_role
-    assert ("input", "") in by_role
+    assert ("input", "data=2:0,1") in by_role
 
 
 def test_failures_of_observing_never_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

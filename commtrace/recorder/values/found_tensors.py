@@ -1,0 +1,81 @@
+"""Tensors in what modules and operators return, and the numbers of the latest ones."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from commtrace.recorder.module_place import join
+from commtrace.recorder.values.layouts import TensorLayout
+from commtrace.torch_internals.tensors import FakeTensor
+
+_NUM_LATEST = 16
+_MAX_DEPTH = 8
+_MAX_TENSORS = 1000
+"""Bounds on the tensors that are found in one output or state."""
+
+
+def has_numbers(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has data that can be read, of floating point or complex numbers."""
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not isinstance(tensor, FakeTensor)
+    )
+
+
+def tensors_in(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in a structure of tuples, lists and mappings, with their places: `0.key`.
+
+    The place of a single tensor is empty.
+    """
+    for number, found in enumerate(_tensors_in(value, "", 0)):
+        if number >= _MAX_TENSORS:
+            return
+        yield found
+
+
+def _tensors_in(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+        return
+    if depth >= _MAX_DEPTH:
+        return
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, (tuple, list)):
+        parts = enumerate(value)
+    elif isinstance(value, dict):
+        parts = value.items()
+    for key, part in parts:
+        yield from _tensors_in(part, join(name, str(key)), depth + 1)
+
+
+_Known = tuple["weakref.ref[torch.Tensor]", int, TensorLayout, torch.Tensor]
+"""A tensor, its version, its layout and its numbers."""
+
+
+class LatestFacts:
+    """Numbers of the tensors observed last, which modules pass on to each other."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def of(self, local: torch.Tensor, layout: TensorLayout) -> torch.Tensor | None:
+        """Return the numbers of a tensor that has not changed since; None if they are unknown."""
+        known = self._known.get(id(local))
+        if known is None or known[0]() is not local or known[2] is not layout:
+            return None
+        return known[3] if known[1] == local._version else None
+
+    def keep(self, local: torch.Tensor, layout: TensorLayout, facts: torch.Tensor) -> torch.Tensor:
+        """Keep the numbers of a tensor, and return them."""
+        if not local.is_inference():  # whose changes are not counted
+            self._known.pop(id(local), None)
+            self._known[id(local)] = weakref.ref(local), local._version, layout, facts
+            while len(self._known) > _NUM_LATEST:
+                del self._known[next(iter(self._known))]
+        return facts
