@@ -29,7 +29,7 @@ import numpy as np
 
 from commtrace.collective_table import busbw_factor
 from commtrace.event import GroupRow, RankRow
-from commtrace.schema import TABLES, Column
+from commtrace.schema import EVENT_TABLES, TABLES, Column
 from commtrace.tracefile import StringColumn, Trace, trace_of_rows, write_trace
 from commtrace.tracefile.dataset.layout import (
     SHARED_TABLES,
@@ -139,7 +139,7 @@ def write_dataset(plan: Plan, folder: Path) -> None:
     with tempfile.TemporaryFile(dir=folder) as file:
         clocks, bounds = _run(plan, lambda shape, dtype: _on_disk(file, shape, dtype))
         small = _small_tables(plan, clocks, bounds)
-        nothing = {name: small.tables[name] for name in ("ops", "kernels")}
+        nothing = {name: small.tables[name] for name in EVENT_TABLES if name != "comm"}
         for rank in range(plan.num_ranks):
             of_rank = {"comm": _comm(plan, clocks, [rank]), **nothing}
             for name, columns in of_rank.items():
@@ -149,7 +149,7 @@ def write_dataset(plan: Plan, folder: Path) -> None:
     for name in ("steps", *SHARED_TABLES):
         write_table(name, small.tables[name], table_path(target, name), Origin(""))
     num_calls = plan.calls_per_step * plan.num_steps
-    each = {"comm": num_calls, "ops": 0, "kernels": 0, "steps": plan.num_steps}
+    each = dict.fromkeys(EVENT_TABLES, 0) | {"comm": num_calls, "steps": plan.num_steps}
     rows = {name: dict.fromkeys(range(plan.num_ranks), num) for name, num in each.items()}
     totals = {name: small.num_rows(name) for name in SHARED_TABLES}
     write_manifest(Manifest((), small.run, rows, totals), target)

@@ -30,6 +30,7 @@ class Census:
     Attributes:
         num_ops: Number of operators.
         num_kernels: Number of kernels.
+        num_fingerprints: Number of rows of table `fingerprints`.
         num_unlaunched: Number of kernels of unknown launch.
         num_ended: Number of calls of unknown blocked time that are known to have ended.
         known: Number of calls with a known value, by column.
@@ -44,6 +45,7 @@ class Census:
 
     num_ops: int = 0
     num_kernels: int = 0
+    num_fingerprints: int = 0
     num_unlaunched: int = 0
     num_ended: int = 0
     known: Counter[str] = field(default_factory=Counter)
@@ -68,6 +70,7 @@ class Census:
         """Return this census with the counts of other calls added."""
         self.num_ops += other.num_ops
         self.num_kernels += other.num_kernels
+        self.num_fingerprints += other.num_fingerprints
         self.num_unlaunched += other.num_unlaunched
         self.num_ended += other.num_ended
         for name in ("known", "ranks", "kinds", "dtypes", "phases", "in_module", "unknown"):
@@ -105,6 +108,7 @@ def _of_part(frames: Frames) -> Census:
     return Census(
         num_ops=len(frames.ops),
         num_kernels=len(kernels),
+        num_fingerprints=len(frames.fingerprints),
         num_unlaunched=int((kernels["launch_ns"] < 0).sum()),
         num_ended=int((is_known["complete_ns"] & ~is_known["blocked_ns"]).sum()),
         known=Counter({name: int(mask.sum()) for name, mask in is_known.items()}),

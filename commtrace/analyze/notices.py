@@ -18,6 +18,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
+from commtrace.analyze.values import replicas
 from commtrace.schema import COMM
 from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM
 from commtrace.units import counted, known_note, ordinal, text_of_ranks
@@ -287,6 +288,21 @@ def _no_kernels(frames: Frames) -> str:
     )
 
 
+def _no_fingerprints(frames: Frames) -> str:
+    if census(frames).num_fingerprints:
+        return ""
+    return (
+        "There are no values of tensors in this trace: `commtrace run --values` and "
+        'commtrace.record(values="op") keep fingerprints of them.'
+    )
+
+
+def _equal_replicas(frames: Frames) -> str:
+    if not census(frames).num_fingerprints or len(replicas(frames)):
+        return ""
+    return "All replicas of tensors that were observed are equal on all ranks."
+
+
 def _unlaunched(frames: Frames) -> str:
     counts = census(frames)
     if not counts.num_unlaunched:
@@ -393,6 +409,8 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("matrix",), _no_routes),
     (("gpu_time", "kernel_patterns"), _no_kernels),
     (("gpu_time",), _unlaunched),
+    (("tensors", "replicas"), _no_fingerprints),
+    (("replicas",), _equal_replicas),
     (("skew", "start_skew"), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),
     (("findings",), _unanswered_rules),

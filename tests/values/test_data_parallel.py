@@ -36,7 +36,8 @@ def forgetting_hook(_: Any, bucket: dist.GradBucket) -> Any:
 
 
 for _hook in (sum_hook, forgetting_hook):
-    _hook.__annotations__["bucket"] = dist.GradBucket  # which torch wants to see as a class
+    # torch wants to see classes, and this module's annotations are texts.
+    _hook.__annotations__ = {"bucket": dist.GradBucket}
 
 
 def train(kind: str, path: str) -> None:

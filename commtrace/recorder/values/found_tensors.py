@@ -54,7 +54,7 @@ def _tensors_in(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.
         yield from _tensors_in(part, join(name, str(key)), depth + 1)
 
 
-_Known = tuple["weakref.ref[torch.Tensor]", int, TensorLayout, torch.Tensor]
+_KnownFacts = tuple["weakref.ref[torch.Tensor]", int, TensorLayout, torch.Tensor]
 """A tensor, its version, its layout and its numbers."""
 
 
@@ -62,7 +62,7 @@ class LatestFacts:
     """Numbers of the tensors observed last, which modules pass on to each other."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownFacts] = {}
 
     def of(self, local: torch.Tensor, layout: TensorLayout) -> torch.Tensor | None:
         """Return the numbers of a tensor that has not changed since; None if they are unknown."""

@@ -43,6 +43,8 @@ def test_csv_reads_back_as_it_was(frames: Frames, tmp_path: Path) -> None:
                 values = back.replace("", str(column.missing)).astype("int64")
             elif column.type is bool:
                 values = back == "true"
+            elif column.type is float:
+                values = back.replace("", "nan").astype("float64")
             else:
                 values = back
             assert values.tolist() == table[column.name].tolist(), column.name
