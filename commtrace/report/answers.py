@@ -51,7 +51,7 @@ class Answers:
         """Compute several analyses with all that the page needs of them, in shared passes."""
         of_whole = [name for name in names if name in OF_THE_WHOLE]
         others = [name for name in names if name not in OF_THE_WHOLE]
-        # What these return is computed once and kept, or is made of what is kept.
+        # The results of these are computed once and kept, or made of results that are kept.
         further: tuple[Callable[[], Any], ...] = (
             partial(compared, self.whole),
             partial(notices_of, self.frames),

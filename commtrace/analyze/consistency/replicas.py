@@ -33,7 +33,6 @@ def differing_replicas(frames: Frames) -> Iterator[Problem]:
     yield Problem(
         problem="replicas differ",
         is_fault=True,
-        mesh_axis="",
         ranks=first["ranks"],
         expected="equal replicas",
         found=f"{what}, {first['layout']}",

@@ -8,7 +8,6 @@ the layouts of both, the line, and the communication that led to it are its evid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -320,8 +319,3 @@ def _time_of(rows: pd.DataFrame, row: pd.Series | None) -> int:
         own = own[own[name] == row[name]]
     first = own[own["rank"] == rows["rank"].min()]
     return int((first if len(first) else own)["at_ns"].min()) if len(own) else -1
-
-
-def first_lines(comparison: ValueComparison, most: int) -> Sequence[dict[str, Any]]:
-    """Return the first pairs that are wrong, for a table."""
-    return comparison.pairs[comparison.pairs["is_wrong"]].head(most).to_dict("records")

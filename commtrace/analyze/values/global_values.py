@@ -142,7 +142,7 @@ def parts(frames: Frames) -> pd.DataFrame:
 def _take_equal_for_replicas(values: pd.DataFrame) -> None:
     """Make tensors of unknown layout that all ranks hold alike replicas of each other."""
     num_ranks = values["rank"].nunique()
-    # What ranks compute from data of their own can be equal by chance; a program names losses and
+    # Values computed from a rank's own data can be equal by chance; a program names losses and
     # norms that it has reduced.
     is_comparable = ~values["mesh"].str.startswith(OWN_DATA) | (values["role"] == NAMED)
     unknown = values[(values["layout"] == "") & is_comparable]

@@ -142,7 +142,7 @@ class ValueObserver:
         """Return the place of a module as called inside `outer`; None before its first call."""
         return self._locator().modules.known_place(outer, module)
 
-    # What the program does.
+    # Events of the program.
 
     def module_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Observe an outermost module that is about to be called."""

@@ -36,7 +36,7 @@ class ResultMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        # What an optimizer computes is observed when its step is over.
+        # Parameters and states are observed when the optimizer's step is over.
         if CURRENT.state.optimizer.depth or not isinstance(func, OpOverload):
             return result
         if func.namespace not in _NOT_COMPUTING:
