@@ -22,15 +22,17 @@ pytestmark = pytest.mark.usefixtures("preloaded")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 OWN = [sys.executable, "-m", "commtrace_cli", "run", "-n", "2"]
 
-NUM = 4000
-# Shapes that are hard to compress, so that a segment is soon full.
+NUM = 6000
+# Shapes that are hard to compress, and pauses in which a recording is written: each 1,500 calls
+# are a segment, however fast the machine is.
 TALK = """
-import random, sys, torch, torch.distributed as dist
+import random, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 chance = random.Random(7)
 for number in range(NUM):
     dist.all_reduce(torch.ones(0, *(chance.randrange(10**6) for _ in range(3))))
-    if number % 1000 == 999:
+    if number % 1500 == 1499:
+        time.sleep(0.5)
         print("rank", dist.get_rank(), "has made", number + 1, flush=True)
 dist.destroy_process_group()
 """
@@ -84,7 +86,7 @@ def test_a_killed_run_has_its_last_calls(tmp_path: Path) -> None:
     process = start([*TORCHRUN, "--no-python", *recorded(), "--ring", "64kB", "train.py"], tmp_path)
     assert process.stdout is not None
     num_made = 0
-    while num_made < 12_000:
+    while num_made < NUM:
         line = process.stdout.readline()
         assert line, "the program has ended"
         num_made = max([num_made, *map(int, re.findall(r"has made (\d+)", line))])
