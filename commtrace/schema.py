@@ -39,16 +39,18 @@ CATEGORIES = COMPUTE, COMMUNICATION, MEMCPY, MEMSET = (
 """Sorts of work on a device, in table `kernels`."""
 
 ROLES = (
-    INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT, PARAMETER, BUFFER, GRADIENT, UPDATED, STATE, NAMED,
+    INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT, PARAMETER, BUFFER, LOSS, LOCAL_GRADIENT, UNCLIPPED,
+    CLIPPING, GRADIENT, UPDATED, STATE, NAMED,
 ) = (
-    "input", "output", "output_gradient", "result", "parameter", "buffer", "gradient", "updated",
-    "state", "named",
+    "input", "output", "output_gradient", "result", "parameter", "buffer", "loss",
+    "local_gradient", "unclipped", "clipping", "gradient", "updated", "state", "named",
 )  # fmt: skip
 """Roles of tensors in table `fingerprints`.
 
 Inputs and outputs of modules and the gradients of outputs; results of operators; parameters before
-the first step, and buffers; gradients as the optimizer finds them, parameters and states as it
-leaves them; and tensors that the program names.
+the first step, and buffers; scalars at which backward passes begin; gradients as the rank's own
+backward pass has them, as clipping finds them, and as the optimizer does; the norms that clipping
+uses; parameters and states as the optimizer leaves them; and tensors that the program names.
 """
 
 NUM_SKETCHES = 4

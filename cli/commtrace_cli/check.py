@@ -27,6 +27,7 @@ Examples:
 
 - `commtrace check run.json`
 - `commtrace check run.json.spools` after a run that hung and was killed
+- `commtrace check run.json --gradients` with how each gradient was reduced, of a run with `--values`
 - `commtrace check run.json --json > problems.json || echo broken`
 
 Exit codes: `0` no fault (parts that could not be checked are reported), `1` a fault, `2` a usage
@@ -42,6 +43,7 @@ def check(
     as_csv: options.AsCsv = False,
     workers: options.AnalysisWorkers = None,
     dask: options.Dask = None,
+    gradients: options.Gradients = False,
 ) -> None:
     """Check that all ranks made consistent calls; report the first disagreement and its ranks.
 
@@ -52,6 +54,10 @@ def check(
 
     The output states how many calls were compared, and why others were not. `--json` has these
     numbers under `compared`.
+
+    Of a run with values of tensors, replicas that differ are faults, and so are gradients, losses
+    and norms that lack addends or have the wrong factor. `--gradients` also prints how each
+    gradient was reduced: over which ranks, how many addends, and with which factor.
     """
     frames = load_run(trace, workers, dask)
     from commtrace.analyze import CATALOG
@@ -59,17 +65,41 @@ def check(
 
     analysis = CATALOG["consistency"]
     problems = analysis.function(frames)
+    audit = {CATALOG["gradients"]: CATALOG["gradients"].function(frames)} if gradients else {}
     if as_csv:
-        write_csv(problems)
+        write_csv(next(iter(audit.values()), problems))
     elif as_json:
-        write_json(frames.run, {analysis: problems}, compared=asdict(compared(frames)))
-    elif not problems.empty or not is_silent(frames, trace):
+        write_json(frames.run, {analysis: problems, **audit}, compared=asdict(compared(frames)))
+    elif not problems.empty or audit or not is_silent(frames, trace):
         _print(frames, problems, compared(frames))
+        if gradients:
+            _print_gradients(frames)
         finish([], then=["commtrace", "report", trace])
     if problems["is_fault"].any():
         raise typer.Exit(FAULT)
 
 
+def _print_gradients(frames: Frames) -> None:
+    from commtrace.analyze import notices_of
+    from commtrace.analyze.gradients import gradients, summary
+
+    console = data_console()
+    console.print()
+    lines = summary(gradients(frames))
+    if not lines:
+        lacking = [each.text for each in notices_of(frames, "gradients") if each.is_minor]
+        text = " ".join(lacking) or "No reduced gradient was observed in this run."
+        console.print(Text(f"gradients: {text}", style="yellow"))
+        return
+    console.print(Text("How gradients were reduced", style="bold"))
+    for line in lines:
+        style = "bold red" if line.is_fault else _STYLE_OF_STATE.get(line.state, "yellow")
+        console.print(
+            Padding(Text.assemble((f"{line.state:8}", style), line.text), (0, 0, 0, 2), expand=False)
+        )
+
+
+_STYLE_OF_STATE = {"right": "green"}
 _STYLES = {"good": "bold green", "bad": "bold red", "": "bold yellow"}
 
 

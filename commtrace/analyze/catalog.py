@@ -18,6 +18,7 @@ from commtrace.analyze.consistency import CONSISTENCY
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.findings import FINDINGS
 from commtrace.analyze.gpu_time import GPU_TIME
+from commtrace.analyze.gradients import GRADIENTS
 from commtrace.analyze.kernel_patterns import KERNEL_PATTERNS
 from commtrace.analyze.matrix import MATRIX
 from commtrace.analyze.overlap import OVERLAP
@@ -35,7 +36,7 @@ CATALOG: dict[str, Analysis] = {
         *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
         *(OVERLAP, GPU_TIME, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
-        *(TENSORS, REPLICAS),
+        *(TENSORS, REPLICAS, GRADIENTS),
         *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }

@@ -409,7 +409,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("matrix",), _no_routes),
     (("gpu_time", "kernel_patterns"), _no_kernels),
     (("gpu_time",), _unlaunched),
-    (("tensors", "replicas"), _no_fingerprints),
+    (("tensors", "replicas", "gradients"), _no_fingerprints),
     (("replicas",), _equal_replicas),
     (("skew", "start_skew"), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),

@@ -21,6 +21,7 @@ from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS
+from commtrace.analyze.consistency.reductions import wrongly_reduced
 from commtrace.analyze.consistency.replicas import differing_replicas
 from commtrace.analyze.consistency.transfers import unmatched_transfers
 from commtrace.analyze.consistency.waiting import (
@@ -55,6 +56,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *crossed_orders(frames, covered, differing),
         *unmatched_transfers(frames, covered, rows_of(rings)),
         *differing_replicas(frames),
+        *wrongly_reduced(frames),
         *missing_ranks(covered),
         *losses(covered, absent),
         *not_compared(covered),

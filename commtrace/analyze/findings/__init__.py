@@ -32,6 +32,7 @@ from commtrace.analyze.findings.traffic import (
     SMALL_MESSAGES,
     UNUSED_PARAMETER_FLAGS,
 )
+from commtrace.analyze.findings.wrong_reduction import WRONG_REDUCTION
 from commtrace.analyze.frame import Frames
 from commtrace.settings import unknown_rules
 
@@ -59,6 +60,7 @@ RULES: tuple[Rule, ...] = (
         STRAGGLER,
         STALL,
         LOAD_IMBALANCE,
+        WRONG_REDUCTION,
     ),
 )
 

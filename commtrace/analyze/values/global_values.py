@@ -22,7 +22,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
-from commtrace.schema import NAMED, NUM_SKETCHES, TABLES, Column
+from commtrace.schema import CLIPPING, LOCAL_GRADIENT, LOSS, NAMED, NUM_SKETCHES, TABLES, Column
 
 OWN_DATA = "data="
 """Prefix of the mesh of tensors that each rank computes from data of its own."""
@@ -33,6 +33,8 @@ KEY = ("step", "phase", "role", "module", "module_call", "name", "op", "occurren
 
 _OF_TABLE = {column.name: column for column in TABLES["fingerprints"]}
 _KEPT = ("module_class", "source_file", "source_line", "source_function", "dtype", "shape")
+# Ranks have addends and losses of their own, which reductions combine.
+_OF_REDUCTIONS = (LOSS, LOCAL_GRADIENT, CLIPPING)
 _ALL_EQUAL = "equal on all ranks"
 _ON_ONE_RANK = "on one rank"
 
@@ -105,6 +107,7 @@ def _role_of(mesh: str, placements: str, rank: int) -> _Role:
 
 def _fingerprints(part: Frames) -> pd.DataFrame:
     table = part.fingerprints
+    table = table[~table["role"].isin(_OF_REDUCTIONS)]
     return pd.DataFrame({name: table[name] for name in _OF_TABLE})
 
 

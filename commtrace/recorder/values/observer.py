@@ -5,6 +5,8 @@
     a module returns                output
     its gradient is known           output_gradient
     an operator returns             result, at level "op" (see `result_mode`)
+    a backward pass begins          loss, and local_gradient of parameters (see `gradient_hooks`)
+    gradients are clipped           unclipped, and clipping
     an optimizer steps              gradient before, updated and state afterwards
     a step ends without that        gradient
     the program names a tensor      named
@@ -46,24 +48,32 @@ from commtrace.recorder.failures import Failures
 from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.found_tensors import LatestFacts, has_numbers, tensors_in
+from commtrace.recorder.values.gradient_hooks import GradientHooks
 from commtrace.recorder.values.layouts import Layouts
 from commtrace.recorder.values.owners import UNKNOWN_OWNER, Owner, data_group, replicas_of
 from commtrace.recorder.values.sketches import facts_of
 from commtrace.recorder.wrappers import plain_path
 from commtrace.schema import (
     BUFFER,
+    CLIPPING,
     GRADIENT,
     INPUT,
+    LOCAL_GRADIENT,
+    LOSS,
     NAMED,
     OUTPUT,
     OUTPUT_GRADIENT,
     PARAMETER,
     RESULT,
     STATE,
+    UNCLIPPED,
     UPDATED,
 )
 from commtrace.torch_internals.autograd import current_graph_task_id
 from commtrace.torch_internals.dispatcher import no_dispatch_modes
+
+# Below a dispatch mode, in-place operators on lists do not count as new versions.
+_CHANGED_UNCOUNTED = frozenset({UNCLIPPED, GRADIENT, UPDATED, STATE})
 
 Declared = tuple[Any, tuple[Any, ...]]
 """Mesh and placements that the program declares for a plain tensor."""
@@ -79,6 +89,9 @@ class ValueObserver:
         self._layouts = Layouts()
         self._latest = LatestFacts()
         self._hooks: list[Any] = []
+        self._gradient_hooks = GradientHooks(
+            self._local_gradient, self._loss, self._unclipped, self._clipping
+        )
         self._replaced: tuple[Any, Any] | None = None
         self._owners: dict[int, tuple[weakref.ref[Any], Owner]] = {}
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -105,6 +118,7 @@ class ValueObserver:
             register_optimizer_step_pre_hook(self._step_begins),
             register_optimizer_step_post_hook(self._step_ends),
         ]
+        self._gradient_hooks.install()
 
     def _uninstall(self) -> None:
         if self._replaced is not None:
@@ -115,6 +129,7 @@ class ValueObserver:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._gradient_hooks.remove()
 
     def forget(self) -> None:
         """Drop what is known of modules, parameters and layouts."""
@@ -161,6 +176,8 @@ class ValueObserver:
                     self._see_buffers(module, location)
                 for name, tensor in tensors_in((args, kwargs)):
                     self._see(INPUT, name, tensor, location)
+            if torch.is_grad_enabled():
+                self._gradient_hooks.watch(module)
         except Exception as error:
             self._failures.append(error)
 
@@ -194,6 +211,42 @@ class ValueObserver:
         location = self._locator().locate(sys._getframe(2), CURRENT.state, (), None)
         with torch.no_grad(), no_dispatch_modes():
             self._see(NAMED, name, tensor, location)
+
+    def _local_gradient(self, name: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        # Of replicas, each rank has an addend of its own.
+        declared = self._declared_of(parameter)
+        self._read(LOCAL_GRADIENT, name, gradient, BACKWARD, Owner(name), declared)
+
+    def _loss(self, name: str, loss: torch.Tensor) -> None:
+        self._read(LOSS, name, loss, OTHER, UNKNOWN_OWNER)
+
+    def _clipping(self, name: str, norm: torch.Tensor) -> None:
+        self._read(CLIPPING, name, norm, OTHER, UNKNOWN_OWNER)
+
+    def _unclipped(self, parameters: list[torch.Tensor]) -> None:
+        for place, parameter in enumerate(parameters):
+            if parameter.grad is not None:
+                owner = self._owner_of(parameter)
+                name = owner.name if owner is not None else str(place)
+                declared = self._declared_of(parameter)
+                self._read(UNCLIPPED, name, parameter.grad, OTHER, owner, declared)
+
+    def _read(
+        self,
+        role: str,
+        name: str,
+        tensor: torch.Tensor,
+        phase: str,
+        owner: Owner | None,
+        declared: Declared | None = None,
+    ) -> None:
+        """Observe a tensor outside of modules; a failure is the recording's, not the program's."""
+        try:
+            with torch.no_grad(), no_dispatch_modes():
+                location = Location(phase, None, None, -1, None)
+                self._see(role, name, tensor, location, owner or UNKNOWN_OWNER, declared=declared)
+        except Exception as error:
+            self._failures.append(error)
 
     def step_ends(self) -> None:
         """Observe the gradients of a step in which no optimizer stepped."""
@@ -322,7 +375,7 @@ class ValueObserver:
             return
         facts = None
         if layout.weights is not None:
-            facts = self._latest.of(local, layout)
+            facts = None if role in _CHANGED_UNCOUNTED else self._latest.of(local, layout)
             if facts is None:
                 part = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
                 facts = self._latest.keep(local, layout, facts_of(part, layout.weights))

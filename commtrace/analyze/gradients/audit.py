@@ -1,0 +1,186 @@
+"""Table `gradients`: how each gradient was reduced, and whether that is how it must be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.gradients.names import known_groups, name_of
+from commtrace.analyze.gradients.parameters import (
+    MISSING,
+    MIXED,
+    RIGHT,
+    SCALED,
+    UNKNOWN,
+    Groups,
+    Reduction,
+    factors,
+    judge,
+    reductions,
+)
+from commtrace.analyze.gradients.rows import gradient_rows
+from commtrace.analyze.gradients.scalars import (
+    Scalar,
+    clipped,
+    losses_reported,
+    norms_used,
+    reported_loss,
+)
+from commtrace.analyze.gradients.scales import Losses, Scale, expected_scale, losses_of
+from commtrace.schema import INSTANT, TABLES, Column
+
+GRADIENT = "gradient"
+STATES = (RIGHT, MISSING, SCALED, MIXED, UNKNOWN)
+
+_OF_TABLE = {column.name: column for column in TABLES["fingerprints"]}
+
+COLUMNS = (
+    _OF_TABLE["step"],
+    Column("what", str, "", "gradient, loss, gradient norm or clipping"),
+    Column("name", str, "", "name of the parameter, or of the tensor that the program names"),
+    _OF_TABLE["module"],
+    _OF_TABLE["shape"],
+    _OF_TABLE["dtype"],
+    Column("ranks", str, "", "ranks that hold this value, `0,1`", form="ranks"),
+    Column("replicated_on", str, "", "ranks that hold replicas of the parameter", title="Replicas"),
+    Column("num_addends", int, "", "different gradients that the ranks' backward passes have"),
+    Column("num_reduced", int, "", "those of them whose sum it is a multiple of; -1 unknown"),
+    Column("num_losses", int, "", "different losses at which backward passes began"),
+    Column("reduced_over", str, "", "ranks whose gradients are in it"),
+    Column("scale", float, "1", "factor of the sum; nan unknown"),
+    Column("expected_scale", float, "1", "factor that it should have; nan unknown"),
+    Column("state", str, "", f"{', '.join(STATES[:-1])} or {STATES[-1]}"),
+    Column("is_fault", bool, "", "it is wrong for certain"),
+    Column("calls", str, "", "reductions of the first rank meanwhile"),
+    Column("source", str, "", "line of the first of these"),
+    Column("explanation", str, "", "explanation in a sentence"),
+    Column("at_ns", int, INSTANT, "when the value was observed"),
+)
+
+
+@cached_per_run
+def gradients(frames: Frames) -> pd.DataFrame:
+    """Return a row for each reduced gradient, reported loss, norm and clipping, by step.
+
+    A parameter whose replicas differ has a row for each value. Faults come first in a step.
+    """
+    found = [_row(each) for each in _verdicts(frames)]
+    table = pd.DataFrame(found, columns=[column.name for column in COLUMNS])
+    if table.empty:
+        return typed(table, COLUMNS)
+    order = table.assign(is_right=~table["is_fault"]).sort_values(
+        ["step", "is_right"], kind="stable"
+    )
+    return typed(order, COLUMNS)
+
+
+def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
+    rows, groups = gradient_rows(frames), known_groups(frames)
+    by_round: dict[int, list[Reduction]] = {}
+    for reduction in reductions(frames):
+        by_round.setdefault(reduction.round, []).append(reduction)
+    final = {
+        (str(name), int(rank), int(number)): float(norm)
+        for name, rank, number, norm in zip(
+            rows.final["name"], rows.final["rank"], rows.final["round"], rows.final["norm"],
+            strict=True,
+        )
+    }  # fmt: skip
+    for number, found in by_round.items():
+        losses = losses_of(_of_round(rows.losses, number))
+        named = _of_round(rows.named, number)
+        clipping = _of_round(rows.clipping, number)
+        close = max(each.close for each in found)
+        scale = expected_scale(losses, reported_loss(named), factors(found), close)
+        for reduction in found:
+            judge(reduction, losses, scale, groups)
+            yield _of_reduction(reduction, losses, scale, groups)
+        own = {(name, rank): norm for (name, rank, at), norm in final.items() if at == number}
+        scalars = (
+            *losses_reported(named, losses, groups),
+            *norms_used(clipping, named, found, groups),
+            *clipped(clipping, own, found),
+        )
+        for scalar in scalars:
+            yield _of_scalar(scalar, losses)
+
+
+def _of_round(table: pd.DataFrame, number: int) -> pd.DataFrame:
+    return table[table["round"] == number]
+
+
+def _of_reduction(
+    reduction: Reduction, losses: Losses, scale: Scale, groups: Groups
+) -> dict[str, Any]:
+    fit = reduction.fit
+    is_wrong = reduction.state in (MISSING, SCALED, MIXED)
+    return {
+        **_place(reduction.rows),
+        "what": GRADIENT,
+        "name": reduction.name,
+        "ranks": _numbers(reduction.rows["rank"]),
+        "replicated_on": _numbers(reduction.replicas),
+        "num_addends": len(reduction.addends) or -1,
+        "num_reduced": fit.addends if fit.is_known else -1,
+        "num_losses": len(losses.values) or -1,
+        "reduced_over": name_of(groups, fit.ranks) if fit.is_known else "",
+        "scale": fit.scale,
+        "expected_scale": scale.value,
+        "state": reduction.state,
+        "is_fault": is_wrong and (reduction.is_certain or reduction.state == SCALED),
+        "calls": reduction.calls,
+        "source": reduction.source,
+        "explanation": reduction.explanation,
+    }
+
+
+def _of_scalar(scalar: Scalar, losses: Losses) -> dict[str, Any]:
+    return {
+        **_place(scalar.rows),
+        "what": scalar.what,
+        "name": scalar.name,
+        "ranks": _numbers(scalar.ranks),
+        "replicated_on": "",
+        "num_addends": -1,
+        "num_reduced": -1,
+        "num_losses": len(losses.values) or -1,
+        "reduced_over": "",
+        "scale": scalar.factor,
+        "expected_scale": 1.0 if not math.isnan(scalar.factor) else math.nan,
+        "state": scalar.state,
+        "is_fault": scalar.is_fault,
+        "calls": "",
+        "source": "",
+        "explanation": scalar.explanation,
+    }
+
+
+def _place(rows: pd.DataFrame) -> dict[str, Any]:
+    first = rows.iloc[0]
+    return {name: first[name] for name in ("step", "module", "shape", "dtype", "at_ns")}
+
+
+def _numbers(ranks: Any) -> str:
+    return ",".join(map(str, sorted({int(rank) for rank in ranks})))
+
+
+def _row(verdict: dict[str, Any]) -> list[Any]:
+    return [verdict[column.name] for column in COLUMNS]
+
+
+GRADIENTS = Analysis(
+    "gradients",
+    "Reductions of gradients",
+    "Is every gradient reduced over the right ranks, once, with the right factor?",
+    gradients,
+    COLUMNS,
+    topic="Values",
+    shown="step what name reduced_over num_addends scale expected_scale state explanation",
+    needs="fingerprints",
+)

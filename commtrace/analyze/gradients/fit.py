@@ -1,0 +1,118 @@
+"""The sum of addends that a reduced gradient is a multiple of.
+
+A sketch is linear: if a gradient is c times the sum of the addends of some ranks, so is its
+sketch. Addends that are equal, such as those of ranks that computed the same, count once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from commtrace.analyze.gradients.held import Held
+
+_ROUNDINGS = 64
+"""Units of roundoff of a reduction's result, relative to its addends."""
+_MOST_ROUNDING = 0.05
+_MOST_LEFT_OUT = 64
+"""Ranks of a group up to which sums without one of them are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A gradient as a multiple of a sum.
+
+    Attributes:
+        addends: number of the addends that are summed, of those that are distinct.
+        ranks: the ranks that have these.
+        scale: factor of the sum; nan if no sum fits.
+    """
+
+    addends: int
+    ranks: frozenset[int]
+    scale: float
+
+    @property
+    def is_known(self) -> bool:
+        """True if a sum fits."""
+        return not math.isnan(self.scale)
+
+
+UNKNOWN = Fit(0, frozenset(), math.nan)
+
+
+def tolerance(held: Iterable[Held]) -> float:
+    """Return the relative error that rounding explains in a sum of tensors."""
+    return min(_MOST_ROUNDING, _ROUNDINGS * max(each.roundoff for each in held))
+
+
+def distinct(addends: Sequence[Held]) -> list[list[Held]]:
+    """Return classes of equal addends, in the order of ranks."""
+    classes: list[list[Held]] = []
+    for addend in sorted(addends, key=lambda each: min(each.ranks)):
+        for known in classes:
+            if are_equal(known[0], addend):
+                known.append(addend)
+                break
+        else:
+            classes.append([addend])
+    return classes
+
+
+def are_equal(one: Held, other: Held) -> bool:
+    """Return whether two tensors are equal up to rounding."""
+    size = max(np.linalg.norm(one.sketches), np.linalg.norm(other.sketches))
+    apart = np.linalg.norm(one.sketches - other.sketches)
+    return bool(apart <= tolerance((one, other)) / 8 * size)
+
+
+def fitted(
+    gradient: Held, classes: Sequence[Sequence[Held]], groups: Iterable[frozenset[int]]
+) -> Fit:
+    """Return the sum that a gradient is a multiple of: of all addends, or else of some ranks'.
+
+    Args:
+        gradient: the reduced gradient.
+        classes: classes of equal addends.
+        groups: ranks over which it may have been reduced.
+    """
+    everyone = frozenset().union(*(each.ranks for own in classes for each in own))
+    own = next(iter(sorted(gradient.ranks)))
+    for ranks in _candidates(everyone, own, groups):
+        members = [each for each in classes if any(addend.ranks & ranks for addend in each)]
+        found = _scale(gradient, [each[0] for each in members])
+        if found is not None:
+            holders = frozenset().union(*(each.ranks for own in members for each in own))
+            return Fit(len(members), holders, found)
+    return UNKNOWN
+
+
+def _candidates(
+    everyone: frozenset[int], own: int, groups: Iterable[frozenset[int]]
+) -> Iterable[frozenset[int]]:
+    yield everyone
+    within = sorted({each & everyone for each in groups if own in each}, key=len, reverse=True)
+    yield from within
+    yield frozenset({own})
+    for ranks in (everyone, *within):
+        if 2 < len(ranks) <= _MOST_LEFT_OUT:
+            yield from (ranks - {left_out} for left_out in sorted(ranks))
+
+
+def _scale(gradient: Held, addends: Sequence[Held]) -> float | None:
+    """Return the factor of the addends' sum that the gradient is; None if it is no multiple."""
+    if not addends:
+        return None
+    total = np.sum([each.sketches for each in addends], axis=0)
+    square = float(total @ total)
+    size = max(float(np.linalg.norm(each.sketches)) for each in addends)
+    close = tolerance((gradient, *addends))
+    if square <= (close * size) ** 2:
+        return None
+    scale = float(total @ gradient.sketches) / square
+    apart = float(np.linalg.norm(gradient.sketches - scale * total))
+    # The addends may cancel, and each has an error of its own.
+    return scale if apart <= close * abs(scale) * size * math.sqrt(len(addends)) else None

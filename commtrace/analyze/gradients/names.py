@@ -1,0 +1,53 @@
+"""Names of sets of ranks: axes of meshes, groups that the program made, or the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.gradients.held import mesh_of
+from commtrace.analyze.gradients.rows import gradient_rows
+from commtrace.units import text_of_ranks
+
+
+@cached_per_run
+def known_groups(frames: Frames) -> Mapping[frozenset[int], str]:
+    """Return the sets of ranks of groups and of mesh axes, with the names of axes."""
+    found: dict[frozenset[int], str] = {}
+    for ranks, axis in zip(frames.groups["ranks"], frames.groups["mesh_axis"], strict=True):
+        members = frozenset(int(each) for each in str(ranks).split(",") if each.isdigit())
+        if len(members) > 1:
+            found[members] = found.get(members, "") or str(axis)
+    rows = gradient_rows(frames)
+    for table in (rows.locals, rows.reduced, rows.parameters):
+        for mesh, placements in set(zip(table["mesh"], table["placements"], strict=True)):
+            layout = mesh_of(mesh, placements)
+            if layout is None:
+                continue
+            for axis, (name, size) in enumerate(zip(layout.names, layout.sizes, strict=True)):
+                for ranks in np.moveaxis(layout.ranks, axis, -1).reshape(-1, size).tolist():
+                    members = frozenset(ranks)
+                    if len(members) > 1 and name not in ("data", "replicas"):
+                        found[members] = found.get(members, "") or name
+    return found
+
+
+def name_of(groups: Mapping[frozenset[int], str], ranks: Iterable[int]) -> str:
+    """Return the name of a set of ranks, `dp (ranks 0-3)`."""
+    members = frozenset(ranks)
+    text = text_of_ranks(sorted(members))
+    name = groups.get(members, "")
+    return f"{name} ({text})" if name else text
+
+
+def sizes_of(groups: Mapping[frozenset[int], str], number: float) -> list[str]:
+    """Return the names of mesh axes and groups of so many ranks."""
+    names = {
+        name or f"a group of {len(ranks)}"
+        for ranks, name in groups.items()
+        if abs(len(ranks) - number) < 1e-3 * number
+    }
+    return sorted(names)

@@ -1,0 +1,205 @@
+"""Reductions of the gradients of parameters, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.gradients.calls import calls_between
+from commtrace.analyze.gradients.fit import Fit, distinct, fitted
+from commtrace.analyze.gradients.held import Held, held
+from commtrace.analyze.gradients.names import known_groups, name_of, sizes_of
+from commtrace.analyze.gradients.replicated import Replicas, replica_sets
+from commtrace.analyze.gradients.rows import GradientRows, by_parameter, gradient_rows
+from commtrace.analyze.gradients.scales import Losses, Scale, are_close, closeness
+from commtrace.units import counted, text_of_ranks
+
+RIGHT, MISSING, SCALED, MIXED, UNKNOWN = "right", "missing", "scaled", "mixed", "unknown"
+
+Groups = Mapping[frozenset[int], str]
+
+
+@dataclass(slots=True)
+class Reduction:
+    """A reduced gradient of a parameter, with what it is the sum of.
+
+    Attributes:
+        round: number of the optimizer step, from 0.
+        name: name of the parameter.
+        rows: its rows of table `fingerprints`, of the ranks that hold it.
+        gradient: the gradient.
+        replicas: the ranks that hold replicas of the parameter.
+        is_certain: False if it is not certain that these are replicas.
+        addends: the ranks' own gradients, of which equal ones are together.
+        fit: what the gradient is the sum of.
+        calls: reductions of this rank meanwhile, in words, and the line of the first.
+    """
+
+    round: int
+    name: str
+    rows: pd.DataFrame
+    gradient: Held
+    replicas: frozenset[int]
+    is_certain: bool
+    addends: Sequence[Sequence[Held]]
+    fit: Fit
+    calls: str
+    source: str
+    state: str = UNKNOWN
+    explanation: str = field(default="")
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the addends of all ranks are in it."""
+        fit = self.fit
+        is_own = fit.ranks <= self.addend_ranks
+        return fit.is_known and is_own and fit.addends == len(self.addends)
+
+    @property
+    def close(self) -> float:
+        """Relative difference up to which its factor is taken for equal to another."""
+        return closeness([self.gradient, *(own[0] for own in self.addends)])
+
+    @property
+    def addend_ranks(self) -> frozenset[int]:
+        """The ranks that have an addend."""
+        return frozenset().union(*(each.ranks for own in self.addends for each in own))
+
+
+def reductions(frames: Frames) -> Iterator[Reduction]:
+    """Yield the reduced gradients of all parameters and steps, as yet without a verdict."""
+    rows, groups = gradient_rows(frames), known_groups(frames)
+    replicated = replica_sets(rows.parameters)
+    own = dict(by_parameter(rows.locals))
+    for (number, name), reduced in by_parameter(rows.reduced):
+        addends = own.get((number, name))
+        everyone = Replicas((frozenset(reduced["rank"].tolist()),), is_certain=False)
+        yield from _of_parameter(
+            number, name, reduced, addends, replicated.get(name, everyone), groups, rows
+        )
+
+
+def _of_parameter(
+    number: int,
+    name: str,
+    reduced: pd.DataFrame,
+    locals_: pd.DataFrame | None,
+    replicated: Replicas,
+    groups: Groups,
+    rows: GradientRows,
+) -> Iterator[Reduction]:
+    addends = held(locals_) if locals_ is not None else []
+    by_holders: dict[frozenset[int], list[Held]] = {}
+    for gradient in held(reduced):
+        replicas = frozenset().union(*(replicated.of(rank) for rank in gradient.ranks))
+        by_holders.setdefault(replicas, []).append(gradient)
+    for replicas, gradients in by_holders.items():
+        classes = distinct([each for each in addends if each.ranks & replicas])
+        for alike in distinct(gradients):
+            first = alike[0]
+            fit = fitted(first, classes, groups)
+            if not fit.is_known and len(replicas) < len(set(reduced["rank"])):
+                fit = fitted(first, distinct(addends), groups)
+            rank = min(first.ranks)
+            calls, source = calls_between(rows.calls, rank, reduced, locals_)
+            holders = frozenset().union(*(each.ranks for each in alike))
+            yield Reduction(
+                number, name, reduced[reduced["rank"].isin(holders)], first, replicas,
+                replicated.is_certain, classes, fit, calls, source,
+            )  # fmt: skip
+
+
+def judge(reduction: Reduction, losses: Losses, scale: Scale, groups: Groups) -> None:
+    """Decide whether a gradient is reduced as it must be."""
+    fit = reduction.fit
+    if not reduction.addends:
+        reduction.explanation = "the gradients of the ranks before the reduction were not seen"
+        return
+    if all(not own[0].sketches.any() for own in reduction.addends):
+        is_zero = not reduction.gradient.sketches.any()
+        reduction.state = RIGHT if is_zero else UNKNOWN
+        reduction.explanation = "it is zero" if is_zero else "it is not of this backward pass"
+        return
+    if not fit.is_known:
+        reduction.explanation = (
+            "it is no multiple of a sum of the ranks' own gradients, up to rounding"
+        )
+        return
+    if not fit.ranks <= reduction.addend_ranks:
+        reduction.state = MIXED
+        reduction.explanation = _mixed(reduction, groups)
+        return
+    if not reduction.is_complete:
+        reduction.state = MISSING
+        reduction.explanation = _missing(reduction, groups)
+        return
+    if are_close(fit.scale, scale.value, reduction.close):
+        reduction.state = RIGHT
+        return
+    reduction.state = SCALED
+    reduction.explanation = _scaled(reduction, losses, scale, groups)
+
+
+def _missing(reduction: Reduction, groups: Groups) -> str:
+    fit = reduction.fit
+    everyone = reduction.addend_ranks
+    lacking = everyone - fit.ranks
+    held_by = text_of_ranks(sorted(reduction.replicas))
+    if fit.ranks <= reduction.gradient.ranks or fit.addends == 1:
+        what = f"the gradient of {text_of_ranks(sorted(reduction.gradient.ranks))} is not reduced"
+    else:
+        what = f"it is reduced over {name_of(groups, fit.ranks)} only"
+    doubt = "" if reduction.is_certain else "; the parameter may hold other elements on each rank"
+    return (
+        f"{what}: the addends of {text_of_ranks(sorted(lacking))} are missing, although {held_by} "
+        f"hold replicas of the parameter and have different addends{doubt}"
+    )
+
+
+def _mixed(reduction: Reduction, groups: Groups) -> str:
+    others = sorted(reduction.fit.ranks - reduction.addend_ranks)
+    doubt = "" if reduction.is_certain else "; it may be that they do hold replicas"
+    return (
+        f"it is reduced over {name_of(groups, reduction.fit.ranks)}, but {text_of_ranks(others)} "
+        f"hold other elements of the parameter{doubt}"
+    )
+
+
+def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: Groups) -> str:
+    factor = reduction.fit.scale / scale.value
+    size = factor if abs(factor) > 1 else 1 / factor
+    whole = round(size)
+    is_whole = whole > 1 and are_close(size, whole, reduction.close)
+    names = " or ".join(sizes_of(groups, whole)) if is_whole else ""
+    text = f"{whole} times" if is_whole and factor > 1 else (
+        f"1/{whole} of" if is_whole else f"{factor:.4g} times"
+    )  # fmt: skip
+    multiplicity = max(len(own) for own in reduction.addends)
+    why = ""
+    if factor > 1 and multiplicity == whole and is_whole:
+        together = reduction.addends[0]
+        ranks = frozenset().union(*(each.ranks for each in together))
+        why = (
+            f": {name_of(groups, ranks)} have equal addends, which were summed although they are "
+            "one and the same"
+        )
+    elif names:
+        why = (
+            f": {whole} is the size of {names}, as if summed over it once more, or not divided by "
+            "it" if factor > 1
+            else f": {whole} is the size of {names}, as if divided by it once more"
+        )  # fmt: skip
+    return (
+        f"it is {text} what it should be{why}; the sum of "
+        f"{counted(len(reduction.addends), 'different addend')} has the factor "
+        f"{reduction.fit.scale:.4g}, and {scale.value:.4g} is {scale.why}"
+    )
+
+
+def factors(found: Sequence[Reduction]) -> list[float]:
+    """Return the factors of the gradients in which all addends are."""
+    return [each.fit.scale for each in found if each.is_complete and not math.isnan(each.fit.scale)]

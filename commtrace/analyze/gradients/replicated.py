@@ -1,0 +1,72 @@
+"""Ranks that hold replicas of a parameter, as its values at the beginning show.
+
+Parameters of known layout state it. Plain ones are replicas if they are equal when the model is
+first called. A parameter all of whose elements are equal, a bias of zeros, shows nothing: it is
+taken to be held like the others of its module, and with doubt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from commtrace.analyze.gradients.fit import distinct
+from commtrace.analyze.gradients.held import Held, held
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Sets of ranks that hold replicas of a parameter.
+
+    Attributes:
+        sets: disjoint sets of ranks.
+        is_certain: False if values do not show which ranks hold replicas.
+    """
+
+    sets: tuple[frozenset[int], ...]
+    is_certain: bool
+
+    def of(self, rank: int) -> frozenset[int]:
+        """Return the ranks that hold what a rank holds."""
+        return next((each for each in self.sets if rank in each), frozenset({rank}))
+
+
+def replica_sets(parameters: pd.DataFrame) -> dict[str, Replicas]:
+    """Return the ranks that hold replicas of each parameter, by name."""
+    # The first row of each rank: a model may be called under several roots.
+    first = parameters.drop_duplicates(["rank", "name"])
+    by_name = {str(name): own for name, own in first.groupby("name", sort=False)}
+    found = {name: _sets(held(own)) for name, own in by_name.items()}
+    constant = {name for name, own in by_name.items() if _is_constant(own)}
+    for name in constant:
+        module = name.rpartition(".")[0]
+        siblings = [
+            each for each in found if each.rpartition(".")[0] == module and each not in constant
+        ]
+        if siblings:
+            is_alike = found[siblings[0]] == found[name]
+            found[name] = Replicas(found[siblings[0]].sets, is_certain=is_alike)
+    return found
+
+
+def _sets(tensors: list[Held]) -> Replicas:
+    classes = distinct(tensors)
+    sets = [frozenset().union(*(each.ranks for each in own)) for own in classes]
+    return Replicas(tuple(sets), is_certain=True)
+
+
+def _is_constant(rows: pd.DataFrame) -> bool:
+    """Return whether all elements of a plain parameter are equal on each rank."""
+    if (rows["mesh"] != "").any() and (rows["placements"] != "").all():
+        return False
+    sizes = [_numel(shape) for shape in rows["shape"]]
+    bound = rows["largest"] * pd.Series(sizes, index=rows.index, dtype="float64") ** 0.5
+    return bool(((rows["norm"] - bound).abs() <= 1e-6 * bound).all())
+
+
+def _numel(shape: str) -> int:
+    number = 1
+    for size in shape.strip("[]").split(","):
+        number *= int(size) if size else 1
+    return number

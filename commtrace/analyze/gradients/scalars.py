@@ -1,0 +1,267 @@
+"""Scalars that a program reports or clips by: the loss, the norm of the gradient, its clipping.
+
+The loss is what a tensor named by the program with `loss` in its name holds, the norm what clipping
+used or a tensor with `norm` in its name holds. What they should be follows from the losses at which
+the backward passes began, and from the gradients before clipping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.gradients.fit import distinct, tolerance
+from commtrace.analyze.gradients.held import Held, held
+from commtrace.analyze.gradients.names import sizes_of
+from commtrace.analyze.gradients.parameters import (
+    MISSING,
+    RIGHT,
+    SCALED,
+    UNKNOWN,
+    Groups,
+    Reduction,
+)
+from commtrace.analyze.gradients.scales import Losses, are_close, of_losses
+from commtrace.units import counted, text_of_ranks
+
+LOSS_NAME, NORM_NAME = "loss", "norm"
+_CLIPPED_NORM, _MOST = "norm", "most"
+_EPSILON = 1e-6
+"""What torch adds to a norm before it divides by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A verdict on a scalar, or on clipping.
+
+    Attributes:
+        what: loss, gradient norm or clipping.
+        name: name of the tensor; empty of what clipping used.
+        rows: its rows of table `fingerprints`.
+        ranks: the ranks that have it.
+        state: right, missing, scaled or unknown.
+        factor: its value relative to what it should be; nan if unknown.
+        is_fault: it is wrong for certain.
+        explanation: the reason, in words.
+    """
+
+    what: str
+    name: str
+    rows: pd.DataFrame
+    ranks: frozenset[int]
+    state: str
+    factor: float
+    is_fault: bool
+    explanation: str
+
+
+def reported_loss(named: pd.DataFrame) -> float | None:
+    """Return the loss that a program reports, if all ranks that name it have the same."""
+    tensors = held(_first_of_name(named, LOSS_NAME))
+    values = {each.total for each in tensors}
+    if len(values) != 1:
+        return None
+    return values.pop()
+
+
+def losses_reported(named: pd.DataFrame, losses: Losses, groups: Groups) -> Iterator[Scalar]:
+    """Yield a verdict on each loss that the program reports in one step."""
+    rows = named[named["name"].str.lower().str.contains(LOSS_NAME) & _is_scalar(named)]
+    for name, own in rows.groupby("name", sort=False):
+        for tensors in distinct(held(own)):
+            relation, factor = "", math.nan
+            for _, relation, factor in of_losses(losses, tensors[:1]):  # noqa: B007
+                pass
+            ranks = frozenset().union(*(each.ranks for each in tensors))
+            if not losses.values:
+                state, text = UNKNOWN, "no backward pass began at a scalar"
+            elif relation in ("mean", "sum"):
+                state = RIGHT
+                text = f"it is the {relation} of {counted(losses.num, 'loss')}".replace(
+                    "losss", "losses"
+                )
+            elif relation == "own":
+                state = MISSING
+                text = f"it is the loss of {text_of_ranks(sorted(ranks))} alone, not reduced"
+            else:
+                state, text = _scaled_loss(factor, losses, groups)
+            is_fault = state == SCALED
+            yield Scalar(
+                LOSS_NAME, str(name), own[own["rank"].isin(ranks)], ranks, state, factor, is_fault,
+                text,
+            )  # fmt: skip
+
+
+def _scaled_loss(factor: float, losses: Losses, groups: Groups) -> tuple[str, str]:
+    """Return the verdict on a reported loss that is neither the mean nor the sum of the losses."""
+    for value, text in ((factor, "mean"), (factor / losses.num, "sum")):
+        size = value if abs(value) > 1 else 1 / value if value else math.nan
+        if not math.isfinite(size) or round(size) < 2 or not are_close(size, round(size)):
+            continue
+        names = sizes_of(groups, round(size))
+        if names:
+            how = "summed over it once more" if value > 1 else "divided by it once more"
+            times = f"{round(size)} times" if value > 1 else f"1/{round(size)} of"
+            return SCALED, (
+                f"it is {times} the {text} of the losses: {round(size)} is the size of "
+                f"{' or '.join(names)}, as if {how}"
+            )
+    return UNKNOWN, "it is neither the mean nor the sum of the losses, nor a multiple by a group"
+
+
+def norms_used(
+    clipping: pd.DataFrame, named: pd.DataFrame, found: Sequence[Reduction], groups: Groups
+) -> Iterator[Scalar]:
+    """Yield a verdict on each norm of all gradients in one step."""
+    is_norm = named["name"].str.lower().str.contains(NORM_NAME) & _is_scalar(named)
+    of_program = named[is_norm & named["name"].str.lower().str.contains("grad")]
+    used = clipping[clipping["name"] == _CLIPPED_NORM]
+    for name, own in [("", used), *((str(n), o) for n, o in of_program.groupby("name"))]:
+        for tensors in distinct(held(own)):
+            ranks = frozenset().union(*(each.ranks for each in tensors))
+            state, factor, text = _of_norm(tensors[0], ranks, found, groups)
+            yield Scalar(
+                "gradient norm", name, own[own["rank"].isin(ranks)], ranks, state, factor,
+                state in (MISSING, SCALED), text,
+            )  # fmt: skip
+
+
+def _of_norm(
+    tensor: Held, ranks: frozenset[int], found: Sequence[Reduction], groups: Groups
+) -> tuple[str, float, str]:
+    if not found or any(math.isnan(each.gradient.norm) for each in found):
+        return UNKNOWN, math.nan, "not all gradients are known"
+    # Of a parameter, each set of replicas is a tensor of its own.
+    norms = {
+        (each.name, each.replicas): (each.gradient.norm, each.gradient.largest) for each in found
+    }
+    right = math.sqrt(math.fsum(norm**2 for norm, _ in norms.values()))
+    close = max(1e-3, 4 * tolerance([tensor]))
+    value = tensor.total
+    if not right:
+        return (RIGHT if not value else UNKNOWN), math.nan, "all gradients are zero"
+    factor = value / right
+    if abs(factor - 1) <= close:
+        return RIGHT, 1.0, f"it is the norm of {counted(len(norms), 'gradient')}"
+    if abs(value - max(largest for _, largest in norms.values())) <= close * value:
+        return RIGHT, 1.0, "it is the largest magnitude of all gradients"
+    local = _local_norm(tensor, found)
+    if local is not None and abs(value - local) <= close * value:
+        return (
+            MISSING,
+            factor,
+            (
+                f"it is the norm of what {text_of_ranks(sorted(tensor.ranks))} holds, not reduced: "
+                f"that of all gradients is {right:.6g}"
+            ),
+        )
+    square = factor**2 if factor > 1 else factor**-2
+    names = sizes_of(groups, round(square)) if abs(square - round(square)) < 0.01 * square else []
+    if names:
+        what = (
+            f"as if gradients that ranks of it hold equally were counted {round(square)} times"
+            if factor > 1
+            else "as if the squares of its ranks were averaged, or not summed"
+        )
+        return (
+            SCALED,
+            factor,
+            (
+                f"it is {factor:.4g} times the norm of all gradients, {right:.6g}: the square of "
+                f"{factor:.4g} is the size of {' or '.join(names)}, {what}"
+            ),
+        )
+    counted_parts = _counted(value, found, right)
+    if counted_parts:
+        return SCALED, factor, counted_parts
+    return UNKNOWN, factor, f"it is {factor:.4g} times the norm of all gradients, {right:.6g}"
+
+
+def _local_norm(tensor: Held, found: Sequence[Reduction]) -> float | None:
+    """Return the norm of what the first of some ranks holds; None if it is not known."""
+    rank = min(tensor.ranks)
+    squares = [
+        float(np.square(each.rows.loc[each.rows["rank"] == rank, "norm"]).sum())
+        for each in found
+        if rank in set(each.rows["rank"])
+    ]
+    return math.sqrt(math.fsum(squares)) if squares else None
+
+
+def _counted(value: float, found: Sequence[Reduction], right: float) -> str:
+    """Return an explanation if parameters that ranks hold equally count once for each rank."""
+    squares = math.fsum(
+        float(np.square(own["norm"]).sum())
+        for own in {id(each.rows): each.rows for each in found}.values()
+    )
+    if not squares or abs(math.sqrt(squares) - value) > 1e-3 * value:
+        return ""
+    return (
+        f"it is the norm of what all ranks hold together, {value / right:.4g} times that of all "
+        "gradients: gradients that several ranks hold equally are counted once for each"
+    )
+
+
+def clipped(
+    clipping: pd.DataFrame, final: Mapping[tuple[str, int], float], found: Sequence[Reduction]
+) -> Iterator[Scalar]:
+    """Yield a verdict on how the gradients of one step were clipped.
+
+    Args:
+        clipping: norms that clipping used.
+        final: norm of the part that a rank holds when the optimizer steps, by name and rank.
+        found: gradients before clipping.
+    """
+    by_name = {str(name): own for name, own in clipping.groupby("name")}
+    if set(by_name) != {_CLIPPED_NORM, _MOST} or not found:
+        return
+    norms = held(by_name[_CLIPPED_NORM].drop_duplicates("rank"))
+    most = dict(zip(by_name[_MOST]["rank"], by_name[_MOST]["total"], strict=True))
+    wrong: dict[int, tuple[str, float, float]] = {}
+    num = 0
+    for norm in norms:
+        for rank in norm.ranks:
+            if rank not in most:
+                continue
+            right = min(1.0, most[rank] / (norm.total + _EPSILON))
+            for reduction in found:
+                own = reduction.rows[reduction.rows["rank"] == rank]
+                after = final.get((reduction.name, rank))
+                if own.empty or after is None or not own["norm"].iloc[0]:
+                    continue
+                num += 1
+                factor = after / float(own["norm"].iloc[0])
+                if abs(factor - right) > max(1e-2, 64 * norm.roundoff) * right:
+                    wrong.setdefault(rank, (reduction.name, factor, right))
+    if not num:
+        return
+    ranks = frozenset(wrong) or frozenset().union(*(each.ranks for each in norms))
+    if wrong:
+        name, factor, right = wrong[min(wrong)]
+        text = (
+            f"{name} is {factor:.4g} of what it was before, and {right:.4g} follows from the norm"
+        )
+    else:
+        name, factor, right = "", math.nan, math.nan
+        text = f"{counted(num, 'gradient')} shrank as the norm says"
+    state = SCALED if wrong else RIGHT
+    yield Scalar(
+        "clipping", name, clipping[clipping["rank"].isin(ranks)], ranks, state,
+        factor / right if right else math.nan, bool(wrong), text,
+    )  # fmt: skip
+
+
+def _first_of_name(named: pd.DataFrame, part: str) -> pd.DataFrame:
+    rows = named[named["name"].str.lower().str.contains(part) & _is_scalar(named)]
+    if rows.empty:
+        return rows
+    rows = rows[rows["name"] == rows["name"].iloc[0]]
+    return rows.drop_duplicates("rank")
+
+
+def _is_scalar(rows: pd.DataFrame) -> pd.Series:
+    return rows["shape"].isin(["[]", "[1]"])

@@ -1,0 +1,150 @@
+"""Factor that gradients should have, relative to the sum of the ranks' own ones.
+
+Ranks that compute a loss each, of data of their own, train on the mean of the losses or on their
+sum: the factor is 1 / number of losses, or 1, and it is the same for all parameters. Where the
+program names the loss that it reports, that tells which. A gradient scaler's factor, a large power
+of two, may come on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from commtrace.analyze.gradients.fit import distinct
+from commtrace.analyze.gradients.held import Held, held
+
+_CLOSE = 1e-3
+"""Relative difference up to which two factors are taken for equal, in precise dtypes."""
+_ROUNDINGS = 8
+_LEAST_LOSS_SCALE = 5
+_MAJORITY = 2 / 3
+_LEAST_VOTERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Losses of one optimizer step.
+
+    Attributes:
+        values: a value for each set of ranks that computed the same.
+        by_rank: the loss of each rank.
+        close: relative difference up to which values of their dtype are taken for equal.
+    """
+
+    values: tuple[float, ...]
+    by_rank: dict[int, float]
+    close: float
+
+    @property
+    def num(self) -> int:
+        """Number of different losses; 1 if none is known."""
+        return max(1, len(self.values))
+
+    @property
+    def total(self) -> float:
+        """Sum of the different losses."""
+        return math.fsum(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Factor that gradients should have.
+
+    Attributes:
+        value: the factor; nan if it is not known.
+        why: where it is known from, in words.
+        is_wrong: the factor that all gradients have is neither that of a mean nor of a sum.
+    """
+
+    value: float
+    why: str
+    is_wrong: bool = False
+
+
+def losses_of(rows: pd.DataFrame) -> Losses:
+    """Return the losses of one step; those of several backward passes of a rank add up."""
+    tensors = held(rows) if len(rows) else []
+    classes = distinct(tensors)
+    by_rank = {rank: each.total for own in classes for each in own for rank in each.ranks}
+    return Losses(tuple(own[0].total for own in classes), by_rank, closeness(tensors))
+
+
+def closeness(tensors: Sequence[Held]) -> float:
+    """Return the relative difference up to which factors of such tensors are taken for equal."""
+    return max([_CLOSE, *(_ROUNDINGS * each.roundoff for each in tensors)])
+
+
+def are_close(one: float, other: float, close: float = _CLOSE) -> bool:
+    """Return whether two factors are equal."""
+    return abs(one - other) <= close * max(abs(one), abs(other))
+
+
+def expected_scale(
+    losses: Losses, reported: float | None, found: Sequence[float], close: float
+) -> Scale:
+    """Return the factor that gradients should have.
+
+    Args:
+        losses: the losses of the step.
+        reported: the loss that the program reports; None if it names none.
+        found: the factors that completely reduced gradients have.
+        close: relative difference up to which these are taken for equal.
+    """
+    mean, text_of_mean = 1 / losses.num, f"the mean of {losses.num} losses"
+    if losses.num == 1:
+        text_of_mean = "one loss"
+    known = {1.0: f"the sum of {losses.num} losses", mean: text_of_mean}
+    if reported is not None and losses.num > 1 and losses.total:
+        for value, text in known.items():
+            if are_close(reported, value * losses.total, losses.close):
+                return Scale(value, f"the program reports {text}")
+    common = _common(found, close)
+    if common is None:
+        best = max(known, key=lambda value: sum(are_close(value, each, close) for each in found))
+        return Scale(best if found else mean, f"that of {known[best]}")
+    for value, text in known.items():
+        if are_close(common, value, close):
+            return Scale(value, f"that of {text}, as of the other gradients")
+        if _is_loss_scale(common / value, close):
+            return Scale(common, "that of the other gradients")
+    return Scale(mean, f"that of {text_of_mean}", is_wrong=True)
+
+
+def _common(found: Sequence[float], close: float) -> float | None:
+    """Return the factor that most gradients have, or None."""
+    if len(found) < _LEAST_VOTERS:
+        return None
+    counts = Counter(float(f"{each:.3g}") for each in found)
+    value, _ = counts.most_common(1)[0]
+    alike = sorted(each for each in found if are_close(value, each, close))
+    return alike[len(alike) // 2] if len(alike) >= _MAJORITY * len(found) else None
+
+
+def _is_loss_scale(factor: float, close: float) -> bool:
+    if not factor > 0:
+        return False
+    power = math.log2(factor)
+    return abs(power) >= _LEAST_LOSS_SCALE and abs(power - round(power)) < 2 * close
+
+
+def of_losses(losses: Losses, tensors: Sequence[Held]) -> list[tuple[Held, str, float]]:
+    """Return how tensors that report the loss relate to it: `mean`, `sum`, `own` or a factor."""
+    found = []
+    mean, close = losses.total / losses.num, max(losses.close, closeness(tensors))
+    for tensor in tensors:
+        own = {losses.by_rank[rank] for rank in tensor.ranks if rank in losses.by_rank}
+        value = tensor.total
+        if are_close(value, mean, close):
+            found.append((tensor, "mean", 1.0))
+        elif are_close(value, losses.total, close):
+            found.append((tensor, "sum", float(losses.num)))
+        elif any(are_close(value, each, close) for each in own):
+            found.append((tensor, "own", math.nan))
+        else:
+            found.append((tensor, "factor", value / mean if mean else math.nan))
+    return found

@@ -1,0 +1,154 @@
+"""Hooks on what a gradient goes through: the backward pass, reductions and clipping.
+
+    when                                     role
+    a backward pass begins at scalars        loss
+    autograd has a parameter's gradient      local_gradient, before it is accumulated or reduced
+    gradients are clipped by their norm      unclipped gradient and clipping, the norms in use
+
+FSDP2 computes with unsharded parameters of its own, which exist from a module's first call on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from commtrace.recorder.wrappers import plain_path
+
+_NORM, _MOST = "norm", "most"
+
+See = Callable[[str, torch.Tensor], None]
+"""Observes a tensor under a name."""
+Clipped = Callable[[list[torch.Tensor]], None]
+"""Observes the gradients of parameters that are about to be clipped."""
+
+
+class GradientHooks:
+    """Hooks of one recording, which `remove` takes away.
+
+    Args:
+        local_gradient: observes what autograd has computed for a parameter, by name.
+        loss: observes a scalar at which a backward pass begins.
+        unclipped: observes the gradients of parameters before they are clipped.
+        clipping: observes the norm in use, and the largest norm that is allowed.
+    """
+
+    def __init__(
+        self,
+        local_gradient: Callable[[str, torch.Tensor, torch.Tensor], None],
+        loss: See,
+        unclipped: Clipped,
+        clipping: See,
+    ) -> None:
+        self._local_gradient = local_gradient
+        self._loss = loss
+        self._unclipped = unclipped
+        self._clipping = clipping
+        self._handles: list[Any] = []
+        self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._sharded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def install(self) -> None:
+        """Observe backward passes and clipping from now on."""
+        clip_grad = torch.nn.utils.clip_grad
+        self._replace(torch.autograd, "backward", self._observed_backward)
+        for owner, name in (
+            (clip_grad, "_clip_grads_with_norm_"),
+            (torch.nn.utils, "clip_grads_with_norm_"),
+        ):
+            self._replace(owner, name, self._observed_clipping)
+
+    def remove(self) -> None:
+        """Take all hooks away; a function that others have replaced since stays theirs."""
+        for owner, name, observed, original in self._replaced:
+            if getattr(owner, name) is observed:
+                setattr(owner, name, original)
+        for handle in self._handles:
+            handle.remove()
+        self._replaced, self._handles = [], []
+        self._watched.clear()
+        self._sharded.clear()
+
+    def watch(self, root: nn.Module) -> None:
+        """Observe the gradients of a model's parameters that are not observed yet."""
+        for name, parameter in root.named_parameters():
+            self._watch(root, name, parameter)
+        for path, module in root.named_modules():
+            if isinstance(module, FSDPModule) and module not in self._sharded:
+                self._sharded.add(module)  # pyright: ignore[reportArgumentType] - a module, too
+                self._watch_unsharded(root, path, module)
+
+    def _watch_unsharded(self, root: nn.Module, path: str, module: Any) -> None:
+        owner = weakref.ref(root)
+
+        # Behind FSDP's own hook, which gathers the parameters.
+        def watch(called: nn.Module, _: Any) -> None:
+            model = owner()
+            for name, parameter in called.named_parameters():
+                self._watch(model, f"{path}.{name}" if path else name, parameter)
+
+        self._handles.append(module.register_forward_pre_hook(watch))
+
+    def _watch(self, root: nn.Module | None, name: str, parameter: torch.Tensor) -> None:
+        known = self._watched.get(id(parameter))
+        if known is not None and known() is parameter:
+            return
+        if not parameter.requires_grad or not parameter.is_leaf:
+            return
+        # The parameter holds the hook, which must not hold the parameter.
+        itself = weakref.ref(parameter)
+        plain = plain_path(root, name)
+
+        def see(gradient: torch.Tensor) -> None:
+            owner = itself()
+            if owner is not None:
+                self._local_gradient(plain, owner, gradient)
+
+        handle = parameter.register_hook(see)
+        _put_first(parameter, handle)
+        self._handles.append(handle)
+        self._watched[id(parameter)] = itself
+
+    def _replace(self, owner: Any, name: str, observed: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name, None)
+        if original is not None:
+            replacement = wraps(original)(observed(original))
+            self._replaced.append((owner, name, replacement, original))
+            setattr(owner, name, replacement)
+
+    def _observed_backward(self, original: Any) -> Any:
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+            given = grad_tensors if isinstance(grad_tensors, (tuple, list)) else [grad_tensors]
+            if all(each is None for each in given):
+                for number, root in enumerate(roots):
+                    if isinstance(root, torch.Tensor) and root.numel() == 1:
+                        self._loss(str(number) if len(roots) > 1 else "", root)
+            return original(tensors, grad_tensors, *args, **kwargs)
+
+        return backward
+
+    def _observed_clipping(self, original: Any) -> Any:
+        def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+            own = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            self._unclipped(own)
+            self._clipping(_MOST, torch.as_tensor(float(max_norm)))
+            if isinstance(total_norm, torch.Tensor):
+                self._clipping(_NORM, total_norm)
+            return original(own, max_norm, total_norm, *args, **kwargs)
+
+        return clip
+
+
+def _put_first(parameter: torch.Tensor, handle: Any) -> None:
+    """Let a hook see the gradient before the program's own ones, which may reduce it."""
+    hooks: Any = getattr(parameter, "_backward_hooks", None)
+    if hooks is not None and handle.id in hooks:
+        hooks.move_to_end(handle.id, last=False)
