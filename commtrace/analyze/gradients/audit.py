@@ -24,7 +24,7 @@ from commtrace.analyze.gradients.parameters import (
     judge,
     reductions,
 )
-from commtrace.analyze.gradients.rows import gradient_rows
+from commtrace.analyze.gradients.rows import Rows, gradient_rows
 from commtrace.analyze.gradients.scalars import (
     Scalar,
     clipped,
@@ -85,23 +85,15 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
     by_round: dict[int, list[Reduction]] = {}
     for reduction in reductions(frames):
         by_round.setdefault(reduction.round, []).append(reduction)
-    final = {
-        (str(name), int(rank), int(number)): float(norm)
-        for name, rank, number, norm in zip(
-            rows.final["name"], rows.final["rank"], rows.final["round"], rows.final["norm"],
-            strict=True,
-        )
-    }  # fmt: skip
     for number, found in by_round.items():
-        losses = losses_of(_of_round(rows.losses, number))
-        named = _of_round(rows.named, number)
-        clipping = _of_round(rows.clipping, number)
+        losses = losses_of(rows.losses.get(number, ()))
+        named, clipping = rows.named.get(number, ()), rows.clipping.get(number, ())
         close = max(each.close for each in found)
         scale = expected_scale(losses, reported_loss(named), factors(found), close)
         for reduction in found:
             judge(reduction, losses, scale, groups)
             yield _of_reduction(reduction, losses, scale, groups)
-        own = {(name, rank): norm for (name, rank, at), norm in final.items() if at == number}
+        own = {(row.name, row.rank): row.norm for row in rows.final.get(number, ())}
         scalars = (
             *losses_reported(named, losses, groups),
             *norms_used(clipping, named, found, groups),
@@ -109,10 +101,6 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
         )
         for scalar in scalars:
             yield _of_scalar(scalar, losses)
-
-
-def _of_round(table: pd.DataFrame, number: int) -> pd.DataFrame:
-    return table[table["round"] == number]
 
 
 def _of_reduction(
@@ -124,7 +112,7 @@ def _of_reduction(
         **_place(reduction.rows),
         "what": GRADIENT,
         "name": reduction.name,
-        "ranks": _numbers(reduction.rows["rank"]),
+        "ranks": _numbers(row.rank for row in reduction.rows),
         "replicated_on": _numbers(reduction.replicas),
         "num_addends": len(reduction.addends) or -1,
         "num_reduced": fit.addends if fit.is_known else -1,
@@ -161,9 +149,15 @@ def _of_scalar(scalar: Scalar, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _place(rows: pd.DataFrame) -> dict[str, Any]:
-    first = rows.iloc[0]
-    return {name: first[name] for name in ("step", "module", "shape", "dtype", "at_ns")}
+def _place(rows: Rows) -> dict[str, Any]:
+    first = rows[0]
+    return {
+        "step": first.step,
+        "module": first.module,
+        "shape": first.shape,
+        "dtype": first.dtype,
+        "at_ns": first.at_ns,
+    }
 
 
 def _numbers(ranks: Any) -> str:

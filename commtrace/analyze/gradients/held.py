@@ -10,13 +10,14 @@ none known   likewise
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
-import pandas as pd
 
-from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.analyze.gradients.rows import Row, Rows
 
 _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _COARSEST = 2.0**-4
@@ -50,16 +51,46 @@ class Held:
         return "P(" in self.layout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Mesh:
-    """Mesh and placements of a row of table `fingerprints`."""
+    """Mesh and placements of a row of table `fingerprints`.
+
+    Attributes:
+        names: names of the axes.
+        ranks: the ranks, in the shape of the mesh.
+        placements: placement on each axis.
+    """
 
     names: tuple[str, ...]
-    sizes: tuple[int, ...]
     ranks: np.ndarray
     placements: tuple[str, ...]
 
+    @cached_property
+    def text(self) -> str:
+        """Placements by axis, `dp:R tp:S(1)`."""
+        pairs = zip(self.names, self.placements, strict=True)
+        return " ".join(f"{name}:{placement}" for name, placement in pairs)
 
+    @cached_property
+    def weight(self) -> float:
+        """Factor of each part in the tensor; nan if its parts cannot be combined."""
+        weight = 1.0
+        for placement, size in zip(self.placements, self.ranks.shape, strict=True):
+            if placement.startswith("P") and size > 1:
+                weight *= {"P(sum)": 1.0, "P(avg)": 1.0 / size}.get(placement, math.nan)
+        return weight
+
+    @cached_property
+    def together(self) -> list[tuple[int, ...]]:
+        """Sets of ranks that hold a tensor together."""
+        kept = [axis for axis, each in enumerate(self.placements) if each == "R"]
+        others = [axis for axis in range(self.ranks.ndim) if axis not in kept]
+        num_sets = math.prod(self.ranks.shape[axis] for axis in kept)
+        sets = self.ranks.transpose(*kept, *others).reshape(num_sets, -1)
+        return [tuple(each) for each in sets.tolist()]
+
+
+@lru_cache(maxsize=1 << 12)
 def mesh_of(mesh: str, placements: str) -> Mesh | None:
     """Return the mesh of a row; None if its layout is unknown or damaged."""
     axes, _, members = mesh.partition(":")
@@ -72,58 +103,43 @@ def mesh_of(mesh: str, placements: str) -> Mesh | None:
         sizes.append(int(size))
     ranks = [int(each) for each in members.split(",") if each.isascii() and each.isdigit()]
     letters = placements.split(",") if placements else []
-    if not sizes or len(letters) != len(sizes) or len(ranks) != np.prod(sizes):
+    if not sizes or len(letters) != len(sizes) or len(ranks) != math.prod(sizes):
         return None
-    return Mesh(tuple(names), tuple(sizes), np.array(ranks).reshape(sizes), tuple(letters))
+    return Mesh(tuple(names), np.array(ranks).reshape(sizes), tuple(letters))
 
 
-def held(rows: pd.DataFrame) -> list[Held]:
+def held(rows: Rows) -> list[Held]:
     """Return the tensors that the ranks of some rows hold, of one name at one time.
 
     Several rows of one rank add up. A tensor of which a rank's part is missing, or whose addends
     cannot be combined, is left out.
     """
+    by_layout: dict[tuple[str, str], dict[int, list[Row]]] = {}
+    for row in rows:
+        by_layout.setdefault((row.mesh, row.placements), {}).setdefault(row.rank, []).append(row)
     found: list[Held] = []
-    for (mesh, placements), own in rows.groupby(["mesh", "placements"], sort=False):
-        by_rank = own.groupby("rank")[[*SKETCHES, "total"]].sum(min_count=1)
-        other = own.groupby("rank")[["norm", "largest", "dtype"]].last()
-        layout = mesh_of(str(mesh), str(placements))
-        for ranks, weight in _together(layout, sorted(by_rank.index)):
-            if not set(ranks) <= set(by_rank.index):
-                continue
-            sums = by_rank.loc[list(ranks)].sum(skipna=False).to_numpy() * weight
-            if not np.isfinite(sums).all():
-                continue
-            parts = other.loc[list(ranks)]
-            text = (
-                " ".join(f"{name}:{letter}" for name, letter in zip(
-                    layout.names, layout.placements, strict=True)) if layout else ""
-            )  # fmt: skip
-            is_partial = "P(" in text
-            norm = float(np.sqrt((parts["norm"] ** 2).sum(skipna=False)))
-            found.append(
-                Held(
-                    frozenset(ranks), sums[: len(SKETCHES)], float(sums[-1]),
-                    float("nan") if is_partial else norm,
-                    float("nan") if is_partial else float(parts["largest"].max()),
-                    max(_ROUNDOFF.get(each, _COARSEST) for each in parts["dtype"]), text,
-                )
-            )  # fmt: skip
+    for (mesh, placements), by_rank in by_layout.items():
+        layout = mesh_of(mesh, placements)
+        alone = [(rank,) for rank in sorted(by_rank)]
+        for ranks in alone if layout is None else layout.together:
+            if all(rank in by_rank for rank in ranks):
+                tensor = _of_parts([by_rank[rank] for rank in ranks], layout)
+                if np.isfinite(tensor.sketches).all() and math.isfinite(tensor.total):
+                    found.append(tensor)
     return found
 
 
-def _together(mesh: Mesh | None, ranks: Sequence[int]) -> list[tuple[tuple[int, ...], float]]:
-    """Return which ranks hold a tensor together, and the weight of each one's part."""
-    if mesh is None:
-        return [((rank,), 1.0) for rank in ranks]
-    weight, kept = 1.0, []
-    for axis, (letter, size) in enumerate(zip(mesh.placements, mesh.sizes, strict=True)):
-        if letter == "R":
-            kept.append(axis)
-        elif letter.startswith("P"):
-            weight *= {"P(sum)": 1.0, "P(avg)": 1.0 / size}.get(letter, float("nan"))
-    others = [axis for axis in range(len(mesh.sizes)) if axis not in kept]
-    sets = mesh.ranks.transpose(*kept, *others).reshape(
-        int(np.prod([mesh.sizes[axis] for axis in kept], dtype=int)), -1
+def _of_parts(parts: Sequence[Rows], layout: Mesh | None) -> Held:
+    weight, text = (layout.weight, layout.text) if layout else (1.0, "")
+    is_partial = "P(" in text
+    last = [own[-1] for own in parts]
+    sketches = np.sum([row.sketches for own in parts for row in own], axis=0)
+    return Held(
+        frozenset(row.rank for row in last),
+        sketches * weight,
+        math.fsum(row.total for own in parts for row in own) * weight,
+        math.nan if is_partial else math.sqrt(math.fsum(row.norm**2 for row in last)),
+        math.nan if is_partial else max(row.largest for row in last),
+        max(_ROUNDOFF.get(row.dtype, _COARSEST) for row in last),
+        text,
     )
-    return [(tuple(each), weight) for each in sets.tolist()]

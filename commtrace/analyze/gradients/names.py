@@ -12,6 +12,9 @@ from commtrace.analyze.gradients.held import mesh_of
 from commtrace.analyze.gradients.rows import gradient_rows
 from commtrace.units import text_of_ranks
 
+_OF_MODELS = ("data", "replicas")
+"""Names of the groups of data-parallel models, which are no axes of a mesh."""
+
 
 @cached_per_run
 def known_groups(frames: Frames) -> Mapping[frozenset[int], str]:
@@ -22,16 +25,15 @@ def known_groups(frames: Frames) -> Mapping[frozenset[int], str]:
         if len(members) > 1:
             found[members] = found.get(members, "") or str(axis)
     rows = gradient_rows(frames)
-    for table in (rows.locals, rows.reduced, rows.parameters):
-        for mesh, placements in set(zip(table["mesh"], table["placements"], strict=True)):
-            layout = mesh_of(mesh, placements)
-            if layout is None:
-                continue
-            for axis, (name, size) in enumerate(zip(layout.names, layout.sizes, strict=True)):
-                for ranks in np.moveaxis(layout.ranks, axis, -1).reshape(-1, size).tolist():
-                    members = frozenset(ranks)
-                    if len(members) > 1 and name not in ("data", "replicas"):
-                        found[members] = found.get(members, "") or name
+    tables = (rows.parameters, *rows.locals.values(), *rows.reduced.values())
+    for mesh, placements in {(row.mesh, row.placements) for table in tables for row in table}:
+        layout = mesh_of(mesh, placements)
+        for axis, name in enumerate(layout.names if layout else ()):
+            ranks = np.moveaxis(layout.ranks, axis, -1) if layout else np.empty(0, int)
+            for own in ranks.reshape(-1, ranks.shape[-1]):
+                members = frozenset(int(rank) for rank in own)
+                if len(members) > 1 and name not in _OF_MODELS:
+                    found[members] = found.get(members, "") or name
     return found
 
 

@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pandas as pd
-
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.gradients.calls import calls_between
+from commtrace.analyze.gradients.calls import Calls, calls_between, reducing_calls
 from commtrace.analyze.gradients.fit import Fit, distinct, fitted
 from commtrace.analyze.gradients.held import Held, held
 from commtrace.analyze.gradients.names import known_groups, name_of, sizes_of
 from commtrace.analyze.gradients.replicated import Replicas, replica_sets
-from commtrace.analyze.gradients.rows import GradientRows, by_parameter, gradient_rows
+from commtrace.analyze.gradients.rows import Rows, gradient_rows
 from commtrace.analyze.gradients.scales import Losses, Scale, are_close, closeness
 from commtrace.units import counted, text_of_ranks
 
@@ -41,7 +39,7 @@ class Reduction:
 
     round: int
     name: str
-    rows: pd.DataFrame
+    rows: Rows
     gradient: Held
     replicas: frozenset[int]
     is_certain: bool
@@ -73,43 +71,50 @@ class Reduction:
 def reductions(frames: Frames) -> Iterator[Reduction]:
     """Yield the reduced gradients of all parameters and steps, as yet without a verdict."""
     rows, groups = gradient_rows(frames), known_groups(frames)
-    replicated = replica_sets(rows.parameters)
-    own = dict(by_parameter(rows.locals))
-    for (number, name), reduced in by_parameter(rows.reduced):
-        addends = own.get((number, name))
-        everyone = Replicas((frozenset(reduced["rank"].tolist()),), is_certain=False)
-        yield from _of_parameter(
-            number, name, reduced, addends, replicated.get(name, everyone), groups, rows
-        )
+    calls, replicated = reducing_calls(frames), replica_sets(rows.parameters)
+    for (number, name), reduced in rows.reduced.items():
+        everyone = Replicas((frozenset(row.rank for row in reduced),), is_certain=False)
+        of_parameter = _Parameter(
+            number, name, reduced, rows.locals.get((number, name), ()),
+            replicated.get(name, everyone),
+        )  # fmt: skip
+        yield from _of_parameter(of_parameter, groups, calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A parameter in one step, with its reduced gradients and the ranks' own ones."""
+
+    round: int
+    name: str
+    reduced: Rows
+    locals: Rows
+    replicated: Replicas
 
 
 def _of_parameter(
-    number: int,
-    name: str,
-    reduced: pd.DataFrame,
-    locals_: pd.DataFrame | None,
-    replicated: Replicas,
-    groups: Groups,
-    rows: GradientRows,
+    parameter: _Parameter, groups: Groups, calls: dict[int, Calls]
 ) -> Iterator[Reduction]:
-    addends = held(locals_) if locals_ is not None else []
+    reduced, replicated = parameter.reduced, parameter.replicated
+    addends = held(parameter.locals)
     by_holders: dict[frozenset[int], list[Held]] = {}
     for gradient in held(reduced):
         replicas = frozenset().union(*(replicated.of(rank) for rank in gradient.ranks))
         by_holders.setdefault(replicas, []).append(gradient)
+    num_ranks = len({row.rank for row in reduced})
     for replicas, gradients in by_holders.items():
         classes = distinct([each for each in addends if each.ranks & replicas])
         for alike in distinct(gradients):
             first = alike[0]
             fit = fitted(first, classes, groups)
-            if not fit.is_known and len(replicas) < len(set(reduced["rank"])):
+            if not fit.is_known and len(replicas) < num_ranks:
                 fit = fitted(first, distinct(addends), groups)
-            rank = min(first.ranks)
-            calls, source = calls_between(rows.calls, rank, reduced, locals_)
             holders = frozenset().union(*(each.ranks for each in alike))
+            made, source = calls_between(calls, min(first.ranks), reduced, parameter.locals)
             yield Reduction(
-                number, name, reduced[reduced["rank"].isin(holders)], first, replicas,
-                replicated.is_certain, classes, fit, calls, source,
+                parameter.round, parameter.name,
+                [row for row in reduced if row.rank in holders], first, replicas,
+                replicated.is_certain, classes, fit, made, source,
             )  # fmt: skip
 
 

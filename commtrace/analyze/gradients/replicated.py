@@ -7,12 +7,12 @@ taken to be held like the others of its module, and with doubt.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import pandas as pd
 
 from commtrace.analyze.gradients.fit import distinct
 from commtrace.analyze.gradients.held import Held, held
+from commtrace.analyze.gradients.rows import Row, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,14 @@ class Replicas:
         return next((each for each in self.sets if rank in each), frozenset({rank}))
 
 
-def replica_sets(parameters: pd.DataFrame) -> dict[str, Replicas]:
+def replica_sets(parameters: Rows) -> dict[str, Replicas]:
     """Return the ranks that hold replicas of each parameter, by name."""
-    # The first row of each rank: a model may be called under several roots.
-    first = parameters.drop_duplicates(["rank", "name"])
-    by_name = {str(name): own for name, own in first.groupby("name", sort=False)}
-    found = {name: _sets(held(own)) for name, own in by_name.items()}
-    constant = {name for name, own in by_name.items() if _is_constant(own)}
+    by_name: dict[str, dict[int, Row]] = {}
+    for row in parameters:
+        # The first row of each rank: a model may be called under several roots.
+        by_name.setdefault(row.name, {}).setdefault(row.rank, row)
+    found = {name: _sets(held(list(own.values()))) for name, own in by_name.items()}
+    constant = {name for name, own in by_name.items() if _is_constant(list(own.values()))}
     for name in constant:
         module = name.rpartition(".")[0]
         siblings = [
@@ -56,13 +57,14 @@ def _sets(tensors: list[Held]) -> Replicas:
     return Replicas(tuple(sets), is_certain=True)
 
 
-def _is_constant(rows: pd.DataFrame) -> bool:
+def _is_constant(rows: Rows) -> bool:
     """Return whether all elements of a plain parameter are equal on each rank."""
-    if (rows["mesh"] != "").any() and (rows["placements"] != "").all():
+    if all(row.mesh and row.placements for row in rows):
         return False
-    sizes = [_numel(shape) for shape in rows["shape"]]
-    bound = rows["largest"] * pd.Series(sizes, index=rows.index, dtype="float64") ** 0.5
-    return bool(((rows["norm"] - bound).abs() <= 1e-6 * bound).all())
+    bounds = [row.largest * math.sqrt(_numel(row.shape)) for row in rows]
+    return all(
+        abs(row.norm - bound) <= 1e-6 * bound for row, bound in zip(rows, bounds, strict=True)
+    )
 
 
 def _numel(shape: str) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,106 +15,121 @@ from commtrace.analyze.values.global_values import SKETCHES
 from commtrace.schema import CLIPPING, GRADIENT, LOCAL_GRADIENT, LOSS, NAMED, PARAMETER, UNCLIPPED
 
 _ROLES = (PARAMETER, LOSS, LOCAL_GRADIENT, UNCLIPPED, CLIPPING, GRADIENT, NAMED)
-_COLUMNS = (
-    "rank", "id", "role", "name", "module", "at_ns", "step", "dtype", "shape", "mesh",
-    "placements", *SKETCHES, "total", "norm", "largest",
+_TEXTS = ("role", "name", "module", "dtype", "shape", "mesh", "placements")
+_OF_ROW = (
+    "rank", "name", "at_ns", "step", "module", "shape", "dtype", "mesh", "placements", "total",
+    "norm", "largest",
 )  # fmt: skip
-_REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-_OF_CALLS = (
-    "rank", "id", "kind", "group", "reduce_op", "input_shapes", "output_shapes", "payload_bytes",
-    "issue_ns", "source_file", "source_line",
-)  # fmt: skip
+_COLUMNS = ("id", "role", *_OF_ROW, *SKETCHES)
+
+
+class Row(NamedTuple):
+    """A row of table `fingerprints`, with its sketches as an array, [NUM_SKETCHES]."""
+
+    rank: int
+    name: str
+    at_ns: int
+    step: int
+    module: str
+    shape: str
+    dtype: str
+    mesh: str
+    placements: str
+    total: float
+    norm: float
+    largest: float
+    sketches: np.ndarray
+
+    @property
+    def is_scalar(self) -> bool:
+        """True of a tensor with one element."""
+        return self.shape in ("[]", "[1]")
+
+
+Rows = Sequence[Row]
+ByRound = Mapping[int, Rows]
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRows:
+    """The rows of a run, by optimizer step: rounds are numbered from 0 on each rank.
+
+    Attributes:
+        parameters: parameters as they were at first.
+        locals: gradients as the ranks' backward passes have them, by round and name.
+        reduced: gradients before they are clipped, by round and name.
+        final: gradients as the optimizer finds them.
+        losses: scalars at which backward passes began.
+        clipping: norms that clipping used.
+        named: tensors that the program named.
+    """
+
+    parameters: Rows
+    locals: Mapping[tuple[int, str], Rows]
+    reduced: Mapping[tuple[int, str], Rows]
+    final: ByRound
+    losses: ByRound
+    clipping: ByRound
+    named: ByRound
 
 
 def _fingerprints(part: Frames) -> pd.DataFrame:
     table = part.fingerprints
     rows = table.loc[table["role"].isin(_ROLES), list(_COLUMNS)]
-    texts = ("role", "name", "module", "dtype", "shape", "mesh", "placements")
-    return rows.astype(dict.fromkeys(texts, str))
-
-
-def _reducing(part: Frames) -> pd.DataFrame:
-    calls = part.comm
-    rows = calls.loc[calls["kind"].isin(_REDUCTIONS), list(_OF_CALLS)]
-    texts = (
-        "kind", "group", "reduce_op", "input_shapes", "output_shapes", "source_file",
-    )  # fmt: skip
-    return rows.astype(dict.fromkeys(texts, str))
-
-
-@dataclass(frozen=True, slots=True)
-class GradientRows:
-    """The rows of a run; `round` numbers the optimizer steps of each rank from 0.
-
-    Attributes:
-        parameters: parameters as they were at first.
-        locals: gradients as the ranks' backward passes have them.
-        reduced: gradients before they are clipped.
-        final: gradients as the optimizer finds them.
-        losses: scalars at which backward passes began.
-        clipping: norms that clipping used.
-        named: tensors that the program named.
-        calls: reductions of table `comm`, in order of time.
-    """
-
-    parameters: pd.DataFrame
-    locals: pd.DataFrame
-    reduced: pd.DataFrame
-    final: pd.DataFrame
-    losses: pd.DataFrame
-    clipping: pd.DataFrame
-    named: pd.DataFrame
-    calls: pd.DataFrame
+    return rows.astype(dict.fromkeys(_TEXTS, str))
 
 
 @cached_per_run
 def gradient_rows(frames: Frames) -> GradientRows:
     """Return the rows of a run."""
     table = joined(frames.by_ranks(_fingerprints)).sort_values(["rank", "id"], kind="stable")
-    calls = joined(frames.by_ranks(_reducing)).sort_values(["rank", "issue_ns"], kind="stable")
-    table["round"] = _rounds(table)
-    by_role = {role: table[table["role"] == role] for role in _ROLES}
-    final = by_role[GRADIENT]
+    roles, ranks = table["role"].tolist(), table["rank"].tolist()
+    columns = [table[name].tolist() for name in _OF_ROW]
+    rows = list(map(Row, *columns, table[list(SKETCHES)].to_numpy()))
+    parameters: list[Row] = []
+    by_name: dict[str, dict[tuple[int, str], list[Row]]] = {}
+    by_round: dict[str, dict[int, list[Row]]] = {role: {} for role in _ROLES}
+    for role, row, number in zip(roles, rows, _rounds(roles, ranks), strict=True):
+        if role == PARAMETER:
+            parameters.append(row)
+        elif role in (LOCAL_GRADIENT, UNCLIPPED, GRADIENT):
+            by_name.setdefault(role, {}).setdefault((number, row.name), []).append(row)
+        by_round[role].setdefault(number, []).append(row)
+    unclipped, final = by_name.get(UNCLIPPED, {}), by_name.get(GRADIENT, {})
     # Without clipping, the optimizer finds what was reduced.
-    unclipped = by_role[UNCLIPPED]
-    keys = ["rank", "name", "round"]
-    seen = pd.MultiIndex.from_frame(unclipped[keys])
-    others = final[~pd.MultiIndex.from_frame(final[keys]).isin(seen)]
+    reduced = {
+        key: _first_of_ranks([*unclipped.get(key, ()), *final.get(key, ())])
+        for key in dict.fromkeys([*final, *unclipped])
+    }
     return GradientRows(
-        by_role[PARAMETER],
-        by_role[LOCAL_GRADIENT],
-        pd.concat([unclipped.drop_duplicates(keys), others]),
-        final,
-        by_role[LOSS],
-        by_role[CLIPPING],
-        by_role[NAMED],
-        calls,
+        parameters,
+        by_name.get(LOCAL_GRADIENT, {}),
+        reduced,
+        by_round[GRADIENT],
+        by_round[LOSS],
+        by_round[CLIPPING],
+        by_round[NAMED],
     )
 
 
-def _rounds(table: pd.DataFrame) -> pd.Series:
+def _first_of_ranks(rows: Rows) -> Rows:
+    return list({row.rank: row for row in reversed(rows)}.values())[::-1]
+
+
+def _rounds(roles: Sequence[str], ranks: Sequence[int]) -> list[int]:
     """Return for each row how many optimizer steps of its rank were over before it.
 
-    Optimizers that step one after the other, each with parameters of its own, are one step.
+    A round ends at the first loss or gradient of a backward pass behind an optimizer's step, so
+    that optimizers that step one after the other, each with parameters of its own, are one round.
     """
-    rounds = pd.Series(0, index=table.index, dtype="int64")
-    for _, own in table.groupby("rank", sort=False):
-        is_final = (own["role"] == GRADIENT).to_numpy()
-        is_before = own["role"].isin([LOSS, LOCAL_GRADIENT]).to_numpy()
-        # A round ends at the first loss or gradient of a backward pass behind optimizer steps.
-        ended = np.zeros(len(own), dtype="int64")
-        is_open = False
-        for place in np.flatnonzero(is_final | is_before):
-            if is_final[place]:
-                is_open = True
-            elif is_open:
-                ended[place] = 1
-                is_open = False
-        rounds.loc[own.index] = np.cumsum(ended)
+    rounds: list[int] = []
+    number, has_stepped, latest_rank = 0, False, -1
+    for role, rank in zip(roles, ranks, strict=True):
+        if rank != latest_rank:
+            number, has_stepped, latest_rank = 0, False, rank
+        if role == GRADIENT:
+            has_stepped = True
+        elif has_stepped and role in (LOSS, LOCAL_GRADIENT):
+            number, has_stepped = number + 1, False
+        rounds.append(number)
     return rounds
-
-
-def by_parameter(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, str], pd.DataFrame]]:
-    """Yield the rows of each round and name."""
-    for key, own in rows.groupby(["round", "name"], sort=False):
-        yield (int(key[0]), str(key[1])), own  # type: ignore[index]

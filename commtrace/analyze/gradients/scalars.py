@@ -11,9 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import pandas as pd
-
 from commtrace.analyze.gradients.fit import distinct, tolerance
 from commtrace.analyze.gradients.held import Held, held
 from commtrace.analyze.gradients.names import sizes_of
@@ -25,6 +22,7 @@ from commtrace.analyze.gradients.parameters import (
     Groups,
     Reduction,
 )
+from commtrace.analyze.gradients.rows import Row, Rows
 from commtrace.analyze.gradients.scales import Losses, are_close, of_losses
 from commtrace.units import counted, text_of_ranks
 
@@ -51,7 +49,7 @@ class Scalar:
 
     what: str
     name: str
-    rows: pd.DataFrame
+    rows: Rows
     ranks: frozenset[int]
     state: str
     factor: float
@@ -59,19 +57,18 @@ class Scalar:
     explanation: str
 
 
-def reported_loss(named: pd.DataFrame) -> float | None:
-    """Return the loss that a program reports, if all ranks that name it have the same."""
-    tensors = held(_first_of_name(named, LOSS_NAME))
-    values = {each.total for each in tensors}
-    if len(values) != 1:
-        return None
-    return values.pop()
+def reported_loss(named: Rows) -> float | None:
+    """Return the loss that a program reports: the first that all ranks that name it agree on."""
+    for own in _scalars(named, LOSS_NAME).values():
+        values = {each.total for each in held(list({row.rank: row for row in own}.values()))}
+        if len(values) == 1 and len({row.rank for row in own}) > 1:
+            return values.pop()
+    return None
 
 
-def losses_reported(named: pd.DataFrame, losses: Losses, groups: Groups) -> Iterator[Scalar]:
+def losses_reported(named: Rows, losses: Losses, groups: Groups) -> Iterator[Scalar]:
     """Yield a verdict on each loss that the program reports in one step."""
-    rows = named[named["name"].str.lower().str.contains(LOSS_NAME) & _is_scalar(named)]
-    for name, own in rows.groupby("name", sort=False):
+    for name, own in _scalars(named, LOSS_NAME).items():
         for tensors in distinct(held(own)):
             relation, factor = "", math.nan
             for _, relation, factor in of_losses(losses, tensors[:1]):  # noqa: B007
@@ -91,7 +88,7 @@ def losses_reported(named: pd.DataFrame, losses: Losses, groups: Groups) -> Iter
                 state, text = _scaled_loss(factor, losses, groups)
             is_fault = state == SCALED
             yield Scalar(
-                LOSS_NAME, str(name), own[own["rank"].isin(ranks)], ranks, state, factor, is_fault,
+                LOSS_NAME, name, _of_ranks(own, ranks), ranks, state, factor, is_fault,
                 text,
             )  # fmt: skip
 
@@ -114,18 +111,17 @@ def _scaled_loss(factor: float, losses: Losses, groups: Groups) -> tuple[str, st
 
 
 def norms_used(
-    clipping: pd.DataFrame, named: pd.DataFrame, found: Sequence[Reduction], groups: Groups
+    clipping: Rows, named: Rows, found: Sequence[Reduction], groups: Groups
 ) -> Iterator[Scalar]:
     """Yield a verdict on each norm of all gradients in one step."""
-    is_norm = named["name"].str.lower().str.contains(NORM_NAME) & _is_scalar(named)
-    of_program = named[is_norm & named["name"].str.lower().str.contains("grad")]
-    used = clipping[clipping["name"] == _CLIPPED_NORM]
-    for name, own in [("", used), *((str(n), o) for n, o in of_program.groupby("name"))]:
+    used = [row for row in clipping if row.name == _CLIPPED_NORM]
+    of_program = _scalars(named, "grad", NORM_NAME)
+    for name, own in [("", used), *of_program.items()]:
         for tensors in distinct(held(own)):
             ranks = frozenset().union(*(each.ranks for each in tensors))
             state, factor, text = _of_norm(tensors[0], ranks, found, groups)
             yield Scalar(
-                "gradient norm", name, own[own["rank"].isin(ranks)], ranks, state, factor,
+                "gradient norm", name, _of_ranks(own, ranks), ranks, state, factor,
                 state in (MISSING, SCALED), text,
             )  # fmt: skip
 
@@ -184,20 +180,13 @@ def _of_norm(
 def _local_norm(tensor: Held, found: Sequence[Reduction]) -> float | None:
     """Return the norm of what the first of some ranks holds; None if it is not known."""
     rank = min(tensor.ranks)
-    squares = [
-        float(np.square(each.rows.loc[each.rows["rank"] == rank, "norm"]).sum())
-        for each in found
-        if rank in set(each.rows["rank"])
-    ]
+    squares = [row.norm**2 for each in found for row in each.rows if row.rank == rank]
     return math.sqrt(math.fsum(squares)) if squares else None
 
 
 def _counted(value: float, found: Sequence[Reduction], right: float) -> str:
     """Return an explanation if parameters that ranks hold equally count once for each rank."""
-    squares = math.fsum(
-        float(np.square(own["norm"]).sum())
-        for own in {id(each.rows): each.rows for each in found}.values()
-    )
+    squares = math.fsum(row.norm**2 for each in found for row in each.rows)
     if not squares or abs(math.sqrt(squares) - value) > 1e-3 * value:
         return ""
     return (
@@ -207,7 +196,7 @@ def _counted(value: float, found: Sequence[Reduction], right: float) -> str:
 
 
 def clipped(
-    clipping: pd.DataFrame, final: Mapping[tuple[str, int], float], found: Sequence[Reduction]
+    clipping: Rows, final: Mapping[tuple[str, int], float], found: Sequence[Reduction]
 ) -> Iterator[Scalar]:
     """Yield a verdict on how the gradients of one step were clipped.
 
@@ -216,11 +205,11 @@ def clipped(
         final: norm of the part that a rank holds when the optimizer steps, by name and rank.
         found: gradients before clipping.
     """
-    by_name = {str(name): own for name, own in clipping.groupby("name")}
-    if set(by_name) != {_CLIPPED_NORM, _MOST} or not found:
+    used = {row.rank: row for row in reversed(clipping) if row.name == _CLIPPED_NORM}
+    most = {row.rank: row.total for row in reversed(clipping) if row.name == _MOST}
+    if not used or not most or not found:
         return
-    norms = held(by_name[_CLIPPED_NORM].drop_duplicates("rank"))
-    most = dict(zip(by_name[_MOST]["rank"], by_name[_MOST]["total"], strict=True))
+    norms = held(list(used.values()))
     wrong: dict[int, tuple[str, float, float]] = {}
     num = 0
     for norm in norms:
@@ -229,12 +218,12 @@ def clipped(
                 continue
             right = min(1.0, most[rank] / (norm.total + _EPSILON))
             for reduction in found:
-                own = reduction.rows[reduction.rows["rank"] == rank]
+                before = next((row.norm for row in reduction.rows if row.rank == rank), 0.0)
                 after = final.get((reduction.name, rank))
-                if own.empty or after is None or not own["norm"].iloc[0]:
+                if after is None or not before > 0:
                     continue
                 num += 1
-                factor = after / float(own["norm"].iloc[0])
+                factor = after / before
                 if abs(factor - right) > max(1e-2, 64 * norm.roundoff) * right:
                     wrong.setdefault(rank, (reduction.name, factor, right))
     if not num:
@@ -250,18 +239,19 @@ def clipped(
         text = f"{counted(num, 'gradient')} shrank as the norm says"
     state = SCALED if wrong else RIGHT
     yield Scalar(
-        "clipping", name, clipping[clipping["rank"].isin(ranks)], ranks, state,
+        "clipping", name, _of_ranks(clipping, ranks), ranks, state,
         factor / right if right else math.nan, bool(wrong), text,
     )  # fmt: skip
 
 
-def _first_of_name(named: pd.DataFrame, part: str) -> pd.DataFrame:
-    rows = named[named["name"].str.lower().str.contains(part) & _is_scalar(named)]
-    if rows.empty:
-        return rows
-    rows = rows[rows["name"] == rows["name"].iloc[0]]
-    return rows.drop_duplicates("rank")
+def _scalars(named: Rows, *parts: str) -> dict[str, list[Row]]:
+    """Return the scalars whose names have all of some parts, by name."""
+    found: dict[str, list[Row]] = {}
+    for row in named:
+        if row.is_scalar and all(part in row.name.lower() for part in parts):
+            found.setdefault(row.name, []).append(row)
+    return found
 
 
-def _is_scalar(rows: pd.DataFrame) -> pd.Series:
-    return rows["shape"].isin(["[]", "[1]"])
+def _of_ranks(rows: Rows, ranks: frozenset[int]) -> Rows:
+    return [row for row in rows if row.rank in ranks]

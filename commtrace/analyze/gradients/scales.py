@@ -9,18 +9,16 @@ of two, may come on top.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
-from commtrace.analyze.gradients.fit import distinct
 from commtrace.analyze.gradients.held import Held, held
+from commtrace.analyze.gradients.rows import Rows
 
 _CLOSE = 1e-3
 """Relative difference up to which two factors are taken for equal, in precise dtypes."""
 _ROUNDINGS = 8
+_PRECISE = 2.0**-24
 _LEAST_LOSS_SCALE = 5
 _MAJORITY = 2 / 3
 _LEAST_VOTERS = 3
@@ -34,11 +32,13 @@ class Losses:
         values: a value for each set of ranks that computed the same.
         by_rank: the loss of each rank.
         close: relative difference up to which values of their dtype are taken for equal.
+        is_precise: different losses do not look equal because of their dtype.
     """
 
     values: tuple[float, ...]
     by_rank: dict[int, float]
     close: float
+    is_precise: bool
 
     @property
     def num(self) -> int:
@@ -66,12 +66,16 @@ class Scale:
     is_wrong: bool = False
 
 
-def losses_of(rows: pd.DataFrame) -> Losses:
-    """Return the losses of one step; those of several backward passes of a rank add up."""
-    tensors = held(rows) if len(rows) else []
-    classes = distinct(tensors)
-    by_rank = {rank: each.total for own in classes for each in own for rank in each.ranks}
-    return Losses(tuple(own[0].total for own in classes), by_rank, closeness(tensors))
+def losses_of(rows: Rows) -> Losses:
+    """Return the losses of one step; those of several backward passes of a rank add up.
+
+    Ranks that computed the same have the same loss, to the last bit.
+    """
+    tensors = held(rows)
+    by_rank = {rank: each.total for each in tensors for rank in each.ranks}
+    values = {each.total for each in tensors}
+    is_precise = all(each.roundoff <= _PRECISE for each in tensors)
+    return Losses(tuple(sorted(values)), by_rank, closeness(tensors), is_precise)
 
 
 def closeness(tensors: Sequence[Held]) -> float:
@@ -99,10 +103,16 @@ def expected_scale(
     if losses.num == 1:
         text_of_mean = "one loss"
     known = {1.0: f"the sum of {losses.num} losses", mean: text_of_mean}
-    if reported is not None and losses.num > 1 and losses.total:
+    if not losses.is_precise:
+        num = len(losses.by_rank)
+        known.setdefault(1 / num, f"the mean of {num} losses")
+    elif reported is not None and losses.num > 1 and losses.total:
         for value, text in known.items():
-            if are_close(reported, value * losses.total, losses.close):
-                return Scale(value, f"the program reports {text}")
+            factor = reported / (value * losses.total)
+            if are_close(factor, 1, losses.close):
+                return Scale(value, f"that of {text}, which the program reports")
+            if is_loss_scale(factor, losses.close):
+                return Scale(value * factor, f"that of {text}, which the program reports unscaled")
     common = _common(found, close)
     if common is None:
         best = max(known, key=lambda value: sum(are_close(value, each, close) for each in found))
@@ -110,7 +120,7 @@ def expected_scale(
     for value, text in known.items():
         if are_close(common, value, close):
             return Scale(value, f"that of {text}, as of the other gradients")
-        if _is_loss_scale(common / value, close):
+        if is_loss_scale(common / value, close):
             return Scale(common, "that of the other gradients")
     return Scale(mean, f"that of {text_of_mean}", is_wrong=True)
 
@@ -119,13 +129,13 @@ def _common(found: Sequence[float], close: float) -> float | None:
     """Return the factor that most gradients have, or None."""
     if len(found) < _LEAST_VOTERS:
         return None
-    counts = Counter(float(f"{each:.3g}") for each in found)
-    value, _ = counts.most_common(1)[0]
-    alike = sorted(each for each in found if are_close(value, each, close))
-    return alike[len(alike) // 2] if len(alike) >= _MAJORITY * len(found) else None
+    middle = sorted(found)[len(found) // 2]
+    num_alike = sum(are_close(middle, each, close) for each in found)
+    return middle if num_alike >= _MAJORITY * len(found) else None
 
 
-def _is_loss_scale(factor: float, close: float) -> bool:
+def is_loss_scale(factor: float, close: float) -> bool:
+    """Return whether a factor is that of a gradient scaler, a large or small power of two."""
     if not factor > 0:
         return False
     power = math.log2(factor)
@@ -139,10 +149,12 @@ def of_losses(losses: Losses, tensors: Sequence[Held]) -> list[tuple[Held, str, 
     for tensor in tensors:
         own = {losses.by_rank[rank] for rank in tensor.ranks if rank in losses.by_rank}
         value = tensor.total
-        if are_close(value, mean, close):
-            found.append((tensor, "mean", 1.0))
-        elif are_close(value, losses.total, close):
-            found.append((tensor, "sum", float(losses.num)))
+        is_mean, is_sum = (
+            are_close(value, right, close) or (right and is_loss_scale(value / right, close))
+            for right in (mean, losses.total)
+        )
+        if is_mean or is_sum:
+            found.append((tensor, "mean" if is_mean else "sum", 1.0))
         elif any(are_close(value, each, close) for each in own):
             found.append((tensor, "own", math.nan))
         else:
