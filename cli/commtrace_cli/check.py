@@ -27,7 +27,7 @@ Examples:
 
 - `commtrace check run.json`
 - `commtrace check run.json.spools` after a run that hung and was killed
-- `commtrace check run.json --gradients` with how each gradient was reduced, of a run with `--values`
+- `commtrace check run.json --gradients`: also how gradients were reduced, of a run with `--values`
 - `commtrace check run.json --json > problems.json || echo broken`
 
 Exit codes: `0` no fault (parts that could not be checked are reported), `1` a fault, `2` a usage
@@ -56,8 +56,8 @@ def check(
     numbers under `compared`.
 
     Of a run with values of tensors, replicas that differ are faults, and so are gradients, losses
-    and norms that lack addends or have the wrong factor. `--gradients` also prints how each
-    gradient was reduced: over which ranks, how many addends, and with which factor.
+    and norms that lack contributions or have the wrong factor. `--gradients` also prints how each
+    gradient was reduced: over which ranks, how many contributions, and with which factor.
     """
     frames = load_run(trace, workers, dask)
     from commtrace.analyze import CATALOG
@@ -95,7 +95,9 @@ def _print_gradients(frames: Frames) -> None:
     for line in lines:
         style = "bold red" if line.is_fault else _STYLE_OF_STATE.get(line.state, "yellow")
         console.print(
-            Padding(Text.assemble((f"{line.state:8}", style), line.text), (0, 0, 0, 2), expand=False)
+            Padding(
+                Text.assemble((f"{line.state:8}", style), line.text), (0, 0, 0, 2), expand=False
+            )
         )
 
 

@@ -622,9 +622,7 @@ Window = Annotated[
 Steps = Annotated[str | None, _option("--steps FIRST:LAST", "Only these steps: 3:5, or 4.")]
 Gradients = Annotated[
     bool,
-    _option(
-        "--gradients", "Also how each gradient was reduced, of a run recorded with --values."
-    ),
+    _option("--gradients", "Also how each gradient was reduced, of a run recorded with --values."),
 ]
 Rows = Annotated[int, _option("--rows N", "Maximum number of rows of a table.", min=1)]
 AsJson = Annotated[bool, _option("--json", "Exact numbers as JSON.", callback=_one_format)]

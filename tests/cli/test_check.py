@@ -9,11 +9,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from commtrace.tracefile import write_trace
 from tests.cli.conftest import Commtrace
 from tests.commtrace.analyze.consistency.runs import changed, training
 from tests.commtrace.analyze.rows import call, group, rank_row, trace_of
+from tests.commtrace.analyze.values.rows import row
 
 
 @pytest.fixture
@@ -139,3 +141,58 @@ def test_one_rank_and_one_call_are_named_in_the_singular(
     assert "over the 1 recorded rank, and waits" in lines
     assert max(map(len, ended.out.splitlines())) <= 80
     assert not re.search(r"\b\d+,\d+,\d+", ended.out), "a list of ranks is not contracted"
+
+
+@pytest.fixture
+def unreduced_json(tmp_path: Path) -> Path:
+    """A trace of two ranks that do not reduce the gradient of one of two weights."""
+    torch.manual_seed(0)
+    own = [torch.randn(4, 4) for _ in range(2)]
+    rows = []
+    for rank in range(2):
+        tensors = [
+            (role, name, tensor)
+            for role, of in (
+                ("parameter", {"w": torch.ones(4, 4), "v": torch.ones(4, 4)}),
+                ("local_gradient", {"w": own[rank], "v": own[rank]}),
+                ("gradient", {"w": own[0] + own[1], "v": own[rank]}),
+            )
+            for name, tensor in of.items()
+        ]
+        rows += [
+            row(rank, number, {"role": role, "name": name}, tensor, tensor)
+            for number, (role, name, tensor) in enumerate(tensors)
+        ]
+    return write_trace(trace_of(fingerprints=rows, num_ranks=2), tmp_path / "unreduced.json")
+
+
+def test_a_gradient_that_is_not_reduced_is_a_fault(
+    commtrace: Commtrace, unreduced_json: Path
+) -> None:
+    ended = commtrace("check", unreduced_json, "--gradients")
+    assert ended.code == 1
+    text = " ".join(ended.out.split())
+    assert "wrong reduction blamed: 0, 1 gradient of v, in step 0:" in text
+    assert "the contributions of rank 1 are missing, although ranks 0, 1 hold replicas" in text
+    assert (
+        "right 1 gradient, step 0: the sum over tp (ranks 0, 1) of 2 contributions, factor 1"
+        in text
+    )
+
+
+def test_the_audit_of_gradients_is_data_for_programs(
+    commtrace: Commtrace, unreduced_json: Path
+) -> None:
+    ended = commtrace("check", unreduced_json, "--gradients", "--csv")
+    assert ended.code == 1
+    states = {each["name"]: each["state"] for each in csv.DictReader(io.StringIO(ended.out))}
+    assert states == {"v": "missing", "w": "right"}
+    ended = commtrace("check", unreduced_json, "--gradients", "--json")
+    found = json.loads(ended.out)["gradients"]["rows"]
+    assert {each["name"]: each["num_reduced"] for each in found} == {"v": 1, "w": 2}
+
+
+def test_an_audit_without_gradients_says_so(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("check", run_json, "--gradients")
+    assert ended.code == 0
+    assert "No reduced gradient was observed in this run." in ended.out

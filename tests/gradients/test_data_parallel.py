@@ -34,7 +34,7 @@ KINDS = {
     "hsdp": (4, 0.25),
     "fsdp of tp": (2, 0.5),
     "scaled loss": (4, 0.25),
-    "ddp reduced by hand, too": (4, 1.0),
+    "ddp, and reduced by hand": (4, 1.0),
     "hsdp summed over replicas": (4, 0.5),
 }
 
@@ -86,7 +86,7 @@ def _step(kind: str, model: Any, recording: Any, seed: int) -> None:
     for parameter in model.parameters():
         if kind == "scaled loss":
             parameter.grad /= scale
-        if kind == "ddp reduced by hand, too":
+        if kind == "ddp, and reduced by hand":
             dist.all_reduce(parameter.grad)
         if kind == "hsdp summed over replicas":
             parameter.grad *= 2
@@ -112,7 +112,7 @@ def test_a_library_reduces_once(kind: str, runs: dict[str, Frames]) -> None:
     own = table[table["what"] == "gradient"]
     assert len(own) == 2 * 6
     assert set(own["num_losses"]) == {num_losses}
-    assert set(own["num_addends"]) == set(own["num_reduced"]) == {num_losses}
+    assert set(own["num_contributions"]) == set(own["num_reduced"]) == {num_losses}
     assert own["scale"].tolist() == pytest.approx([factor] * len(own), rel=0.02)
     assert not CATALOG["consistency"].function(runs[kind])["is_fault"].any()
 
@@ -124,8 +124,8 @@ def test_the_factor_of_a_gradient_scaler_is_no_fault(runs: dict[str, Frames]) ->
     assert own["scale"].tolist() == pytest.approx([0.25 / 2**16] * len(own), rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["ddp reduced by hand, too", "hsdp summed over replicas"])
-def test_gradients_that_are_reduced_again_have_another_factor_than_the_loss(
+@pytest.mark.parametrize("kind", ["ddp, and reduced by hand", "hsdp summed over replicas"])
+def test_gradients_that_are_reduced_twice_have_another_factor_than_the_loss(
     kind: str, runs: dict[str, Frames]
 ) -> None:
     table = gradients(runs[kind])

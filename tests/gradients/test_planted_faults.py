@@ -105,7 +105,7 @@ FAULTS: dict[str, tuple[type[Step], tuple[str, ...], str, float, str]] = {
     "a gradient of the wrong sign": (
         _of(("layer.weight",), _times(-1)), ("layer.weight",), "scaled", -1, "-1 times",
     ),
-    "one rank's addend lost": (
+    "one rank's contribution lost": (
         _of(("layer.weight",), _without_last), ("layer.weight",), "missing", math.nan,
         "rank 3",
     ),
@@ -211,7 +211,7 @@ def test_a_right_program_has_no_fault() -> None:
     assert set(table["what"]) == {"gradient", "loss", "gradient norm", "clipping"}
     assert len(table) == NUM_STEPS * (6 + 2 + 3)
     own = table[table["name"] == "head.weight"].iloc[0]
-    assert (own["num_addends"], own["num_reduced"], own["num_losses"]) == (4, 4, 4)
+    assert (own["num_contributions"], own["num_reduced"], own["num_losses"]) == (4, 4, 4)
     assert own["scale"] == pytest.approx(0.25)
     assert "all_reduce (sum)" in own["calls"]
     assert not CATALOG["consistency"].function(run)["is_fault"].any()

@@ -1,4 +1,4 @@
-"""Gradients, losses and norms that are missing addends, or have the wrong factor."""
+"""Gradients, losses and norms that are missing contributions, or have the wrong factor."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def wrong_reduction(frames: Frames) -> list[Finding]:
 
 
 _STATE = {
-    "missing": "lacks addends of some ranks",
+    "missing": "lacks contributions of some ranks",
     "scaled": "has the wrong factor",
-    "mixed": "has addends of other parameters",
+    "mixed": "has contributions of other parameters",
 }
 _ADVICE = {
     "missing": "Reduce it over all ranks that hold replicas of it and computed other gradients.",
@@ -57,7 +57,7 @@ def _calls_of(wrong: list[WrongReduction], part: Frames) -> Selected:
 
 WRONG_REDUCTION = Rule(
     "wrong_reduction",
-    "gradients with missing addends or a wrong factor, in runs with values",
+    "gradients with missing contributions or a wrong factor, in runs with values",
     wrong_reduction,
     (),
 )

@@ -1,6 +1,6 @@
 """Audit of reductions: what each gradient is the sum of, and with which factor, from one run.
 
-A fingerprint is linear, so that the sketch of a reduced gradient tells which ranks' own gradients
+A fingerprint is linear, so that the sketch of a reduced gradient shows which ranks' own gradients
 are in it and how they were scaled, whatever reduced them: DistributedDataParallel, FSDP, DTensors
 or calls by hand.
 """

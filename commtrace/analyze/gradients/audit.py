@@ -18,13 +18,13 @@ from commtrace.analyze.gradients.parameters import (
     RIGHT,
     SCALED,
     UNKNOWN,
-    Groups,
+    RankSets,
     Reduction,
     factors,
     judge,
     reductions,
 )
-from commtrace.analyze.gradients.rows import Rows, gradient_rows
+from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
 from commtrace.analyze.gradients.scalars import (
     Scalar,
     clipped,
@@ -49,12 +49,12 @@ COLUMNS = (
     _OF_TABLE["dtype"],
     Column("ranks", str, "", "ranks that hold this value, `0,1`", form="ranks"),
     Column("replicated_on", str, "", "ranks that hold replicas of the parameter", title="Replicas"),
-    Column("num_addends", int, "", "different gradients that the ranks' backward passes have"),
+    Column("num_contributions", int, "", "different gradients of the ranks' own backward passes"),
     Column("num_reduced", int, "", "those of them whose sum it is a multiple of; -1 unknown"),
     Column("num_losses", int, "", "different losses at which backward passes began"),
     Column("reduced_over", str, "", "ranks whose gradients are in it"),
-    Column("scale", float, "1", "factor of the sum; nan unknown"),
-    Column("expected_scale", float, "1", "factor that it should have; nan unknown"),
+    Column("scale", float, "", "factor of the sum; nan unknown"),
+    Column("expected_scale", float, "", "factor that it should have; nan unknown"),
     Column("state", str, "", f"{', '.join(STATES[:-1])} or {STATES[-1]}"),
     Column("is_fault", bool, "", "it is wrong for certain"),
     Column("calls", str, "", "reductions of the first rank meanwhile"),
@@ -104,7 +104,7 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
 
 
 def _of_reduction(
-    reduction: Reduction, losses: Losses, scale: Scale, groups: Groups
+    reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets
 ) -> dict[str, Any]:
     fit = reduction.fit
     is_wrong = reduction.state in (MISSING, SCALED, MIXED)
@@ -113,13 +113,13 @@ def _of_reduction(
         "what": GRADIENT,
         "name": reduction.name,
         "ranks": _numbers(row.rank for row in reduction.rows),
-        "replicated_on": _numbers(reduction.replicas),
-        "num_addends": len(reduction.addends) or -1,
-        "num_reduced": fit.addends if fit.is_known else -1,
+        "replicated_on": _numbers(reduction.replicas) if reduction.contributions else "",
+        "num_contributions": len(reduction.contributions) or -1,
+        "num_reduced": fit.contributions if fit.is_known else -1,
         "num_losses": len(losses.values) or -1,
         "reduced_over": name_of(groups, fit.ranks) if fit.is_known else "",
         "scale": fit.scale,
-        "expected_scale": scale.value,
+        "expected_scale": scale.value if reduction.contributions else math.nan,
         "state": reduction.state,
         "is_fault": is_wrong and (reduction.is_certain or reduction.state == SCALED),
         "calls": reduction.calls,
@@ -135,7 +135,7 @@ def _of_scalar(scalar: Scalar, losses: Losses) -> dict[str, Any]:
         "name": scalar.name,
         "ranks": _numbers(scalar.ranks),
         "replicated_on": "",
-        "num_addends": -1,
+        "num_contributions": -1,
         "num_reduced": -1,
         "num_losses": len(losses.values) or -1,
         "reduced_over": "",
@@ -149,7 +149,7 @@ def _of_scalar(scalar: Scalar, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _place(rows: Rows) -> dict[str, Any]:
+def _place(rows: SketchRows) -> dict[str, Any]:
     first = rows[0]
     return {
         "step": first.step,
@@ -175,6 +175,6 @@ GRADIENTS = Analysis(
     gradients,
     COLUMNS,
     topic="Values",
-    shown="step what name reduced_over num_addends scale expected_scale state explanation",
+    shown="step what name reduced_over num_contributions scale expected_scale state explanation",
     needs="fingerprints",
 )

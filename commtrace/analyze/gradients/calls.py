@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
-from commtrace.analyze.gradients.rows import Rows
+from commtrace.analyze.gradients.rows import SketchRows
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _SCALARS = ("[]", "[1]", "")
@@ -21,7 +21,7 @@ _COLUMNS = ("rank", "id", "issue_ns", "source_line", *_TEXTS)
 _MOST_SHOWN = 4
 
 
-class Call(NamedTuple):
+class ReductionCall(NamedTuple):
     """A reduction."""
 
     kind: str
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ReductionCalls:
     """Reductions of one rank.
 
     Attributes:
@@ -46,7 +46,7 @@ class Calls:
     """
 
     issue_ns: np.ndarray
-    calls: list[Call]
+    calls: list[ReductionCall]
 
 
 def _reducing(part: Frames) -> pd.DataFrame:
@@ -56,7 +56,7 @@ def _reducing(part: Frames) -> pd.DataFrame:
 
 
 @cached_per_run
-def reducing_calls(frames: Frames) -> dict[int, Calls]:
+def reducing_calls(frames: Frames) -> dict[int, ReductionCalls]:
     """Return the reductions of each rank."""
     table = joined(frames.by_ranks(_reducing)).sort_values(["rank", "issue_ns"], kind="stable")
     found = {}
@@ -67,12 +67,14 @@ def reducing_calls(frames: Frames) -> dict[int, Calls]:
             for file, line in zip(own["source_file"], own["source_line"], strict=True)
         ]
         columns = (own[name] for name in _TEXTS[:-1])
-        found[rank] = Calls(own["issue_ns"].to_numpy(), list(map(Call, *columns, sources)))
+        found[rank] = ReductionCalls(
+            own["issue_ns"].to_numpy(), list(map(ReductionCall, *columns, sources))
+        )
     return found
 
 
 def calls_between(
-    calls: dict[int, Calls], rank: int, reduced: Rows, locals_: Rows
+    calls: dict[int, ReductionCalls], rank: int, reduced: SketchRows, locals_: SketchRows
 ) -> tuple[str, str]:
     """Return the reductions, `2 all_reduce (sum) at train.py:31`, and the line of the first.
 

@@ -13,7 +13,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients.audit import gradients
 from commtrace.units import counted
 
-_ALIKE = ("what", "state", "replicated_on", "reduced_over", "factor")
+_ALIKE = ("what", "state", "replicated_on", "axis", "factor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class WrongReduction:
 
     @property
     def explanation(self) -> str:
-        """What is wrong, when it was first so, and how often."""
+        """The fault, the first step that has it, and the number of later ones."""
         more = len(self.steps) - 1
         later = f", and in {counted(more, 'later step')}" if more else ""
         calls = self.first["calls"]
@@ -60,9 +60,10 @@ def wrong_reductions(frames: Frames) -> list[WrongReduction]:
     if wrong.empty:
         return []
     factor = (wrong["scale"] / wrong["expected_scale"]).round(2).astype(str)
-    wrong = wrong.assign(factor=factor.where(wrong["state"] == "scaled", "")).sort_values(
-        "at_ns", kind="stable"
-    )
+    # Of an axis of a mesh, each of its groups may have the same fault.
+    axis = wrong["reduced_over"].str.replace(r" \(.*|^ranks? \d.*", "", regex=True)
+    wrong = wrong.assign(factor=factor.where(wrong["state"] == "scaled", ""), axis=axis)
+    wrong = wrong.sort_values("at_ns", kind="stable")
     found = []
     for _, rows in wrong.groupby(list(_ALIKE), sort=False):
         ranks = {int(rank) for text in rows["ranks"] for rank in str(text).split(",")}

@@ -1,7 +1,7 @@
-"""The sum of addends that a reduced gradient is a multiple of.
+"""The sum of contributions that a reduced gradient is a multiple of.
 
-A sketch is linear: if a gradient is c times the sum of the addends of some ranks, so is its
-sketch. Addends that are equal, such as those of ranks that computed the same, count once.
+A sketch is linear: if a gradient is c times the sum of the contributions of some ranks, so is its
+sketch. Contributions that are equal, such as those of ranks that computed the same, count once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from commtrace.analyze.gradients.held import Held
 
 _ROUNDINGS = 64
-"""Units of roundoff of a reduction's result, relative to its addends."""
+"""Units of roundoff of a reduction's result, relative to its contributions."""
 _MOST_ROUNDING = 0.05
 _MOST_LEFT_OUT = 64
 """Ranks of a group up to which sums without one of them are tried."""
@@ -26,12 +26,12 @@ class Fit:
     """A gradient as a multiple of a sum.
 
     Attributes:
-        addends: number of the addends that are summed, of those that are distinct.
+        contributions: number of the contributions that are summed, of those that are distinct.
         ranks: the ranks that have these.
         scale: factor of the sum; nan if no sum fits.
     """
 
-    addends: int
+    contributions: int
     ranks: frozenset[int]
     scale: float
 
@@ -49,16 +49,16 @@ def tolerance(held: Iterable[Held]) -> float:
     return min(_MOST_ROUNDING, _ROUNDINGS * max(each.roundoff for each in held))
 
 
-def distinct(addends: Sequence[Held]) -> list[list[Held]]:
-    """Return classes of equal addends, in the order of ranks."""
+def distinct(contributions: Sequence[Held]) -> list[list[Held]]:
+    """Return classes of equal contributions, in the order of ranks."""
     classes: list[list[Held]] = []
-    for addend in sorted(addends, key=lambda each: min(each.ranks)):
+    for contribution in sorted(contributions, key=lambda each: min(each.ranks)):
         for known in classes:
-            if are_equal(known[0], addend):
-                known.append(addend)
+            if are_equal(known[0], contribution):
+                known.append(contribution)
                 break
         else:
-            classes.append([addend])
+            classes.append([contribution])
     return classes
 
 
@@ -72,17 +72,18 @@ def are_equal(one: Held, other: Held) -> bool:
 def fitted(
     gradient: Held, classes: Sequence[Sequence[Held]], groups: Iterable[frozenset[int]]
 ) -> Fit:
-    """Return the sum that a gradient is a multiple of: of all addends, or else of some ranks'.
+    """Return the sum that a gradient is a multiple of: of all ranks, or else of some.
 
     Args:
         gradient: the reduced gradient.
-        classes: classes of equal addends.
+        classes: classes of equal contributions.
         groups: ranks over which it may have been reduced.
     """
     everyone = frozenset().union(*(each.ranks for own in classes for each in own))
-    own = next(iter(sorted(gradient.ranks)))
-    for ranks in _candidates(everyone, own, groups):
-        members = [each for each in classes if any(addend.ranks & ranks for addend in each)]
+    for ranks in _candidates(everyone, min(gradient.ranks), groups):
+        members = [
+            each for each in classes if any(contribution.ranks & ranks for contribution in each)
+        ]
         found = _scale(gradient, [each[0] for each in members])
         if found is not None:
             holders = frozenset().union(*(each.ranks for own in members for each in own))
@@ -102,17 +103,17 @@ def _candidates(
             yield from (ranks - {left_out} for left_out in sorted(ranks))
 
 
-def _scale(gradient: Held, addends: Sequence[Held]) -> float | None:
-    """Return the factor of the addends' sum that the gradient is; None if it is no multiple."""
-    if not addends:
+def _scale(gradient: Held, contributions: Sequence[Held]) -> float | None:
+    """Return the factor of a gradient in a sum of contributions; None if it is no multiple."""
+    if not contributions:
         return None
-    total = np.sum([each.sketches for each in addends], axis=0)
+    total = np.sum([each.sketches for each in contributions], axis=0)
     square = float(total @ total)
-    size = max(float(np.linalg.norm(each.sketches)) for each in addends)
-    close = tolerance((gradient, *addends))
+    size = max(float(np.linalg.norm(each.sketches)) for each in contributions)
+    close = tolerance((gradient, *contributions))
     if square <= (close * size) ** 2:
         return None
     scale = float(total @ gradient.sketches) / square
     apart = float(np.linalg.norm(gradient.sketches - scale * total))
-    # The addends may cancel, and each has an error of its own.
-    return scale if apart <= close * abs(scale) * size * math.sqrt(len(addends)) else None
+    # The contributions may cancel, and each has an error of its own.
+    return scale if apart <= close * abs(scale) * size * math.sqrt(len(contributions)) else None

@@ -1,8 +1,8 @@
-"""Sketches of tensors as ranks hold them: shards and addends of a known layout are combined.
+"""Sketches of tensors as ranks hold them: shards and contributions of a known layout are combined.
 
 placement    ranks along its axis
 S(dim)       hold one tensor together
-P(sum)       likewise: its addends add up
+P(sum)       likewise: its contributions add up
 P(avg)       likewise, divided by the number of ranks
 R            hold a tensor each
 none known   likewise
@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from commtrace.analyze.gradients.rows import Row, Rows
+from commtrace.analyze.gradients.rows import SketchRow, SketchRows
 
 _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _COARSEST = 2.0**-4
@@ -31,8 +31,8 @@ class Held:
         ranks: the ranks.
         sketches: its sketches, [NUM_SKETCHES].
         total: sum of its elements.
-        norm: its Euclidean norm; nan of a sum of addends.
-        largest: largest magnitude; nan of a sum of addends.
+        norm: its Euclidean norm; nan of a sum of contributions.
+        largest: largest magnitude; nan of a sum of contributions.
         roundoff: unit roundoff of its dtype.
         layout: placements by mesh axis; empty if unknown.
     """
@@ -47,7 +47,7 @@ class Held:
 
     @property
     def is_partial(self) -> bool:
-        """True of a sum of addends."""
+        """True of a sum of contributions."""
         return "P(" in self.layout
 
 
@@ -108,13 +108,13 @@ def mesh_of(mesh: str, placements: str) -> Mesh | None:
     return Mesh(tuple(names), np.array(ranks).reshape(sizes), tuple(letters))
 
 
-def held(rows: Rows) -> list[Held]:
+def held(rows: SketchRows) -> list[Held]:
     """Return the tensors that the ranks of some rows hold, of one name at one time.
 
-    Several rows of one rank add up. A tensor of which a rank's part is missing, or whose addends
+    Several rows of one rank add up. A tensor of which a rank's part is missing, or whose parts
     cannot be combined, is left out.
     """
-    by_layout: dict[tuple[str, str], dict[int, list[Row]]] = {}
+    by_layout: dict[tuple[str, str], dict[int, list[SketchRow]]] = {}
     for row in rows:
         by_layout.setdefault((row.mesh, row.placements), {}).setdefault(row.rank, []).append(row)
     found: list[Held] = []
@@ -129,7 +129,7 @@ def held(rows: Rows) -> list[Held]:
     return found
 
 
-def _of_parts(parts: Sequence[Rows], layout: Mesh | None) -> Held:
+def _of_parts(parts: Sequence[SketchRows], layout: Mesh | None) -> Held:
     weight, text = (layout.weight, layout.text) if layout else (1.0, "")
     is_partial = "P(" in text
     last = [own[-1] for own in parts]

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.gradients.calls import Calls, calls_between, reducing_calls
+from commtrace.analyze.gradients.calls import ReductionCalls, calls_between, reducing_calls
 from commtrace.analyze.gradients.fit import Fit, distinct, fitted
 from commtrace.analyze.gradients.held import Held, held
 from commtrace.analyze.gradients.names import known_groups, name_of, sizes_of
 from commtrace.analyze.gradients.replicated import Replicas, replica_sets
-from commtrace.analyze.gradients.rows import Rows, gradient_rows
+from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
 from commtrace.analyze.gradients.scales import Losses, Scale, are_close, closeness
 from commtrace.units import counted, text_of_ranks
 
 RIGHT, MISSING, SCALED, MIXED, UNKNOWN = "right", "missing", "scaled", "mixed", "unknown"
 
-Groups = Mapping[frozenset[int], str]
+RankSets = Mapping[frozenset[int], str]
 
 
 @dataclass(slots=True)
@@ -32,18 +32,18 @@ class Reduction:
         gradient: the gradient.
         replicas: the ranks that hold replicas of the parameter.
         is_certain: False if it is not certain that these are replicas.
-        addends: the ranks' own gradients, of which equal ones are together.
+        contributions: the ranks' own gradients, of which equal ones are together.
         fit: what the gradient is the sum of.
         calls: reductions of this rank meanwhile, in words, and the line of the first.
     """
 
     round: int
     name: str
-    rows: Rows
+    rows: SketchRows
     gradient: Held
     replicas: frozenset[int]
     is_certain: bool
-    addends: Sequence[Sequence[Held]]
+    contributions: Sequence[Sequence[Held]]
     fit: Fit
     calls: str
     source: str
@@ -52,20 +52,20 @@ class Reduction:
 
     @property
     def is_complete(self) -> bool:
-        """True if the addends of all ranks are in it."""
+        """True if the contributions of all ranks are in it."""
         fit = self.fit
-        is_own = fit.ranks <= self.addend_ranks
-        return fit.is_known and is_own and fit.addends == len(self.addends)
+        is_own = fit.ranks <= self.contributing_ranks
+        return fit.is_known and is_own and fit.contributions == len(self.contributions)
 
     @property
     def close(self) -> float:
         """Relative difference up to which its factor is taken for equal to another."""
-        return closeness([self.gradient, *(own[0] for own in self.addends)])
+        return closeness([self.gradient, *(own[0] for own in self.contributions)])
 
     @property
-    def addend_ranks(self) -> frozenset[int]:
-        """The ranks that have an addend."""
-        return frozenset().union(*(each.ranks for own in self.addends for each in own))
+    def contributing_ranks(self) -> frozenset[int]:
+        """The ranks that have a contribution."""
+        return frozenset().union(*(each.ranks for own in self.contributions for each in own))
 
 
 def reductions(frames: Frames) -> Iterator[Reduction]:
@@ -87,28 +87,28 @@ class _Parameter:
 
     round: int
     name: str
-    reduced: Rows
-    locals: Rows
+    reduced: SketchRows
+    locals: SketchRows
     replicated: Replicas
 
 
 def _of_parameter(
-    parameter: _Parameter, groups: Groups, calls: dict[int, Calls]
+    parameter: _Parameter, groups: RankSets, calls: dict[int, ReductionCalls]
 ) -> Iterator[Reduction]:
     reduced, replicated = parameter.reduced, parameter.replicated
-    addends = held(parameter.locals)
+    contributions = held(parameter.locals)
     by_holders: dict[frozenset[int], list[Held]] = {}
     for gradient in held(reduced):
         replicas = frozenset().union(*(replicated.of(rank) for rank in gradient.ranks))
         by_holders.setdefault(replicas, []).append(gradient)
     num_ranks = len({row.rank for row in reduced})
     for replicas, gradients in by_holders.items():
-        classes = distinct([each for each in addends if each.ranks & replicas])
+        classes = distinct([each for each in contributions if each.ranks & replicas])
         for alike in distinct(gradients):
             first = alike[0]
             fit = fitted(first, classes, groups)
             if not fit.is_known and len(replicas) < num_ranks:
-                fit = fitted(first, distinct(addends), groups)
+                fit = fitted(first, distinct(contributions), groups)
             holders = frozenset().union(*(each.ranks for each in alike))
             made, source = calls_between(calls, min(first.ranks), reduced, parameter.locals)
             yield Reduction(
@@ -118,13 +118,13 @@ def _of_parameter(
             )  # fmt: skip
 
 
-def judge(reduction: Reduction, losses: Losses, scale: Scale, groups: Groups) -> None:
+def judge(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets) -> None:
     """Decide whether a gradient is reduced as it must be."""
     fit = reduction.fit
-    if not reduction.addends:
+    if not reduction.contributions:
         reduction.explanation = "the gradients of the ranks before the reduction were not seen"
         return
-    if all(not own[0].sketches.any() for own in reduction.addends):
+    if all(not own[0].sketches.any() for own in reduction.contributions):
         is_zero = not reduction.gradient.sketches.any()
         reduction.state = RIGHT if is_zero else UNKNOWN
         reduction.explanation = "it is zero" if is_zero else "it is not of this backward pass"
@@ -134,7 +134,7 @@ def judge(reduction: Reduction, losses: Losses, scale: Scale, groups: Groups) ->
             "it is no multiple of a sum of the ranks' own gradients, up to rounding"
         )
         return
-    if not fit.ranks <= reduction.addend_ranks:
+    if not fit.ranks <= reduction.contributing_ranks:
         reduction.state = MIXED
         reduction.explanation = _mixed(reduction, groups)
         return
@@ -149,24 +149,37 @@ def judge(reduction: Reduction, losses: Losses, scale: Scale, groups: Groups) ->
     reduction.explanation = _scaled(reduction, losses, scale, groups)
 
 
-def _missing(reduction: Reduction, groups: Groups) -> str:
+def _missing(reduction: Reduction, groups: RankSets) -> str:
     fit = reduction.fit
-    everyone = reduction.addend_ranks
+    everyone = reduction.contributing_ranks
     lacking = everyone - fit.ranks
     held_by = text_of_ranks(sorted(reduction.replicas))
-    if fit.ranks <= reduction.gradient.ranks or fit.addends == 1:
+    if fit.ranks <= reduction.gradient.ranks or fit.contributions == 1:
         what = f"the gradient of {text_of_ranks(sorted(reduction.gradient.ranks))} is not reduced"
     else:
         what = f"it is reduced over {name_of(groups, fit.ranks)} only"
+    what += _not_over(groups, min(reduction.gradient.ranks), fit.ranks, everyone)
     doubt = "" if reduction.is_certain else "; the parameter may hold other elements on each rank"
     return (
-        f"{what}: the addends of {text_of_ranks(sorted(lacking))} are missing, although {held_by} "
-        f"hold replicas of the parameter and have different addends{doubt}"
+        f"{what}: the contributions of {text_of_ranks(sorted(lacking))} are missing, although "
+        f"{held_by} hold replicas of the parameter and have different contributions{doubt}"
     )
 
 
-def _mixed(reduction: Reduction, groups: Groups) -> str:
-    others = sorted(reduction.fit.ranks - reduction.addend_ranks)
+def _not_over(
+    groups: RankSets, rank: int, reduced: frozenset[int], everyone: frozenset[int]
+) -> str:
+    """Return the axes of meshes and named groups over which a gradient is not reduced, in words."""
+    lacking = [
+        f"{name} ({text_of_ranks(sorted(ranks))})"
+        for ranks, name in groups.items()
+        if name and rank in ranks and ranks <= everyone and ranks & reduced == {rank}
+    ]
+    return f", not over {' and '.join(lacking)}" if lacking else ""
+
+
+def _mixed(reduction: Reduction, groups: RankSets) -> str:
+    others = sorted(reduction.fit.ranks - reduction.contributing_ranks)
     doubt = "" if reduction.is_certain else "; it may be that they do hold replicas"
     return (
         f"it is reduced over {name_of(groups, reduction.fit.ranks)}, but {text_of_ranks(others)} "
@@ -174,7 +187,7 @@ def _mixed(reduction: Reduction, groups: Groups) -> str:
     )
 
 
-def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: Groups) -> str:
+def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets) -> str:
     factor = reduction.fit.scale / scale.value
     size = factor if abs(factor) > 1 else 1 / factor
     whole = round(size)
@@ -183,14 +196,14 @@ def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: Groups) 
     text = f"{whole} times" if is_whole and factor > 1 else (
         f"1/{whole} of" if is_whole else f"{factor:.4g} times"
     )  # fmt: skip
-    multiplicity = max(len(own) for own in reduction.addends)
+    multiplicity = max(len(own) for own in reduction.contributions)
     why = ""
     if factor > 1 and multiplicity == whole and is_whole:
-        together = reduction.addends[0]
+        together = reduction.contributions[0]
         ranks = frozenset().union(*(each.ranks for each in together))
         why = (
-            f": {name_of(groups, ranks)} have equal addends, which were summed although they are "
-            "one and the same"
+            f": {name_of(groups, ranks)} have equal contributions, which were summed although "
+            "they are one and the same"
         )
     elif names:
         why = (
@@ -200,11 +213,11 @@ def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: Groups) 
         )  # fmt: skip
     return (
         f"it is {text} what it should be{why}; the sum of "
-        f"{counted(len(reduction.addends), 'different addend')} has the factor "
+        f"{counted(len(reduction.contributions), 'different contribution')} has the factor "
         f"{reduction.fit.scale:.4g}, and {scale.value:.4g} is {scale.why}"
     )
 
 
 def factors(found: Sequence[Reduction]) -> list[float]:
-    """Return the factors of the gradients in which all addends are."""
+    """Return the factors of the gradients in which all contributions are."""
     return [each.fit.scale for each in found if each.is_complete and not math.isnan(each.fit.scale)]

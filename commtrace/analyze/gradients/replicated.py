@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from commtrace.analyze.gradients.fit import distinct
 from commtrace.analyze.gradients.held import Held, held
-from commtrace.analyze.gradients.rows import Row, Rows
+from commtrace.analyze.gradients.rows import SketchRow, SketchRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Replicas:
         return next((each for each in self.sets if rank in each), frozenset({rank}))
 
 
-def replica_sets(parameters: Rows) -> dict[str, Replicas]:
+def replica_sets(parameters: SketchRows) -> dict[str, Replicas]:
     """Return the ranks that hold replicas of each parameter, by name."""
-    by_name: dict[str, dict[int, Row]] = {}
+    by_name: dict[str, dict[int, SketchRow]] = {}
     for row in parameters:
         # The first row of each rank: a model may be called under several roots.
         by_name.setdefault(row.name, {}).setdefault(row.rank, row)
@@ -57,7 +57,7 @@ def _sets(tensors: list[Held]) -> Replicas:
     return Replicas(tuple(sets), is_certain=True)
 
 
-def _is_constant(rows: Rows) -> bool:
+def _is_constant(rows: SketchRows) -> bool:
     """Return whether all elements of a plain parameter are equal on each rank."""
     if all(row.mesh and row.placements for row in rows):
         return False

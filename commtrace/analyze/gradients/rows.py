@@ -1,4 +1,4 @@
-"""Rows of table `fingerprints` that tell how gradients were reduced, by optimizer step."""
+"""SketchRows of table `fingerprints` that tell how gradients were reduced, by optimizer step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_ROW = (
 _COLUMNS = ("id", "role", *_OF_ROW, *SKETCHES)
 
 
-class Row(NamedTuple):
+class SketchRow(NamedTuple):
     """A row of table `fingerprints`, with its sketches as an array, [NUM_SKETCHES]."""
 
     rank: int
@@ -46,8 +46,8 @@ class Row(NamedTuple):
         return self.shape in ("[]", "[1]")
 
 
-Rows = Sequence[Row]
-ByRound = Mapping[int, Rows]
+SketchRows = Sequence[SketchRow]
+ByRound = Mapping[int, SketchRows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class GradientRows:
         named: tensors that the program named.
     """
 
-    parameters: Rows
-    locals: Mapping[tuple[int, str], Rows]
-    reduced: Mapping[tuple[int, str], Rows]
+    parameters: SketchRows
+    locals: Mapping[tuple[int, str], SketchRows]
+    reduced: Mapping[tuple[int, str], SketchRows]
     final: ByRound
     losses: ByRound
     clipping: ByRound
@@ -85,10 +85,10 @@ def gradient_rows(frames: Frames) -> GradientRows:
     table = joined(frames.by_ranks(_fingerprints)).sort_values(["rank", "id"], kind="stable")
     roles, ranks = table["role"].tolist(), table["rank"].tolist()
     columns = [table[name].tolist() for name in _OF_ROW]
-    rows = list(map(Row, *columns, table[list(SKETCHES)].to_numpy()))
-    parameters: list[Row] = []
-    by_name: dict[str, dict[tuple[int, str], list[Row]]] = {}
-    by_round: dict[str, dict[int, list[Row]]] = {role: {} for role in _ROLES}
+    rows = list(map(SketchRow, *columns, table[list(SKETCHES)].to_numpy()))
+    parameters: list[SketchRow] = []
+    by_name: dict[str, dict[tuple[int, str], list[SketchRow]]] = {}
+    by_round: dict[str, dict[int, list[SketchRow]]] = {role: {} for role in _ROLES}
     for role, row, number in zip(roles, rows, _rounds(roles, ranks), strict=True):
         if role == PARAMETER:
             parameters.append(row)
@@ -112,7 +112,7 @@ def gradient_rows(frames: Frames) -> GradientRows:
     )
 
 
-def _first_of_ranks(rows: Rows) -> Rows:
+def _first_of_ranks(rows: SketchRows) -> SketchRows:
     return list({row.rank: row for row in reversed(rows)}.values())[::-1]
 
 

@@ -19,10 +19,10 @@ from commtrace.analyze.gradients.parameters import (
     RIGHT,
     SCALED,
     UNKNOWN,
-    Groups,
+    RankSets,
     Reduction,
 )
-from commtrace.analyze.gradients.rows import Row, Rows
+from commtrace.analyze.gradients.rows import SketchRow, SketchRows
 from commtrace.analyze.gradients.scales import Losses, are_close, of_losses
 from commtrace.units import counted, text_of_ranks
 
@@ -49,7 +49,7 @@ class Scalar:
 
     what: str
     name: str
-    rows: Rows
+    rows: SketchRows
     ranks: frozenset[int]
     state: str
     factor: float
@@ -57,7 +57,7 @@ class Scalar:
     explanation: str
 
 
-def reported_loss(named: Rows) -> float | None:
+def reported_loss(named: SketchRows) -> float | None:
     """Return the loss that a program reports: the first that all ranks that name it agree on."""
     for own in _scalars(named, LOSS_NAME).values():
         values = {each.total for each in held(list({row.rank: row for row in own}.values()))}
@@ -66,7 +66,7 @@ def reported_loss(named: Rows) -> float | None:
     return None
 
 
-def losses_reported(named: Rows, losses: Losses, groups: Groups) -> Iterator[Scalar]:
+def losses_reported(named: SketchRows, losses: Losses, groups: RankSets) -> Iterator[Scalar]:
     """Yield a verdict on each loss that the program reports in one step."""
     for name, own in _scalars(named, LOSS_NAME).items():
         for tensors in distinct(held(own)):
@@ -93,7 +93,7 @@ def losses_reported(named: Rows, losses: Losses, groups: Groups) -> Iterator[Sca
             )  # fmt: skip
 
 
-def _scaled_loss(factor: float, losses: Losses, groups: Groups) -> tuple[str, str]:
+def _scaled_loss(factor: float, losses: Losses, groups: RankSets) -> tuple[str, str]:
     """Return the verdict on a reported loss that is neither the mean nor the sum of the losses."""
     for value, text in ((factor, "mean"), (factor / losses.num, "sum")):
         size = value if abs(value) > 1 else 1 / value if value else math.nan
@@ -111,7 +111,7 @@ def _scaled_loss(factor: float, losses: Losses, groups: Groups) -> tuple[str, st
 
 
 def norms_used(
-    clipping: Rows, named: Rows, found: Sequence[Reduction], groups: Groups
+    clipping: SketchRows, named: SketchRows, found: Sequence[Reduction], groups: RankSets
 ) -> Iterator[Scalar]:
     """Yield a verdict on each norm of all gradients in one step."""
     used = [row for row in clipping if row.name == _CLIPPED_NORM]
@@ -127,7 +127,7 @@ def norms_used(
 
 
 def _of_norm(
-    tensor: Held, ranks: frozenset[int], found: Sequence[Reduction], groups: Groups
+    tensor: Held, ranks: frozenset[int], found: Sequence[Reduction], groups: RankSets
 ) -> tuple[str, float, str]:
     if not found or any(math.isnan(each.gradient.norm) for each in found):
         return UNKNOWN, math.nan, "not all gradients are known"
@@ -196,7 +196,7 @@ def _counted(value: float, found: Sequence[Reduction], right: float) -> str:
 
 
 def clipped(
-    clipping: Rows, final: Mapping[tuple[str, int], float], found: Sequence[Reduction]
+    clipping: SketchRows, final: Mapping[tuple[str, int], float], found: Sequence[Reduction]
 ) -> Iterator[Scalar]:
     """Yield a verdict on how the gradients of one step were clipped.
 
@@ -244,14 +244,14 @@ def clipped(
     )  # fmt: skip
 
 
-def _scalars(named: Rows, *parts: str) -> dict[str, list[Row]]:
+def _scalars(named: SketchRows, *parts: str) -> dict[str, list[SketchRow]]:
     """Return the scalars whose names have all of some parts, by name."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[SketchRow]] = {}
     for row in named:
         if row.is_scalar and all(part in row.name.lower() for part in parts):
             found.setdefault(row.name, []).append(row)
     return found
 
 
-def _of_ranks(rows: Rows, ranks: frozenset[int]) -> Rows:
+def _of_ranks(rows: SketchRows, ranks: frozenset[int]) -> SketchRows:
     return [row for row in rows if row.rank in ranks]

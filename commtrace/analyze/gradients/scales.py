@@ -2,7 +2,7 @@
 
 Ranks that compute a loss each, of data of their own, train on the mean of the losses or on their
 sum: the factor is 1 / number of losses, or 1, and it is the same for all parameters. Where the
-program names the loss that it reports, that tells which. A gradient scaler's factor, a large power
+program names the loss that it reports, that shows which. A gradient scaler's factor, a large power
 of two, may come on top.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commtrace.analyze.gradients.held import Held, held
-from commtrace.analyze.gradients.rows import Rows
+from commtrace.analyze.gradients.rows import SketchRows
 
 _CLOSE = 1e-3
 """Relative difference up to which two factors are taken for equal, in precise dtypes."""
@@ -66,7 +66,7 @@ class Scale:
     is_wrong: bool = False
 
 
-def losses_of(rows: Rows) -> Losses:
+def losses_of(rows: SketchRows) -> Losses:
     """Return the losses of one step; those of several backward passes of a rank add up.
 
     Ranks that computed the same have the same loss, to the last bit.

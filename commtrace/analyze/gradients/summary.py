@@ -8,7 +8,7 @@ import pandas as pd
 
 from commtrace.units import counted, text_of_ranks
 
-_ALIKE = ["is_fault", "state", "what", "reduced_over", "num_addends", "expected", "factor"]
+_ALIKE = ["is_fault", "state", "what", "reduced_over", "num_contributions", "expected", "factor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ def _line(rows: pd.DataFrame) -> Line:
     if first["state"] == "missing":
         text = f"{what}, on {text_of_ranks(ranks)}: {first['explanation']} ({named})"
     else:
-        addends = counted(int(first["num_addends"]), "addend")
+        contributions = counted(int(first["num_contributions"]), "contribution")
         verdict = (
             f"factor {first['factor']}"
             if first["state"] == "right"
             else f"factor {first['factor']} instead of {first['expected']}"
         )
-        text = f"{what}: the sum {over} of {addends}, {verdict} ({named})"
+        text = f"{what}: the sum {over} of {contributions}, {verdict} ({named})"
     return Line(first["state"], bool(first["is_fault"]), text)

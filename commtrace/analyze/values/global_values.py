@@ -33,7 +33,7 @@ KEY = ("step", "phase", "role", "module", "module_call", "name", "op", "occurren
 
 _OF_TABLE = {column.name: column for column in TABLES["fingerprints"]}
 _KEPT = ("module_class", "source_file", "source_line", "source_function", "dtype", "shape")
-# Ranks have addends and losses of their own, which reductions combine.
+# Ranks have gradients and losses of their own, which reductions combine.
 _OF_REDUCTIONS = (LOSS, LOCAL_GRADIENT, CLIPPING)
 _ALL_EQUAL = "equal on all ranks"
 _ON_ONE_RANK = "on one rank"

@@ -151,4 +151,6 @@ def _put_first(parameter: torch.Tensor, handle: Any) -> None:
     """Let a hook see the gradient before the program's own ones, which may reduce it."""
     hooks: Any = getattr(parameter, "_backward_hooks", None)
     if hooks is not None and handle.id in hooks:
-        hooks.move_to_end(handle.id, last=False)
+        # torch reads the order of insertion, which `move_to_end` leaves as it is.
+        others = {number: hooks.pop(number) for number in list(hooks) if number != handle.id}
+        hooks.update(others)

@@ -213,7 +213,7 @@ class ValueObserver:
             self._see(NAMED, name, tensor, location)
 
     def _local_gradient(self, name: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        # Of replicas, each rank has an addend of its own.
+        # Each rank has a contribution of its own to the gradient of replicas.
         declared = self._declared_of(parameter)
         self._read(LOCAL_GRADIENT, name, gradient, BACKWARD, Owner(name), declared)
 

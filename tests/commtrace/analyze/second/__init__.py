@@ -13,6 +13,7 @@ from typing import Any
 from tests.commtrace.analyze.second.checked import consistency, findings
 from tests.commtrace.analyze.second.device import gpu_time, kernel_patterns
 from tests.commtrace.analyze.second.fingerprinted import replicas, tensors
+from tests.commtrace.analyze.second.gradients import unreduced
 from tests.commtrace.analyze.second.late import start_skew
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
 from tests.commtrace.analyze.second.moved import bandwidth, busbw_after_arrival
@@ -90,6 +91,8 @@ SECOND: dict[str, Second] = {
     "kernel_patterns": Second(kernel_patterns, ["name", "kind", "is_communication"]),
     "tensors": Second(tensors, [*OF_TENSOR, "occurrence", "shape", "layout", "rank"]),
     "replicas": Second(replicas, [*OF_TENSOR, "source_line", "ranks"]),
+    # Random runs lack the ranks' own gradients, which gradients/test_sums.py constructs.
+    "gradients": Second(unreduced, ["name", "ranks"], ["explanation"]),
     "consistency": Second(
         consistency,
         ["problem", "group", "number", "ranks"],

@@ -72,7 +72,7 @@ def test_every_role_is_observed() -> None:
     # Four layers and their container; running mean and variance before and after.
     assert counts == {
         "input": 1, "output": 5, "output_gradient": 5, "gradient": 6, "updated": 6, "state": 12,
-        "buffer": 2,
+        "buffer": 2, "local_gradient": 6, "loss": 1,
     }  # fmt: skip
     assert len(rows(recording, role="parameter")) == 6
     assert len(rows(recording, role="buffer", step=0)) == 4
