@@ -12,7 +12,7 @@ from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_document
 from commtrace_cli.loading import load_run
 from commtrace_cli.tables import plain_table
-from commtrace_cli.terminal import Text, data_console, finish, working
+from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +28,7 @@ Examples:
   `commtrace run --nproc 4 --values -o four.json train.py`
 - `commtrace compare one.json four.json`
 - `commtrace compare one.json four.json --reference float64.json` for programs in bfloat16
+- `commtrace compare one.json four.json -o values.html`
 
 Exit codes: `0` the runs agree, `1` a tensor is wrong, `2` a usage error, `3` a trace cannot be
 read.
@@ -40,6 +41,8 @@ def compare(
     right: options.RightRun,
     other: options.OtherRun,
     reference: options.Reference = None,
+    output: options.ComparisonOutput = None,
+    force: options.Force = False,
     rows: options.Rows = 10,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
@@ -51,21 +54,32 @@ def compare(
     order of their call. The first one whose difference exceeds rounding is printed with both
     layouts, its relation to the right one (a factor, missing parts, other places, an earlier
     value), and the communication before it. `--reference` is a run of the first program in float64:
-    the error of its own precision then decides what rounding explains.
+    the error of its own precision then decides what rounding explains. `-o` also writes a page with
+    the verdict and a map of divergence by module and step.
     """
     paths = [right, other, *([reference] if reference is not None else [])]
+    if output is not None:
+        check_output(output, force=force, read=paths)
     runs = [load_run(path) for path in paths]
     from commtrace.analyze.values import compare as compared
 
     with working(f"comparing {right} and {other}"):
         comparison = compared(*runs)
+    if output is not None:
+        with working(f"drawing {output}"):
+            from commtrace.report import write_comparison
+
+            write_comparison(comparison, runs[0], runs[1], output)
     if as_csv:
         write_csv(comparison.pairs)
     elif as_json:
         write_document(runs[1].run, _document(comparison))
     else:
         _print(comparison, other, rows)
-        finish([], then=["commtrace", "report", other])
+    if output is not None:
+        finish([output], then=["python", "-m", "webbrowser", output])
+    elif not (as_csv or as_json):
+        finish([], then=["commtrace", "compare", right, other, "-o", "values.html"])
     if not comparison.agrees:
         raise typer.Exit(DIFFERS)
 

@@ -268,6 +268,14 @@ DiffOutput = Annotated[
         "Write the comparison as an HTML page; by default, it is printed in the terminal.",
     ),
 ]
+ComparisonOutput = Annotated[
+    Path | None,
+    _option(
+        "--output -o FILE",
+        "Write an HTML page with the verdict, a map of divergence by module and step, and tables.",
+        show_default=False,
+    ),
+]
 FailOnIncrease = Annotated[
     list[Metric] | None,
     _option(

@@ -36,6 +36,7 @@ class Theme:
         uses: Colours of uses of time, among them the wait states by name.
         device: Colours of the parts of a device's time.
         scale: Colours for amounts, from low to high.
+        excess: Colours for amounts above what is allowed, from low to high.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Theme:
     uses: dict[str, str]
     device: dict[str, str]
     scale: tuple[str, ...]
+    excess: tuple[str, ...]
 
     def kind(self, kind: str) -> str:
         """Return the colour of a kind; kinds without one have that of `other`."""
@@ -124,6 +126,7 @@ _COLOURS: dict[str, Any] = {
         ("#225fa1", "#80b9e9"),
         ("#0b2c5b", "#ddeffe"),
     ],
+    "excess": [("#f0a57a", "#7d3823"), ("#d95f32", "#dc6440"), ("#7f1d10", "#ffc7ae")],
 }
 """Colours by their role, in the light and in the dark theme."""
 

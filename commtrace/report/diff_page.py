@@ -104,7 +104,7 @@ def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
         data=data,
         title=f"{labels[1] if len(runs) == 2 else counted(len(runs) - 1, 'run')} "
         f"compared with {labels[0]}",
-        runs=[_about(frames, label) for frames, label in zip(runs, labels, strict=True)],
+        runs=[about_run(frames, label) for frames, label in zip(runs, labels, strict=True)],
         notes=differences_of_runs(*runs),
         measures=MEASURES,
         tables=list(TABLES),
@@ -122,7 +122,7 @@ def _row(row: Grown) -> dict[str, Any]:
     return {"name": row.name, "detail": row.detail, "scope": row.scope, "values": values}
 
 
-def _about(frames: Frames, label: str) -> dict[str, str]:
+def about_run(frames: Frames, label: str) -> dict[str, str]:
     """Describe a run: its program, numbers of ranks and steps, duration, version of torch."""
     lasted = recorded_ns(frames)
     facts = [

@@ -46,19 +46,29 @@ def picture_style() -> str:
 
 
 def diff_style() -> str:
-    """Return all CSS of the comparison page; the script sets the theme."""
+    """Return all CSS of the page that compares runs; the script sets the theme."""
+    return _chosen_by_script("picture.css", "diff.css")
+
+
+def values_style() -> str:
+    """Return all CSS of the page that compares values; the script sets the theme."""
+    return _chosen_by_script("picture.css", "values.css")
+
+
+def _chosen_by_script(*sheets: str) -> str:
+    """Return style sheets with the colours of both themes, of which the script chooses one."""
     light, dark = _variables(_colours(LIGHT)), _variables(_colours(DARK))
     own = [
         "".join(f" --{name}: {_OF_THE_PAGE[name][place]};" for name in ("good", "bad"))
         + f" --grew: {theme.uses['exposed']}; --shrank: {theme.uses['overlapped']};"
+        + f" --unknown: {theme.uses['not known']};"
         for place, theme in enumerate((LIGHT, DARK))
     ]
     return "\n".join(
         [
             f":root {{ {light} {own[0]} color-scheme: light; }}",
             f":root[data-theme=dark] {{ {dark} {own[1]} color-scheme: dark; }}",
-            source("picture.css"),
-            source("diff.css"),
+            *map(source, sheets),
         ]
     )
 

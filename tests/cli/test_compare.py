@@ -100,6 +100,34 @@ def test_csv_has_a_row_for_each_pair(commtrace: Commtrace, one: Path, doubled: P
     assert [row["is_wrong"] for row in rows] == ["False", "True", "False"]
 
 
+def test_a_page_is_written_beside_the_text(
+    commtrace: Commtrace, one: Path, doubled: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "values.html"
+    ended = commtrace("compare", one, doubled, "-o", page)
+    assert ended.code == 1
+    assert ended.out.startswith("gradient layer.1.weight is wrong in")
+    assert f"wrote {page}" in ended.err
+    assert "Gradient layer.1.weight is wrong in doubled.json" in page.read_text("utf-8")
+
+
+def test_a_page_is_overwritten_only_if_forced(
+    commtrace: Commtrace, one: Path, four: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "values.html"
+    page.write_text("mine")
+    ended = commtrace("compare", one, four, "-o", page)
+    assert ended.code == 2
+    assert "existing files are only overwritten with --force" in ended.err
+    assert page.read_text() == "mine"
+    ended = commtrace("compare", one, four, "-o", page, "--force", "--json")
+    assert ended.code == 0
+    assert json.loads(ended.out)["fault"] is None
+    assert "The runs agree in 3 tensors" in page.read_text("utf-8")
+    ended = commtrace("compare", one, four, "-o", one, "--force")
+    assert "no command overwrites its own input" in ended.err
+
+
 def test_a_reference_decides_on_the_tolerance(
     commtrace: Commtrace, one: Path, doubled: Path, tmp_path: Path
 ) -> None:

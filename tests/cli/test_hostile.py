@@ -83,7 +83,12 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "findings": [("TRACE",)],
     "check": [("TRACE",)],
     "diff": [("TRACE", "TRACE"), ("TRACE", "plain.json"), ("TRACE", "plain.json", "TRACE")],
-    "compare": [("TRACE", "TRACE"), ("TRACE", "plain.json"), ("TRACE", "TRACE", "--json")],
+    "compare": [
+        ("TRACE", "TRACE"),
+        ("TRACE", "plain.json"),
+        ("TRACE", "TRACE", "--json"),
+        ("TRACE", "TRACE", "-o", "out" + NAME),
+    ],
     "info": [("TRACE",)],
     "dump": [
         ("TRACE", "comm"),

@@ -6,11 +6,20 @@ alignment       pairs the tensors of two runs of one program
 tolerance       decides which differences are more than rounding
 faults          names the relation between a wrong tensor and the right one
 comparison      the first tensor of a run that is wrong, and all that differ
+described_pairs pairs with the layouts, dtypes and norms of both runs
+divergence      the worst difference of each module and step, and along the program
 description     the result in words
 """
 
 from commtrace.analyze.values.comparison import Fault, ValueComparison, compare
-from commtrace.analyze.values.description import agreement, evidence, limits, name_of, title
+from commtrace.analyze.values.description import (
+    agreement,
+    evidence,
+    layout_of,
+    limits,
+    name_of,
+    title,
+)
 from commtrace.analyze.values.global_values import TENSORS, parts, tensors
 from commtrace.analyze.values.replicas import REPLICAS, replicas
 
@@ -22,6 +31,7 @@ __all__ = [
     "agreement",
     "compare",
     "evidence",
+    "layout_of",
     "limits",
     "name_of",
     "parts",

@@ -16,6 +16,7 @@ import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values.alignment import aligned
+from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
 from commtrace.analyze.values.global_values import OWN_DATA, SKETCHES, by_number, parts
 from commtrace.analyze.values.tolerance import Tolerance, distances, scales, sizes
@@ -69,7 +70,7 @@ class ValueComparison:
         num_doubtful: those of them whose layout is unknown.
         fault: the first of these whose layout is known, or else the first; None if the runs agree.
         pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong and is_certain of
-            each pair.
+            each pair, and the columns of `described_pairs`.
         has_reference: a reference in float64 decided on the tolerance.
     """
 
@@ -110,6 +111,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     )
     errors = _errors(ours, pairs["left"], tables[0], reference)
     judged = _judged(ours, theirs, errors)
+    judged = described(judged, ours, theirs)
     wrong = np.flatnonzero(judged["is_wrong"])
     certain = np.flatnonzero(judged["is_wrong"] & judged["is_certain"])
     fault = None

@@ -139,9 +139,17 @@ def test_the_parts_of_a_step_stay_apart_for_everyone(theme: Theme, sight: str) -
 
 @BOTH
 def test_more_is_further_from_the_surface(theme: Theme) -> None:
-    from_surface = [contrast(colour, theme.surface) for colour in theme.scale]
-    assert from_surface == sorted(from_surface)
-    assert from_surface[-1] >= 7
+    for colours in (theme.scale, theme.excess):
+        from_surface = [contrast(colour, theme.surface) for colour in colours]
+        assert from_surface == sorted(from_surface)
+        assert from_surface[-1] >= 7
+
+
+@BOTH
+@pytest.mark.parametrize("sight", SIGHT)
+def test_more_than_is_allowed_is_not_mistaken_for_less(theme: Theme, sight: str) -> None:
+    for less, more in itertools.product(theme.scale[:3], theme.excess):
+        assert difference(less, more, SIGHT[sight]) > 0.12, (less, more)
 
 
 @BOTH
@@ -162,7 +170,10 @@ def test_every_kind_of_communication_has_a_colour(theme: Theme) -> None:
 
 def test_no_colour_has_two_meanings_so_that_a_picture_can_be_recoloured() -> None:
     colours = recolouring(LIGHT, DARK)
-    parts = (LIGHT.modules, LIGHT.kinds, LIGHT.phases, LIGHT.uses, LIGHT.device, LIGHT.scale)
+    parts = (
+        LIGHT.modules, LIGHT.kinds, LIGHT.phases, LIGHT.uses, LIGHT.device, LIGHT.scale,
+        LIGHT.excess,
+    )  # fmt: skip
     num_meanings = 5 + sum(map(len, parts))
     assert len(colours) == num_meanings
     assert colours[LIGHT.kinds["all_reduce"]] == DARK.kinds["all_reduce"]
