@@ -14,6 +14,18 @@ from commtrace.recorder.values.observer import ValueObserver
 from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode
 
 _NOT_COMPUTING = frozenset({"profiler", "c10d", "_c10d_functional", "c10d_functional"})
+_UNINITIALIZED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+    )
+)
+"""Operators whose results are whatever was in memory."""
 
 
 class ResultMode(TorchDispatchMode):
@@ -39,7 +51,7 @@ class ResultMode(TorchDispatchMode):
         # Parameters and states are observed when the optimizer's step is over.
         if CURRENT.state.optimizer.depth or not isinstance(func, OpOverload):
             return result
-        if func.namespace not in _NOT_COMPUTING:
+        if func.namespace not in _NOT_COMPUTING and func._schema.name not in _UNINITIALIZED:
             for name, tensor in tensors_in(result):
                 if not func.is_view or hasattr(tensor, "placements"):
                     self._observer.result(func, name, tensor)

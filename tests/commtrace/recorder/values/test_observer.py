@@ -270,3 +270,12 @@ def test_complex_numbers_are_observed_by_their_parts() -> None:
     (row,) = rows(recording)
     assert (row["norm"], row["total"], row["dtype"]) == (5.0, 7.0, "complex64")
     assert len({row[f"sketch_{number}"] for number in range(NUM_SKETCHES)}) == NUM_SKETCHES
+
+
+def test_memory_that_nothing_was_written_to_is_not_observed() -> None:
+    with commtrace.record(values="op") as recording:
+        x = torch.empty(3).fill_(1.0)
+        torch.empty_like(x).copy_(x.new_empty(3).zero_())
+        torch.empty_strided((2,), (1,)).zero_()
+    ops = {row["op"] for row in rows(recording, role="result")}
+    assert ops == {"aten.fill_.Scalar", "aten.copy_.default", "aten.zero_.default"}
