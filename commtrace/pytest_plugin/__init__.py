@@ -5,7 +5,8 @@
         train_step()
 
 The hooks are here. Everything else is imported once a test is recorded, so that a run without such
-a test pays nothing for the plugin. `verdict` evaluates the expectations of one test, `recorded` is
+a test pays nothing for the plugin. Marker `same_values` compares the values of a test in several
+layouts (`same_values`, `layouts`). `verdict` evaluates the expectations of one test, `recorded` is
 its recording, `expectation` the claims, `mismatch` the texts of failures, `baseline` the files, and
 `fixture` the interface for tests. User documentation: docs/testing.md.
 """
@@ -22,10 +23,12 @@ from commtrace.pytest_plugin import options
 
 if TYPE_CHECKING:
     from commtrace.pytest_plugin.fixture import Comms
+    from commtrace.pytest_plugin.layouts import GivenLayout
     from commtrace.pytest_plugin.session_end import SessionReport
 
-_MARKER = "comms"
+_MARKER, _SAME_VALUES = "comms", "same_values"
 _verdict = pytest.StashKey[Any]()
+_same_values = pytest.StashKey[Any]()
 _stale = pytest.StashKey[dict[str, list[str]]]()
 
 
@@ -40,6 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "comms(all_reduce=2, total='<=5', max_payload='1 MB', module='layers.*', ...): record the "
         "communication of the test, and fail it if it is not as expected",
+    )
+    config.addinivalue_line(
+        "markers",
+        "same_values(layouts=[{}, {'tp': 2}], values='op', reference=False, ranks=None, "
+        "timeout_s=120): run the test in several layouts, and fail it if its tensors differ from "
+        "those of the first one",
     )
     for option in options.OPTIONS:
         with _as_usage_error():
@@ -79,15 +88,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # Before the fixtures are set up, of which `comms` looks for the verdict.
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Read the expectations of the test."""
-    if not _is_recorded(item):
+    """Read the expectations of the test, and the layouts that it runs in."""
+    has_layouts = item.get_closest_marker(_SAME_VALUES) is not None
+    if not has_layouts and not _is_recorded(item):
         return
     refused = ""
     try:
         require_torch("recording a test")
-        from commtrace.pytest_plugin.verdict import Verdict, plan_of
+        if has_layouts:
+            from commtrace.pytest_plugin import same_values
 
-        item.stash[_verdict] = Verdict(item, plan_of(item))
+            item.stash[_same_values] = same_values.plan_of(item)
+        if _is_recorded(item):
+            from commtrace.pytest_plugin.verdict import Verdict, plan_of
+
+            item.stash[_verdict] = Verdict(item, plan_of(item))
     except CommtraceError as error:
         refused = str(error)
     if refused:
@@ -110,6 +125,28 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     failures = getattr(item, "_excinfo", None)  # where unittest.TestCase keeps its failure
     verdict.end(failures[0].value if failures else None)
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run the test in each layout of the marker, and compare its values."""
+    same_values = pyfuncitem.stash.get(_same_values, None)
+    if same_values is None:
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names if name != "layout"}
+    failure = ""
+    try:
+        same_values.check(pyfuncitem.obj, arguments)
+    except CommtraceError as error:
+        failure = str(error)
+    except AssertionError as error:
+        if type(error).__name__ != "ValuesDifferError":
+            raise
+        failure = str(error)
+    if failure:
+        pytest.fail(failure, pytrace=False)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -162,3 +199,17 @@ def comms(request: pytest.FixtureRequest) -> Comms:
     from commtrace.pytest_plugin.fixture import Comms
 
     return Comms(request.node.stash[_verdict].recorded)
+
+
+@pytest.fixture
+def layout(request: pytest.FixtureRequest) -> GivenLayout:
+    """Layout in which the test runs, of the marker `same_values`: `layout.mesh`, `layout.sizes`."""
+    if request.node.get_closest_marker(_SAME_VALUES) is None:
+        pytest.fail(
+            "the fixture layout is of tests with the marker same_values\n"
+            "  try: @pytest.mark.same_values(layouts=[{}, {'tp': 2}])",
+            pytrace=False,
+        )
+    from commtrace.pytest_plugin.layouts import GivenLayout
+
+    return GivenLayout({})

@@ -22,7 +22,7 @@ def written(project: Project, program: str) -> None:
     (project.path / "test_steps.py").write_text(program)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["marker", "class", "fixture"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=["marker", "class", "fixture", "layouts"])
 def test_the_programs_pass(project: Project, program: str) -> None:
     written(project, program)
     result = project.run()
@@ -52,3 +52,18 @@ def test_step():
     project.run("--comms-update")
     written(project, program.replace("range(2)", "range(3)"))
     assert PRINTED[1] in project.run("--fail-on-comms-increase").stdout.str()
+
+
+def test_the_wrong_layout_is_what_is_printed(project: Project) -> None:
+    program = PROGRAMS[3].replace(
+        "    loss = model",
+        "    if layout.sizes == {'tp': 2}:\n"
+        "        model[0].weight.register_hook(lambda grad: 2 * grad)\n"
+        "    loss = model",
+    )
+    written(project, program)
+    printed, found = (
+        re.sub(r"norm [\d.]+", "norm N", " ".join(text.split()))
+        for text in (PRINTED[2], project.run().stdout.str())
+    )
+    assert printed in found
