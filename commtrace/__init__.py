@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from commtrace.jupyter import launch, load_ipython_extension
     from commtrace.session import Recording, record
     from commtrace.tracefile import Trace, merge_spools, read_trace
+    from commtrace.views.compared import compare
     from commtrace.views.run import Run, load
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Recording",
     "Run",
     "Trace",
+    "compare",
     "launch",
     "load",
     "load_ipython_extension",
@@ -41,6 +43,7 @@ _HOMES = {
     "Recording": "commtrace.session",
     "Run": "commtrace.views.run",
     "Trace": "commtrace.tracefile",
+    "compare": "commtrace.views.compared",
     "launch": "commtrace.jupyter",
     "load": "commtrace.views.run",
     "load_ipython_extension": "commtrace.jupyter",

@@ -20,7 +20,7 @@ from typing import Any
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
 from commtrace.launcher import LaunchResult, results_of, run_function
 from commtrace.pickling import pack
-from commtrace.process_options import ProcessOptions
+from commtrace.process_options import VALUE_LEVELS, ProcessOptions
 from commtrace.settings import DETAILS
 from commtrace.temporary_folders import remove_abandoned, scratch_folder
 from commtrace.tracefile import Trace, read_parts, write_trace
@@ -53,6 +53,7 @@ def launch(
     path: Path | str | None = None,
     detail: str = "op",
     stacks: bool = False,
+    values: str | None = None,
     backend: str | None = "gloo",
     timeout_s: float | None = 300.0,
 ) -> Launched:
@@ -70,6 +71,7 @@ def launch(
         path: Run file to write; none by default.
         detail: As for `record`.
         stacks: As for `record`.
+        values: As for `record`, for `commtrace.compare`.
         backend: Backend of the process group; None leaves its creation to the function.
         timeout_s: Limit on the duration of a rank's whole call, in seconds.
 
@@ -80,10 +82,10 @@ def launch(
         RankError: A rank raised, died or did not finish in time. It has the traceback, and in `run`
             the calls recorded until then.
         LaunchError: The ranks were stopped from outside, or left no recording.
-        UsageError: The function cannot be copied, or `nproc` or `detail` is invalid.
+        UsageError: The function cannot be copied, or `nproc`, `detail` or `values` is invalid.
     """
     name = getattr(function, "__name__", type(function).__name__)
-    _check(name, nproc, detail)
+    _check(name, nproc, detail, values)
     parcel = pack(function, args, kwargs or {})
     for sentence in remove_abandoned():
         warnings.warn(sentence, stacklevel=2)
@@ -93,7 +95,7 @@ def launch(
             name,
             nproc=nproc,
             spool_folder=folder,
-            options=ProcessOptions(detail, stacks),
+            options=ProcessOptions(detail, stacks, values=values or ""),
             backend=backend,
             timeout_s=timeout_s,
         )
@@ -103,17 +105,22 @@ def launch(
             raise _error(result, name, nproc, timeout_s, run)
         if run is None:
             raise LaunchError(f"{name} left no recording")
-        values = results_of(result, nproc)
-    return Launched(**fields_of(run), values=values, output=result.output)
+        returned = results_of(result, nproc)
+    return Launched(**fields_of(run), values=returned, output=result.output)
 
 
-def _check(name: str, nproc: int, detail: str) -> None:
+def _check(name: str, nproc: int, detail: str, values: str | None) -> None:
     if nproc < 1:
         raise UsageError(f"cannot run {name} on {nproc} ranks", why="a run needs at least one rank")
     if detail not in DETAILS:
         raise UsageError(
             f"cannot record with detail {detail!r}",
             why=f"a detail is one of {', '.join(map(repr, DETAILS))}",
+        )
+    if values is not None and values not in VALUE_LEVELS:
+        raise UsageError(
+            f"cannot record the values {values!r}",
+            why=f"a level is one of {', '.join(map(repr, VALUE_LEVELS))}",
         )
 
 

@@ -78,6 +78,7 @@ def test_there_are_notebooks() -> None:
     assert {path.stem for path in NOTEBOOKS} == {
         "compare_layouts",
         "debug_sequence_parallel",
+        "find_a_wrong_layout",
         "first_look",
     }
 

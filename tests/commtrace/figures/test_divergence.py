@@ -58,11 +58,12 @@ def test_a_cell_s_colour_is_the_power_of_ten_of_the_tolerance() -> None:
 def test_the_first_wrong_cell_is_framed() -> None:
     right = run()
     comparison = compare(right, run(2.0))
-    (frame,) = divergence_map(comparison, divergence(comparison, right)).layout.shapes
+    figure: Any = divergence_map(comparison, divergence(comparison, right))
+    (frame,) = figure.layout.shapes
     assert (frame.x0, frame.x1, frame.y0, frame.y1) == (0.5, 1.5, 1.5, 2.5)
-    assert not divergence_map(
-        compare(right, right), divergence(compare(right, right), right)
-    ).layout.shapes
+    same = compare(right, right)
+    figure = divergence_map(same, divergence(same, right))
+    assert not figure.layout.shapes
 
 
 def test_cells_without_counterparts_are_grey() -> None:
@@ -96,7 +97,7 @@ def test_below_and_above_the_tolerance_have_colours_of_their_own(theme: Any) -> 
 
 def test_names_are_shown_and_not_interpreted() -> None:
     right = run()
-    figure = divergence_map(compare(right, right), divergence(compare(right, right), right))
+    figure: Any = divergence_map(compare(right, right), divergence(compare(right, right), right))
     assert list(figure.layout.yaxis.ticktext) == [
         "<b>forward</b>",
         "down",
