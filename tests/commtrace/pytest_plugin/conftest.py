@@ -18,6 +18,7 @@ import torch.multiprocessing
 import torch.testing._internal.common_distributed  # noqa: F401
 
 import commtrace.pytest_plugin.baseline
+import commtrace.pytest_plugin.same_values
 import commtrace.pytest_plugin.session_end
 import commtrace.pytest_plugin.verdict
 import commtrace.report  # noqa: F401
