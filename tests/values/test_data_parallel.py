@@ -17,9 +17,26 @@ import commtrace
 from commtrace.analyze import Frames, load
 from commtrace.analyze.values import compare, replicas
 from dtensor_core.testing import run_processes
-from tests.values.programs import BATCH, LENGTH, VOCABULARY, Transformer
+from tests.values.models import BATCH, LENGTH, VOCABULARY, WIDTH, Layer
 
 NUM_RANKS = 2
+
+
+class Transformer(nn.Module):
+    """A transformer of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return logits [B, L, V] of tokens [B, L]."""
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
 
 
 def sum_hook(_: Any, bucket: dist.GradBucket) -> Any:

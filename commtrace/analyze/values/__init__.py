@@ -3,8 +3,11 @@
 global_values   joins the parts of all ranks into one fingerprint for each tensor
 replicas        parts that should be equal on several ranks and are not
 alignment       pairs the tensors of two runs of one program
-tolerance       decides which differences are more than rounding
+verdicts        which pairs are wrong
+tolerance       the difference that rounding explains
+noise           parameters whose gradient is rounding errors alone
 faults          names the relation between a wrong tensor and the right one
+doubts          reasons for which a fault may be none, or elsewhere
 comparison      the first tensor of a run that is wrong, and all that differ
 described_pairs pairs with the layouts, dtypes and norms of both runs
 divergence      the worst difference of each module and step, and along the program

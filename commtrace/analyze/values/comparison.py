@@ -2,7 +2,7 @@
 
 The left run is taken for right. Tensors are paired in its order of time (`alignment`), so that
 whatever a tensor was computed from comes before it. The first one whose distance exceeds what
-rounding explains (`tolerance`) is where the runs part; its relation to the right one (`faults`),
+rounding explains (`verdicts`) is where the runs part; its relation to the right one (`faults`),
 the layouts of both, the line, and the communication that led to it are its evidence.
 """
 
@@ -15,16 +15,23 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.values import verdicts
 from commtrace.analyze.values.alignment import aligned
 from commtrace.analyze.values.described_pairs import described
+from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
-from commtrace.analyze.values.global_values import OWN_DATA, SKETCHES, by_number, parts
-from commtrace.analyze.values.tolerance import Tolerance, distances, scales, sizes
+from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
+from commtrace.analyze.values.tolerance import distances
 from commtrace.errors import UsageError
+from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
 
 _MOST_EARLIER = 8
 _MOST_COMMUNICATION = 5
 _MOST_RANKS = 64
+_MOST_UNRELATED = 3
+"""Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
+_FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
+"""Roles of tensors that are computed from those before them."""
 
 _PROPERTIES = (
     "step", "phase", "role", "module", "module_call", "name", "op", "dtype", "shape", "layout",
@@ -44,7 +51,8 @@ class Fault:
         relation: relation to the right tensor.
         communication: calls of the right run that led to it, as dictionaries.
         before: the last tensor that agrees; None if there is none.
-        is_certain: False if its layout is unknown, so that ranks may hold parts of it.
+        is_certain: False if there is a doubt.
+        doubt: why it may be right, or the fault may be elsewhere; empty if there is no doubt.
     """
 
     left: dict[str, Any]
@@ -55,6 +63,7 @@ class Fault:
     communication: tuple[dict[str, Any], ...]
     before: dict[str, Any] | None
     is_certain: bool
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,8 @@ class ValueComparison:
         num_unknown: pairs of which a value is unknown, such as an unreduced maximum.
         num_wrong: pairs whose distance exceeds the tolerance.
         num_doubtful: those of them whose layout is unknown.
-        fault: the first of these whose layout is known, or else the first; None if the runs agree.
+        fault: the first of these, without those of unknown layout of which right ones were
+            computed; None if the runs agree.
         pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong and is_certain of
             each pair, and the columns of `described_pairs`.
         has_reference: a reference in float64 decided on the tolerance.
@@ -110,13 +120,13 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
         for table, side in zip(tables, ("left", "right"), strict=True)
     )
     errors = _errors(ours, pairs["left"], tables[0], reference)
-    judged = _judged(ours, theirs, errors)
+    judged = verdicts.judged(ours, theirs, errors, tables[1])
     judged = described(judged, ours, theirs)
     wrong = np.flatnonzero(judged["is_wrong"])
     certain = np.flatnonzero(judged["is_wrong"] & judged["is_certain"])
     fault = None
     if len(wrong):
-        place = int(certain[0] if len(certain) else wrong[0])
+        place = _first(judged)
         fault = _fault(place, ours, theirs, judged, right)
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
@@ -162,50 +172,29 @@ def _errors(
     return by_label[~by_label.index.duplicated()].reindex(labels).to_numpy("float64")
 
 
-def _judged(ours: pd.DataFrame, theirs: pd.DataFrame, errors: np.ndarray) -> pd.DataFrame:
-    """Return each pair with its distance, its tolerance and the verdict."""
-    apart, size = distances(ours, theirs), sizes(ours, theirs)
-    is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
-    apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
-    tolerance = Tolerance()
-    allowed, verdicts = [], []
-    more_bad = [
-        (theirs[name] > ours[name].clip(lower=0)).to_numpy() for name in ("num_nan", "num_inf")
-    ]
-    is_bad = more_bad[0] | more_bad[1]
-    # A tensor of numbers that cancel is measured against the others of its role.
-    scale = scales(ours, size)
-    for place, dtypes in enumerate(zip(ours["dtype"], theirs["dtype"], strict=True)):
-        error = errors[place]
-        limit = tolerance.of(dtypes, None if np.isnan(error) else error)
-        distance = apart[place]
-        if not np.isnan(distance):
-            distance *= scale[place]
-        is_wrong = bool(distance > limit or (is_bad[place] and not np.isnan(distance)))
-        if not is_wrong and is_certain[place] and not np.isnan(distance):
-            tolerance.accept(distance)
-        allowed.append(limit)
-        verdicts.append(is_wrong)
-    named = ["step", "phase", "role", "module", "module_call", "name", "op"]
-    return ours[named].assign(
-        distance=apart, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain
-    )
+def _first(judged: pd.DataFrame) -> int:
+    """Return the place of the first wrong tensor.
 
-
-def _has_unknown_layout(side: pd.DataFrame) -> np.ndarray:
-    return (side["layout"] == "").to_numpy()
-
-
-def _is_own_data(side: pd.DataFrame) -> np.ndarray:
-    """Return which tensors are of a rank's own part of the data, as under data parallelism."""
-    return _has_unknown_layout(side) & side["mesh"].str.startswith(OWN_DATA).to_numpy()
+    One of unknown layout counts unless several tensors of known layout agree between it and the
+    first wrong one of these: then it was a part of a tensor, of which others were computed rightly.
+    """
+    is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
+    certain = np.flatnonzero(is_wrong & is_certain)
+    if not len(certain):
+        return int(np.flatnonzero(is_wrong)[0])
+    is_right = is_certain & ~is_wrong & judged["distance"].notna().to_numpy()
+    is_right &= judged["role"].isin(_FOLLOWING).to_numpy()
+    right = np.flatnonzero(is_right[: certain[0]])
+    begin = right[-_MOST_UNRELATED - 1] + 1 if len(right) > _MOST_UNRELATED else 0
+    return int(begin + np.flatnonzero(is_wrong[begin:])[0])
 
 
 def _fault(
     place: int, ours: pd.DataFrame, theirs: pd.DataFrame, judged: pd.DataFrame, right: Frames
 ) -> Fault:
     left_row, right_row = ours.iloc[place], theirs.iloc[place]
-    agreeing = judged.index[:place][~judged["distance"].iloc[:place].isna()]
+    is_right = ~judged["is_wrong"] & judged["distance"].notna()
+    agreeing = np.flatnonzero(is_right.to_numpy()[:place])
     before = theirs.iloc[agreeing[-1]] if len(agreeing) else None
     found = relation(
         left_row,
@@ -215,11 +204,12 @@ def _fault(
         addends=_addends(right_row, theirs.iloc[:place], right),
         axes=_axes(right),
     )
+    communication = _communication(theirs.iloc[agreeing], right_row, right)
+    doubt = doubt_of(judged.iloc[: place + 1], found, communication)
     return Fault(
         _properties(left_row), _properties(right_row), float(judged["distance"].iloc[place]),
-        float(judged["tolerance"].iloc[place]), found, _communication(before, right_row, right),
-        None if before is None else _properties(before),
-        bool(judged["is_certain"].iloc[place]),
+        float(judged["tolerance"].iloc[place]), found, communication,
+        None if before is None else _properties(before), not doubt, doubt,
     )  # fmt: skip
 
 
@@ -291,16 +281,25 @@ def _axes(run: Frames) -> dict[str, int]:
 
 
 def _communication(
-    before: pd.Series | None, wrong: pd.Series, run: Frames
+    agreeing: pd.DataFrame, wrong: pd.Series, run: Frames
 ) -> tuple[dict[str, Any], ...]:
-    """Return the calls of a rank between the last tensor that agrees and the wrong one."""
-    rows = parts(run)
-    at = [_time_of(rows, row) for row in (before, wrong)]
-    rank = int(rows["rank"].min())
+    """Return the calls of a rank that led to the wrong tensor, without those that are vouched for.
+
+    Those are the calls after the last tensor that agrees, and earlier ones in modules of which no
+    later tensor agrees.
+    """
     comm = run.comm
-    found = comm[(comm["rank"] == rank) & (comm["issue_ns"] > at[0]) & (comm["issue_ns"] <= at[1])]
-    names = ["kind", "group", "reduce_op", "op", "argument", "source_spec", "target_spec", "reason",
-             "source_file", "source_line", "parameters"]  # fmt: skip
+    own = comm[(comm["rank"] == int(parts(run)["rank"].min())) & (comm["step"] == wrong["step"])]
+    same = agreeing[agreeing["step"] == wrong["step"]]
+    latest = same.groupby(["module", "phase"])["at_ns"].max().to_dict()
+    last = int(agreeing["at_ns"].iloc[-1]) if len(agreeing) else -1
+    since = [
+        min(last, latest.get((str(module), str(phase)), -1)) if phase == wrong["phase"] else last
+        for module, phase in zip(own["module"], own["phase"], strict=True)
+    ]
+    found = own[(own["issue_ns"] > since) & (own["issue_ns"] <= wrong["at_ns"])]
+    names = ["kind", "phase", "module", "group", "reduce_op", "op", "argument", "source_spec",
+             "target_spec", "reason", "source_file", "source_line", "parameters"]  # fmt: skip
     axis_of = dict(
         zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)
     )
@@ -311,13 +310,3 @@ def _communication(
         }
         for each in found.iloc[-_MOST_COMMUNICATION:].to_dict("records")
     )
-
-
-def _time_of(rows: pd.DataFrame, row: pd.Series | None) -> int:
-    if row is None:
-        return -1
-    own = rows
-    for name in ("step", "phase", "role", "module", "module_call", "name", "op", "occurrence"):
-        own = own[own[name] == row[name]]
-    first = own[own["rank"] == rows["rank"].min()]
-    return int((first if len(first) else own)["at_ns"].min()) if len(own) else -1

@@ -33,10 +33,7 @@ def evidence(fault: Fault) -> list[str]:
         f"second run  {layout_of(wrong)}, {wrong['dtype']}, norm {wrong['norm']:.6g}",
         f"distance {fault.distance:.2g} of the norm; rounding explains {fault.tolerance:.2g}",
     ]
-    if not fault.is_certain:
-        lines.append(
-            "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
-        )
+    lines += [f"in doubt: {fault.doubt}"] * bool(fault.doubt)
     if wrong["source_file"]:
         lines.append(f"at {wrong['source_file']}:{wrong['source_line']}")
     if fault.before is not None:
@@ -57,7 +54,11 @@ def limits(comparison: ValueComparison) -> list[str]:
             f"{counted(comparison.num_unknown, 'pair')} not comparable: unreduced maxima, missing "
             "ranks, or data of a rank's own under data parallelism"
         )
-    if comparison.num_doubtful and (fault := comparison.fault) is not None and fault.is_certain:
+    if (
+        comparison.num_doubtful
+        and (fault := comparison.fault) is not None
+        and fault.right["layout"]
+    ):
         num = comparison.num_doubtful
         lines.append(
             f"{counted(num, 'other tensor')} of unknown layout differ{'s' * (num == 1)}, which "

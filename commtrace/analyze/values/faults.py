@@ -1,6 +1,7 @@
 """Relation between a wrong tensor and the right one, as far as their fingerprints show it.
 
 kind            right tensor x, wrong tensor y
+replica         y is right on some ranks, and replicas of it on others are not
 non_finite      y has nan or infinite elements, and x has not, or fewer
 zero            y is zero
 factor          y = c x
@@ -62,6 +63,8 @@ def relation(
         axes: sizes of the mesh axes of the wrong run, to which a factor is compared.
     """
     x, y = sketches_of(right), sketches_of(wrong)
+    if wrong["apart"] > tolerance * wrong["norm"] and _apart(x, y) <= tolerance:
+        return Relation("replica", _replica_text(wrong))
     for name, word in (("num_nan", "nan"), ("num_inf", "infinite")):
         if wrong[name] > max(right[name], 0):
             return Relation("non_finite", f"{wrong[name]:,} elements are {word}")
@@ -82,6 +85,13 @@ def relation(
     if apart < _SMALL:
         return Relation("small", f"it differs by {apart:.2g} of its norm, more than by rounding")
     return Relation("other", f"it differs by {apart:.2g} of its norm")
+
+
+def _replica_text(wrong: pd.Series) -> str:
+    num, first = wrong["num_differing"], wrong["first_differing"]
+    ranks = f"rank {first}" if num == 1 else f"{num} ranks, the first of which is {first},"
+    apart = wrong["apart"] / wrong["norm"] if wrong["norm"] > 0 else math.nan
+    return f"it is right on one rank, and the replica on {ranks} differs by {apart:.2g} of its norm"
 
 
 def sketches_of(row: pd.Series) -> np.ndarray:

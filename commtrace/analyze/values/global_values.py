@@ -115,6 +115,8 @@ def _fingerprints(part: Frames) -> pd.DataFrame:
 def parts(frames: Frames) -> pd.DataFrame:
     """Return table `fingerprints` with the tensor that each row is a part of.
 
+    Memory that nothing has written yet is left out.
+
     Added are `occurrence`, `tensor` (a number), `part`, `counts`, `weight`, `num_parts`,
     `is_partial`, `layout`, `instance` (the rank of a tensor without a known layout, or -1) and
     `differs` from the first of its replicas.
@@ -170,7 +172,11 @@ def tensors(frames: Frames) -> pd.DataFrame:
 
 @cached_per_run
 def by_number(frames: Frames) -> pd.DataFrame:
-    """Return `tensors` by the numbers of tensors in `parts`, with their meshes."""
+    """Return `tensors` by the numbers of tensors in `parts`, with more columns.
+
+    Added are `mesh`, `at_ns` on the first rank, and `apart`: the largest distance of a replica from
+    the first one.
+    """
     rows = parts(frames)
     if rows.empty:
         return pd.DataFrame(columns=[column.name for column in COLUMNS])
@@ -181,6 +187,8 @@ def by_number(frames: Frames) -> pd.DataFrame:
     table["num_differing"] = by_tensor["differs"].sum()
     differing = rows["rank"].where(rows["differs"])
     table["first_differing"] = differing.groupby(rows["tensor"]).min().fillna(-1)
+    table["at_ns"] = by_tensor["at_ns"].first()
+    table["apart"] = _apart(rows).reindex(table.index).fillna(0.0)
     table["order"] = _order(rows)
     counting = rows[rows["counts"]]
     weighted = counting[[*SKETCHES, "total"]].mul(counting["weight"], axis=0)
@@ -200,6 +208,17 @@ def by_number(frames: Frames) -> pd.DataFrame:
         counted = counting[name].groupby(counting["tensor"]).sum()
         table[name] = counted.reindex(table.index).where(is_known, -1)
     return table.sort_values("order", kind="stable")
+
+
+def _apart(rows: pd.DataFrame) -> pd.Series:
+    """Return the largest distance of a replica from the first one, of tensors that have such."""
+    names = [*SKETCHES]
+    differing = rows[rows["differs"] & ~rows["is_partial"]]
+    first = rows.drop_duplicates(["tensor", "part"]).set_index(["tensor", "part"])[names]
+    of_first = first.reindex(pd.MultiIndex.from_frame(differing[["tensor", "part"]]))
+    apart = differing[names].to_numpy("float64") - of_first.to_numpy("float64")
+    squares = pd.Series((apart**2).mean(axis=1), index=differing["tensor"])
+    return squares.groupby(level=0).max() ** 0.5
 
 
 def _order(rows: pd.DataFrame) -> pd.Series:

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.schema import RESULT, STATE
 
 ROUNDOFF = {
     "float64": 2.0**-53, "complex128": 2.0**-53, "float32": 2.0**-24, "complex64": 2.0**-24,
@@ -33,6 +34,8 @@ GROWTH = 8.0
 """Factor by which an operator may enlarge the distance of what went into it."""
 OF_REFERENCE = 16.0
 """Multiple of the error of the program's own precision that is accepted, with a reference."""
+_MOST_LOWERED = 0.1
+"""Share of tensors of lower precision from which on a run is one of lower precision."""
 _SMALL = 2.0**-8
 """Norms below this share of the largest of their role are measured against that share of it."""
 
@@ -58,14 +61,34 @@ def scales(pairs: pd.DataFrame, size: np.ndarray) -> np.ndarray:
     """Return the factors by which the distances of small tensors count less.
 
     Args:
-        pairs: step, phase and role of each pair.
+        pairs: step, phase, role, module and name of each pair.
         size: norm of each pair.
     """
     norms = pd.Series(size, index=pairs.index)
     by_role = [pairs[name] for name in ("step", "phase", "role")]
-    least = _SMALL * norms.groupby(by_role).transform("max").to_numpy()
+    # States, such as means of squares, are measured by their kind.
+    kind = pairs["name"].str.rpartition(".")[2].where(pairs["role"] == STATE, "")
+    least = _SMALL * norms.groupby([*by_role, kind]).transform("max").to_numpy()
+    # Results are rounding errors of other results of their module, which may be smaller than that.
+    of_module = norms.groupby([*by_role, pairs["module"]]).transform("max").to_numpy()
+    least = np.where(pairs["role"] == RESULT, np.fmin(least, of_module), least)
     factors = np.divide(size, least, out=np.ones_like(least), where=least > 0)
     return np.fmin(factors, 1.0)
+
+
+def roundoffs(ours: pd.Series, theirs: pd.Series) -> np.ndarray:
+    """Return the unit roundoff of each pair of element types.
+
+    It is that of the first run's, and of the second run's if that is a run of lower precision.
+    Single tensors of lower precision, such as a reduction in bfloat16, do not raise it.
+    """
+    default = ROUNDOFF["float32"]
+    left, right = (
+        each.astype(str).map(ROUNDOFF).fillna(default).to_numpy("float64")
+        for each in (ours, theirs)
+    )
+    is_lower = right > left
+    return np.where(is_lower, right, left) if is_lower.mean() >= _MOST_LOWERED else left
 
 
 @dataclass(slots=True)
@@ -75,15 +98,14 @@ class Tolerance:
     roundoff: float = 0.0
     accepted: float = 0.0
 
-    def of(self, dtypes: tuple[str, str], reference: float | None) -> float:
+    def of(self, roundoff: float, reference: float | None) -> float:
         """Return the tolerance of the next tensor.
 
         Args:
-            dtypes: its element types in both runs.
+            roundoff: unit roundoff of its element types.
             reference: distance of the left run from the reference there; None without one.
         """
-        coarsest = max(ROUNDOFF.get(dtype, ROUNDOFF["float32"]) for dtype in dtypes)
-        self.roundoff = max(self.roundoff, coarsest)
+        self.roundoff = max(self.roundoff, roundoff)
         least = OF_ROUNDOFF * self.roundoff
         if reference is not None:
             return max(least / 8, OF_REFERENCE * reference)

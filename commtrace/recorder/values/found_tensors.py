@@ -59,23 +59,27 @@ _KnownFacts = tuple["weakref.ref[torch.Tensor]", int, TensorLayout, torch.Tensor
 
 
 class LatestFacts:
-    """Numbers of the tensors observed last, which modules pass on to each other."""
+    """Numbers of the tensors observed last, which modules pass on to each other.
+
+    Of a distributed tensor, identity and version are its own: operators that write to it change
+    its local tensor without counting that there.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, _KnownFacts] = {}
 
-    def of(self, local: torch.Tensor, layout: TensorLayout) -> torch.Tensor | None:
+    def of(self, tensor: torch.Tensor, layout: TensorLayout) -> torch.Tensor | None:
         """Return the numbers of a tensor that has not changed since; None if they are unknown."""
-        known = self._known.get(id(local))
-        if known is None or known[0]() is not local or known[2] is not layout:
+        known = self._known.get(id(tensor))
+        if known is None or known[0]() is not tensor or known[2] is not layout:
             return None
-        return known[3] if known[1] == local._version else None
+        return known[3] if known[1] == tensor._version else None
 
-    def keep(self, local: torch.Tensor, layout: TensorLayout, facts: torch.Tensor) -> torch.Tensor:
+    def keep(self, tensor: torch.Tensor, layout: TensorLayout, facts: torch.Tensor) -> torch.Tensor:
         """Keep the numbers of a tensor, and return them."""
-        if not local.is_inference():  # whose changes are not counted
-            self._known.pop(id(local), None)
-            self._known[id(local)] = weakref.ref(local), local._version, layout, facts
+        if not tensor.is_inference():  # whose changes are not counted
+            self._known.pop(id(tensor), None)
+            self._known[id(tensor)] = weakref.ref(tensor), tensor._version, layout, facts
             while len(self._known) > _NUM_LATEST:
                 del self._known[next(iter(self._known))]
         return facts

@@ -375,10 +375,12 @@ class ValueObserver:
             return
         facts = None
         if layout.weights is not None:
-            facts = None if role in _CHANGED_UNCOUNTED else self._latest.of(local, layout)
+            # The version of what an operator writes changes only after it has returned.
+            is_written = role in _CHANGED_UNCOUNTED or (op is not None and op._schema.is_mutable)
+            facts = None if is_written else self._latest.of(tensor, layout)
             if facts is None:
                 part = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
-                facts = self._latest.keep(local, layout, facts_of(part, layout.weights))
+                facts = self._latest.keep(tensor, layout, facts_of(part, layout.weights))
         state = CURRENT.state
         entry = ObservedValue(
             rank, role, name, op, now(), location, owner.module if owner else None,

@@ -1,0 +1,80 @@
+"""Parameters whose gradient is rounding errors alone, and what they make different.
+
+A bias that is added to all keys of an attention, or before a normalization, does not change the
+loss. Its gradient would be zero but for rounding, so that it is another one in each layout. An
+optimizer that divides by the magnitude of gradients, such as Adam, moves the parameter as far as
+any other one, in a random direction. The parameter then differs by as much as both runs have moved
+it, and so does what its module, its parent and their submodules compute, until it cancels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from commtrace.analyze.values.tolerance import GROWTH
+from commtrace.schema import GRADIENT, PARAMETER, STATE, UPDATED
+
+_OF_ESTIMATE = 2.0
+"""Factor by which four sketches may underestimate how far a parameter was moved."""
+
+
+class Noise:
+    """Parameters without influence, along the tensors of a program in order of time."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._latest: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._moved: dict[str, float] = {}
+        self._of_module: dict[str, float] = {}
+
+    def follow(self, role: str, name: str, ours: np.ndarray, theirs: np.ndarray) -> None:
+        """Note how far both runs have moved a parameter.
+
+        Args:
+            role: of the tensor; all but parameters are passed over.
+            name: of the parameter.
+            ours: its sketches in the first run.
+            theirs: its sketches in the second one.
+        """
+        if role not in (PARAMETER, UPDATED):
+            return
+        if (before := self._latest.get(name)) is not None:
+            moved = sum(
+                float(np.sqrt(((now - then) ** 2).mean()))
+                for now, then in zip((ours, theirs), before, strict=True)
+            )
+            self._moved[name] = self._moved.get(name, 0.0) + moved
+        self._latest[name] = ours, theirs
+
+    def allowed(self, role: str, name: str, module: str, size: float) -> float:
+        """Return the distance that noise explains, relative to the norm `size`."""
+        if not self._names:
+            return 0.0
+        if role == STATE:
+            return math.inf if name.rpartition(".")[0] in self._names else 0.0
+        if role in (PARAMETER, UPDATED):
+            if name not in self._names or not size > 0:
+                return 0.0
+            return _OF_ESTIMATE * self._moved.get(name, math.inf) / size
+        if role == GRADIENT:
+            return 0.0
+        around = (module, module.rpartition(".")[0])
+        return max(self._of_module.get(each, 0.0) for each in around)
+
+    def accept(self, role: str, name: str, module: str, distance: float, usual: float) -> None:
+        """Note a tensor that was found right.
+
+        Args:
+            role: of the tensor.
+            name: of the parameter.
+            module: of the parameter.
+            distance: relative to its own norm.
+            usual: distance that rounding explains.
+        """
+        if role == GRADIENT and distance > usual:
+            self._names.add(name)
+        elif role == UPDATED and name in self._names:
+            for each in (module, module.rpartition(".")[0]):
+                self._of_module[each] = max(self._of_module.get(each, 0.0), GROWTH * distance)

@@ -1,0 +1,100 @@
+"""Verdicts on the pairs of tensors of two runs, in order of time: equal up to rounding, or wrong.
+
+A pair is wrong if its distance exceeds the tolerance there (`tolerance`), if that of a replica in
+the second run does, or if the second run has more elements that are not finite. Parameters without
+influence, such as the bias of an attention's keys, have gradients that are rounding errors alone;
+an optimizer like Adam makes steps of full size of them (`noise`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.values.global_values import KEY, OWN_DATA, SKETCHES
+from commtrace.analyze.values.noise import Noise
+from commtrace.analyze.values.tolerance import Tolerance, distances, roundoffs, scales, sizes
+from commtrace.schema import RESULT
+
+_NAMED = ["step", "phase", "role", "module", "module_call", "name", "op"]
+
+
+def judged(
+    ours: pd.DataFrame, theirs: pd.DataFrame, errors: np.ndarray, table: pd.DataFrame
+) -> pd.DataFrame:
+    """Return each pair with its distance, its tolerance and the verdict.
+
+    Args:
+        ours: tensors of the run that is taken for right.
+        theirs: their counterparts.
+        errors: distance of each of the first from a reference; nan without one.
+        table: all tensors of the second run.
+    """
+    apart, size = distances(ours, theirs), sizes(ours, theirs)
+    is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
+    apart = np.fmin(apart, _distance_of_sums(ours, theirs, table, size))
+    apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
+    replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
+    tolerance, noise = Tolerance(), Noise()
+    allowed, verdicts = [], []
+    more_bad = [
+        (theirs[name] > ours[name].clip(lower=0)).to_numpy() for name in ("num_nan", "num_inf")
+    ]
+    is_bad = more_bad[0] | more_bad[1]
+    # A tensor of numbers that cancel is measured against the others of its role.
+    scaled = np.fmax(apart, np.where(np.isnan(apart), np.nan, replicas)) * scales(ours, size)
+    values = [side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs)]
+    named = zip(ours["role"], ours["name"], ours["module"], strict=True)
+    units = roundoffs(ours["dtype"], theirs["dtype"])
+    for place, (role, name, module) in enumerate(named):
+        error, distance = errors[place], scaled[place]
+        usual = tolerance.of(units[place], None if np.isnan(error) else error)
+        noise.follow(role, name, values[0][place], values[1][place])
+        limit = max(usual, noise.allowed(role, name, module, size[place]))
+        is_known = not np.isnan(distance)
+        is_wrong = is_known and bool(distance > limit or is_bad[place])
+        if is_known and is_certain[place] and not is_wrong:
+            if distance <= usual:
+                tolerance.accept(distance)
+            noise.accept(role, name, module, apart[place], usual)
+        allowed.append(limit)
+        verdicts.append(is_wrong)
+    return ours[_NAMED].assign(
+        distance=apart, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain
+    )
+
+
+def _distance_of_sums(
+    ours: pd.DataFrame, theirs: pd.DataFrame, table: pd.DataFrame, size: np.ndarray
+) -> np.ndarray:
+    """Return the distance of the sum over ranks of results of unknown layout; else nan.
+
+    An operator between the collectives of a program returns partial sums or partial means. If they
+    add up to the right tensor, they are that, since four random sketches do not agree by chance.
+    """
+    found = np.full(len(ours), np.nan)
+    places = np.flatnonzero(_has_unknown_layout(theirs) & (theirs["role"] == RESULT).to_numpy())
+    unknown = table[_has_unknown_layout(table) & (table["role"] == RESULT).to_numpy()]
+    if not len(places):
+        return found
+    key, names = [*KEY, "shape"], [*SKETCHES]
+    grouped = unknown.groupby(key, sort=False, observed=True)[names]
+    numbers = grouped.size()
+    asked = pd.MultiIndex.from_frame(theirs.iloc[places][key])
+    sums = grouped.sum().reindex(asked).to_numpy("float64")
+    right = ours.iloc[places][names].to_numpy("float64")
+    most = int(numbers.max())
+    # Groups may hold replicas of the sum, so a divisor of the number of ranks counts it once.
+    for divisor in (each for each in range(1, most + 1) if most % each == 0):
+        of_sum = np.sqrt(((sums / divisor - right) ** 2).mean(axis=1))
+        found[places] = np.fmin(found[places], of_sum / np.where(size > 0, size, 1.0)[places])
+    return found
+
+
+def _has_unknown_layout(side: pd.DataFrame) -> np.ndarray:
+    return (side["layout"] == "").to_numpy()
+
+
+def _is_own_data(side: pd.DataFrame) -> np.ndarray:
+    """Return which tensors are of a rank's own part of the data, as under data parallelism."""
+    return _has_unknown_layout(side) & side["mesh"].str.startswith(OWN_DATA).to_numpy()
