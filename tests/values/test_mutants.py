@@ -62,7 +62,7 @@ def results(layout: str) -> dict[str, str]:
 @pytest.mark.parametrize("layout", MUTATED)
 def test_no_fault_is_mislocated_without_doubt(layout: str) -> None:
     found = results(layout)
-    assert len(found) >= 5
+    assert len(found) >= 3
     assert {where: each for where, each in found.items() if each.startswith("mis")} == {}
 
 

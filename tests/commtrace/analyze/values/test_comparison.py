@@ -142,6 +142,76 @@ def test_what_is_left_of_numbers_that_cancel_is_no_difference() -> None:
     assert compare(held_by_one(left), sharded(right, [Shard(0)], TP)).agrees
 
 
+def test_a_replica_that_is_wrong_on_another_rank_is_found() -> None:
+    values = some(3)
+    frames = sharded(values, [Replicate()], {"dp": 2})
+    rows = frames.fingerprints.copy()
+    rows.loc[(rows["rank"] == 1) & (rows["id"] >= 1), "sketch_0"] += 1.0
+    found = compare(held_by_one(values), replace(frames, fingerprints=rows)).fault
+    assert found is not None
+    assert (found.right["module"], found.relation.kind) == ("layer1", "replica")
+    assert "the replica on rank 1 differs" in found.relation.text
+
+
+def test_memory_that_nothing_has_written_is_not_compared() -> None:
+    op = {"role": "result", "op": "aten.empty_like.default", "module": "m"}
+    right, wrong = [*some(2), (op, torch.zeros(4))], [*some(2), (op, torch.ones(4))]
+    found = compare(held_by_one(right), sharded(wrong, [Replicate()], TP))
+    assert (found.agrees, found.num_paired) == (True, 2)
+
+
+@pytest.mark.parametrize(("lost", "agrees"), [(0.0, True), (1.0, False)])
+def test_results_of_unknown_layout_may_be_partial_sums(lost: float, agrees: bool) -> None:
+    addends = [torch.randn(4, 4) for _ in range(2)]
+    columns = {"role": "result", "op": "aten.mm.default", "module": "m"}
+    rows = [row(rank, 0, columns, each, each) for rank, each in enumerate(addends)]
+    right = held_by_one([(columns, addends[0] + addends[1] + lost)])
+    found = compare(right, run_of(num_ranks=2, fingerprints=rows))
+    assert found.agrees == agrees
+    assert agrees or "its layout is unknown" in found.fault.doubt  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("of_key", "agrees"), [(1e-9, True), (1.0, False)])
+def test_a_parameter_without_influence_moves_by_rounding_errors(
+    of_key: float, agrees: bool
+) -> None:
+    def run(seed: int) -> list[tuple[dict[str, Any], Any]]:
+        noise = torch.randn(8, generator=torch.Generator().manual_seed(seed))
+        key = {"module": "attention.k", "name": "attention.k.bias"}
+        other = {"module": "attention.v", "name": "attention.v.bias"}
+        ones = torch.ones(8)
+        return [
+            ({"role": "parameter", **key}, ones),
+            ({"role": "gradient", **key}, of_key * noise),
+            ({"role": "gradient", **other}, ones),
+            ({"role": "updated", **key}, ones - 1e-3 * noise.sign()),
+            ({"role": "updated", **other}, ones),
+        ]
+
+    assert compare(held_by_one(run(1)), sharded(run(2), [Replicate()], TP)).agrees == agrees
+
+
+def test_a_choice_on_rounded_numbers_is_in_doubt() -> None:
+    values = some(2)
+    op = {"role": "result", "op": "aten.topk.default", "module": "m"}
+    right = [*values, (op, torch.ones(4, 2)), ({"module": "n"}, torch.eye(4))]
+    wrong = [*right[:3], ({"module": "n"}, torch.eye(4).roll(1, 0))]
+    found = compare(held_by_one(right), sharded(wrong, [Replicate()], TP)).fault
+    assert found is not None
+    assert not found.is_certain
+    assert "aten.topk.default decided before it" in found.doubt
+
+
+def test_a_single_tensor_of_lower_precision_is_a_difference() -> None:
+    values = some(20)
+    lowered = with_changed(values, 19, lambda x: x.bfloat16())
+    found = compare(held_by_one(values), sharded(lowered, [Replicate()], TP)).fault
+    assert found is not None
+    assert (found.right["module"], found.relation.kind) == ("layer19", "small")
+    all_lowered = with_changed(values, 0, lambda x: x.bfloat16())
+    assert compare(held_by_one(values), sharded(all_lowered, [Replicate()], TP)).agrees
+
+
 def test_runs_without_values_are_refused() -> None:
     with pytest.raises(UsageError, match="found: no values") as raised:
         compare(held_by_one(some()), run_of())

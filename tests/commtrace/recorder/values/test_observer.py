@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -279,3 +280,25 @@ def test_memory_that_nothing_was_written_to_is_not_observed() -> None:
         torch.empty_strided((2,), (1,)).zero_()
     ops = {row["op"] for row in rows(recording, role="result")}
     assert ops == {"aten.fill_.Scalar", "aten.copy_.default", "aten.zero_.default"}
+def test_what_an_operator_writes_in_place_is_seen_as_it_is_then() -> None:
+    with commtrace.record(values="op") as recording:
+        net()(torch.randn(3, 4))
+        torch.zeros(5).fill_(3.0)
+    totals = [row["total"] for row in rows(recording, role="result") if "fill_" in row["op"]]
+    assert totals[-1] == 15.0
+
+
+def test_distributed_tensors_written_in_place_are_seen_as_they_are_then() -> None:
+    def write(path: str) -> None:
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+        with commtrace.record(f"{path}/rank{dist.get_rank()}.json", values="module") as recording:
+            x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+            recording.observe("before", x)
+            x.add_(1.0)
+            recording.observe("after", x)
+
+    with TemporaryDirectory() as folder:
+        run_threads(write, 2, folder)
+        table = read_trace(Path(folder) / "rank0.json").tables["fingerprints"]
+    totals = dict(zip(table["name"], table["total"], strict=True))
+    assert totals == {"before": 2.0, "after": 4.0}
