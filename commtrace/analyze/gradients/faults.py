@@ -11,8 +11,12 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients.audit import gradients
+from commtrace.analyze.values import replicas
+from commtrace.schema import GRADIENT, STATE, UNCLIPPED, UPDATED
 from commtrace.units import counted
 
+_FOLLOW_REDUCTIONS = (UNCLIPPED, GRADIENT, UPDATED, STATE)
+"""Roles of tensors whose replicas differ because of a reduction."""
 _ALIKE = ("what", "state", "replicated_on", "axis", "factor")
 
 
@@ -54,9 +58,14 @@ class WrongReduction:
 
 @cached_per_run
 def wrong_reductions(frames: Frames) -> list[WrongReduction]:
-    """Return the wrong reductions of a run, the first in time first."""
-    table = gradients(frames)
-    wrong = table[table["is_fault"]]
+    """Return the wrong reductions of a run, the first in time first.
+
+    Gradients of replicas that came apart in the forward or the backward pass differ because of
+    that: from such a step on, reductions are not judged.
+    """
+    table, apart = gradients(frames), replicas(frames)
+    causes = apart.loc[~apart["role"].isin(_FOLLOW_REDUCTIONS), "step"]
+    wrong = table[table["is_fault"] & ~(table["step"] >= causes.min())]
     if wrong.empty:
         return []
     factor = (wrong["scale"] / wrong["expected_scale"]).round(2).astype(str)

@@ -189,6 +189,8 @@ def _mixed(reduction: Reduction, groups: RankSets) -> str:
 
 def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets) -> str:
     factor = reduction.fit.scale / scale.value
+    if not factor:
+        return "it is zero, although the contributions are not"
     size = factor if abs(factor) > 1 else 1 / factor
     whole = round(size)
     is_whole = whole > 1 and are_close(size, whole, reduction.close)

@@ -153,13 +153,6 @@ def test_a_replica_that_is_wrong_on_another_rank_is_found() -> None:
     assert "the replica on rank 1 differs" in found.relation.text
 
 
-def test_memory_that_nothing_has_written_is_not_compared() -> None:
-    op = {"role": "result", "op": "aten.empty_like.default", "module": "m"}
-    right, wrong = [*some(2), (op, torch.zeros(4))], [*some(2), (op, torch.ones(4))]
-    found = compare(held_by_one(right), sharded(wrong, [Replicate()], TP))
-    assert (found.agrees, found.num_paired) == (True, 2)
-
-
 @pytest.mark.parametrize(("lost", "agrees"), [(0.0, True), (1.0, False)])
 def test_results_of_unknown_layout_may_be_partial_sums(lost: float, agrees: bool) -> None:
     addends = [torch.randn(4, 4) for _ in range(2)]

@@ -280,6 +280,8 @@ def test_memory_that_nothing_was_written_to_is_not_observed() -> None:
         torch.empty_strided((2,), (1,)).zero_()
     ops = {row["op"] for row in rows(recording, role="result")}
     assert ops == {"aten.fill_.Scalar", "aten.copy_.default", "aten.zero_.default"}
+
+
 def test_what_an_operator_writes_in_place_is_seen_as_it_is_then() -> None:
     with commtrace.record(values="op") as recording:
         net()(torch.randn(3, 4))
