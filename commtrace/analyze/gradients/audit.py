@@ -93,7 +93,7 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
         for reduction in found:
             judge(reduction, losses, scale, groups)
             yield _of_reduction(reduction, losses, scale, groups)
-        own = {(row.name, row.rank): row.norm for row in rows.final.get(number, ())}
+        own = {(row.name, row.rank): row for row in rows.final.get(number, ())}
         scalars = (
             *losses_reported(named, losses, groups),
             *norms_used(clipping, named, found, groups),

@@ -196,13 +196,13 @@ def _counted(value: float, found: Sequence[Reduction], right: float) -> str:
 
 
 def clipped(
-    clipping: SketchRows, final: Mapping[tuple[str, int], float], found: Sequence[Reduction]
+    clipping: SketchRows, final: Mapping[tuple[str, int], SketchRow], found: Sequence[Reduction]
 ) -> Iterator[Scalar]:
     """Yield a verdict on how the gradients of one step were clipped.
 
     Args:
         clipping: norms that clipping used.
-        final: norm of the part that a rank holds when the optimizer steps, by name and rank.
+        final: gradient that a rank holds when the optimizer steps, by name and rank.
         found: gradients before clipping.
     """
     used = {row.rank: row for row in reversed(clipping) if row.name == _CLIPPED_NORM}
@@ -218,12 +218,11 @@ def clipped(
                 continue
             right = min(1.0, most[rank] / (norm.total + _EPSILON))
             for reduction in found:
-                before = next((row.norm for row in reduction.rows if row.rank == rank), 0.0)
-                after = final.get((reduction.name, rank))
-                if after is None or not before > 0:
+                before = next((row for row in reduction.rows if row.rank == rank), None)
+                factor = _shrinkage(before, final.get((reduction.name, rank)))
+                if factor is None:
                     continue
                 num += 1
-                factor = after / before
                 if abs(factor - right) > max(1e-2, 64 * norm.roundoff) * right:
                     wrong.setdefault(rank, (reduction.name, factor, right))
     if not num:
@@ -242,6 +241,16 @@ def clipped(
         "clipping", name, _of_ranks(clipping, ranks), ranks, state,
         factor / right if right else math.nan, bool(wrong), text,
     )  # fmt: skip
+
+
+def _shrinkage(before: SketchRow | None, after: SketchRow | None) -> float | None:
+    """Return the factor by which a gradient shrank; None if its parts are not comparable."""
+    if before is None or after is None or not before.norm > 0:
+        return None
+    # Partial sums may be reduced after clipping.
+    if before.placements != after.placements or "P(" in before.placements:
+        return None
+    return after.norm / before.norm
 
 
 def _scalars(named: SketchRows, *parts: str) -> dict[str, list[SketchRow]]:
