@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -50,6 +49,7 @@ from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.found_tensors import LatestFacts, has_numbers, tensors_in
 from commtrace.recorder.values.gradient_hooks import GradientHooks
 from commtrace.recorder.values.layouts import Layouts
+from commtrace.recorder.values.observed_calls import observed_calls
 from commtrace.recorder.values.owners import UNKNOWN_OWNER, Owner, data_group, replicas_of
 from commtrace.recorder.values.sketches import facts_of
 from commtrace.recorder.wrappers import plain_path
@@ -111,7 +111,7 @@ class ValueObserver:
 
     def _install(self) -> None:
         original = nn.Module.__call__
-        observed = _observed(self, original)
+        observed = observed_calls(self, original)
         self._replaced = (observed, original)
         nn.Module.__call__ = observed  # type: ignore[method-assign]
         self._hooks = [
@@ -389,28 +389,3 @@ class ValueObserver:
         )  # fmt: skip
         for sink in sinks:
             sink.add_value(entry)
-
-
-def _observed(observer: ValueObserver, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an `nn.Module.__call__` that observes what goes into and comes out of modules.
-
-    It calls the tracker's, which knows where the module is called.
-    """
-
-    def observed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # A wrapper that others have wrapped stays in place when the recording ends.
-        if is_compiling() or not observer.is_on:
-            return original(self, *args, **kwargs)
-        modules = CURRENT.modules
-        outer = modules.innermost
-        if outer is None:
-            observer.module_begins(self, args, kwargs)
-        place = observer.place_of(outer, self)
-        number = place.num_calls if place is not None else 0
-        result = original(self, *args, **kwargs)
-        place = place or observer.place_of(outer, self)
-        if place is not None:
-            observer.module_ends(self, (place, number), result)
-        return result
-
-    return observed_call
