@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from commtrace.torch_internals.dispatcher import TorchDispatchMode
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from commtrace.analyze.census import WAIT, any_call, census
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.stragglers import delayed_calls
+from commtrace.schema import GRADIENT, LOCAL_GRADIENT
 from commtrace.tracefile import RECORDING, STEPS_FROM
 from commtrace.units import text_of_duration
 
@@ -174,6 +175,22 @@ def _reduce_named_gradients(comm: pd.DataFrame) -> pd.Series:
     return named & comm["kind"].isin(REDUCTIONS)
 
 
+def _lacks_own_gradients(frames: Frames) -> str:
+    if not census(frames).num_fingerprints:
+        return ""
+    roles = set().union(*frames.by_ranks(_roles))
+    if GRADIENT not in roles or LOCAL_GRADIENT in roles:
+        return ""
+    return (
+        "No gradient of a rank's own backward pass was observed, so it is unknown which ranks' "
+        "gradients were summed. FSDP1 and compiled backward passes call no hooks."
+    )
+
+
+def _roles(part: Frames) -> set[str]:
+    return set(part.fingerprints["role"].unique())
+
+
 def _lacks_waits(frames: Frames) -> str:
     if census(frames).known[WAIT]:
         return ""
@@ -217,5 +234,6 @@ CONTENTS = Need("what calls carry", _lacks_contents)
 LOGS = Need("what DistributedDataParallel logs of unused parameters", _lacks_logs)
 IDENTITY = Need("the tensors or, by step, the parameters of all-gathers", _lacks_identity)
 GRADIENTS = Need("the parameters of reduced gradients, by step", _lacks_gradients)
+OWN_GRADIENTS = Need("gradients of the ranks' own backward passes", _lacks_own_gradients)
 WAITS = Need("times of calls of all members of their groups", _lacks_waits)
 ALIGNMENT = Need("clocks that are aligned more exactly than delays last", _lacks_alignment)

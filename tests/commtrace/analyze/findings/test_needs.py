@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from commtrace.analyze import Frames, load
 from commtrace.analyze.findings import RULES, findings, needs, unanswered
@@ -24,6 +25,7 @@ from tests.commtrace.analyze.rows import (
     run_of,
     step,
 )
+from tests.commtrace.analyze.values.rows import row
 
 PROFILE = {"imported_from": "torch.profiler"}
 
@@ -78,6 +80,21 @@ def gathers() -> Frames:
     return run_of([call(id=n, kind="all_gather", sent_id=0, seq=n) for n in range(2)], num_ranks=1)
 
 
+def reduced(role: str) -> Frames:
+    """Gradients that two ranks do not reduce, and each rank's own one in a role."""
+    torch.manual_seed(0)
+    tensors = [torch.ones(4), torch.randn(4), torch.randn(4)]
+    rows = [
+        row(rank, number, {"role": each, "name": "w"}, tensor, tensor)
+        for rank in range(2)
+        for number, (each, tensor) in enumerate(
+            [("parameter", tensors[0]), (role, tensors[1 + rank]), ("gradient", tensors[1 + rank])]
+        )
+    ]
+    calls = [call(rank=rank, kind="all_reduce", step=0) for rank in range(2)]
+    return run_of(calls, num_ranks=2, fingerprints=rows)
+
+
 LAYOUTS = load(layouts_trace(0))
 REDUCED = run_of(accumulated(num_passes=2), num_ranks=1)
 NO_TIMES = late()
@@ -100,6 +117,7 @@ CASES: dict[str, tuple[Need, Frames, Frames]] = {
     "logs": (needs.LOGS, flags(), without(flags(), reason="")),
     "identity": (needs.IDENTITY, gathers(), without(gathers(), sent_id=-1)),
     "gradients": (needs.GRADIENTS, REDUCED, without(REDUCED, parameters="")),
+    "own gradients": (needs.OWN_GRADIENTS, reduced("local_gradient"), reduced("buffer")),
     "waits": (needs.WAITS, late(), without(late(), blocked_ns=-1)),
     "alignment": (needs.ALIGNMENT, on_two_hosts(2_000), on_two_hosts(4_000)),
 }
