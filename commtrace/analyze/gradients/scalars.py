@@ -29,7 +29,7 @@ from commtrace.units import counted, text_of_ranks
 LOSS_NAME, NORM_NAME = "loss", "norm"
 _CLIPPED_NORM, _MOST = "norm", "most"
 _EPSILON = 1e-6
-"""What torch adds to a norm before it divides by it."""
+"""Summand by which torch keeps a norm from zero before it divides by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,14 @@ def losses_reported(named: SketchRows, losses: Losses, groups: RankSets) -> Iter
     """Yield a verdict on each loss that the program reports in one step."""
     for name, own in _scalars(named, LOSS_NAME).items():
         for tensors in distinct(held(own)):
-            relation, factor = "", math.nan
-            for _, relation, factor in of_losses(losses, tensors[:1]):  # noqa: B007
-                pass
+            relation, factor = of_losses(losses, tensors[0])
             ranks = frozenset().union(*(each.ranks for each in tensors))
             if not losses.values:
                 state, text = UNKNOWN, "no backward pass began at a scalar"
             elif relation in ("mean", "sum"):
                 state = RIGHT
-                text = f"it is the {relation} of {counted(losses.num, 'loss')}".replace(
-                    "losss", "losses"
-                )
+                what = f"{losses.num} losses" if losses.num > 1 else "one loss"
+                text = f"it is the {relation} of {what}"
             elif relation == "own":
                 state = MISSING
                 text = f"it is the loss of {text_of_ranks(sorted(ranks))} alone, not reduced"

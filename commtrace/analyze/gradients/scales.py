@@ -58,12 +58,10 @@ class Scale:
     Attributes:
         value: the factor; nan if it is not known.
         why: where it is known from, in words.
-        is_wrong: the factor that all gradients have is neither that of a mean nor of a sum.
     """
 
     value: float
     why: str
-    is_wrong: bool = False
 
 
 def losses_of(rows: SketchRows) -> Losses:
@@ -122,7 +120,7 @@ def expected_scale(
             return Scale(value, f"that of {text}, as of the other gradients")
         if is_loss_scale(common / value, close):
             return Scale(common, "that of the other gradients")
-    return Scale(mean, f"that of {text_of_mean}", is_wrong=True)
+    return Scale(mean, f"that of {text_of_mean}")
 
 
 def _common(found: Sequence[float], close: float) -> float | None:
@@ -142,21 +140,17 @@ def is_loss_scale(factor: float, close: float) -> bool:
     return abs(power) >= _LEAST_LOSS_SCALE and abs(power - round(power)) < 2 * close
 
 
-def of_losses(losses: Losses, tensors: Sequence[Held]) -> list[tuple[Held, str, float]]:
-    """Return how tensors that report the loss relate to it: `mean`, `sum`, `own` or a factor."""
-    found = []
-    mean, close = losses.total / losses.num, max(losses.close, closeness(tensors))
-    for tensor in tensors:
-        own = {losses.by_rank[rank] for rank in tensor.ranks if rank in losses.by_rank}
-        value = tensor.total
-        is_mean, is_sum = (
-            are_close(value, right, close) or (right and is_loss_scale(value / right, close))
-            for right in (mean, losses.total)
-        )
-        if is_mean or is_sum:
-            found.append((tensor, "mean" if is_mean else "sum", 1.0))
-        elif any(are_close(value, each, close) for each in own):
-            found.append((tensor, "own", math.nan))
-        else:
-            found.append((tensor, "factor", value / mean if mean else math.nan))
-    return found
+def of_losses(losses: Losses, tensor: Held) -> tuple[str, float]:
+    """Return how a tensor relates to the losses, `mean`, `sum`, `own` or `other`, and its factor.
+
+    The factor is relative to the mean of the losses; nan if it does not matter.
+    """
+    mean, close = losses.total / losses.num, max(losses.close, closeness([tensor]))
+    value = tensor.total
+    for name, right in (("mean", mean), ("sum", losses.total)):
+        if are_close(value, right, close) or (right and is_loss_scale(value / right, close)):
+            return name, 1.0
+    own = [losses.by_rank[rank] for rank in tensor.ranks if rank in losses.by_rank]
+    if any(are_close(value, each, close) for each in own):
+        return "own", math.nan
+    return "other", value / mean if mean else math.nan

@@ -115,8 +115,6 @@ def _fingerprints(part: Frames) -> pd.DataFrame:
 def parts(frames: Frames) -> pd.DataFrame:
     """Return table `fingerprints` with the tensor that each row is a part of.
 
-    Memory that nothing has written yet is left out.
-
     Added are `occurrence`, `tensor` (a number), `part`, `counts`, `weight`, `num_parts`,
     `is_partial`, `layout`, `instance` (the rank of a tensor without a known layout, or -1) and
     `differs` from the first of its replicas.

@@ -52,6 +52,7 @@ class GradientHooks:
         self._clipping = clipping
         self._handles: list[Any] = []
         self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._sharded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
@@ -74,12 +75,16 @@ class GradientHooks:
             handle.remove()
         self._replaced, self._handles = [], []
         self._watched.clear()
+        self._roots.clear()
         self._sharded.clear()
 
     def watch(self, root: nn.Module) -> None:
         """Observe the gradients of a model's parameters that are not observed yet."""
         for name, parameter in root.named_parameters():
             self._watch(root, name, parameter)
+        if root in self._roots:
+            return
+        self._roots.add(root)
         for path, module in root.named_modules():
             if isinstance(module, FSDPModule) and module not in self._sharded:
                 self._sharded.add(module)  # pyright: ignore[reportArgumentType] - a module, too
