@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 
 import numpy as np
 
 from commtrace.analyze.gradients.rows import SketchRow, SketchRows
+from commtrace.analyze.values.stated_mesh import StatedMesh, mesh_of
 
 _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _COARSEST = 2.0**-4
@@ -45,68 +45,6 @@ class Held:
     roundoff: float
     layout: str
 
-    @property
-    def is_partial(self) -> bool:
-        """True of a sum of contributions."""
-        return "P(" in self.layout
-
-
-@dataclass(frozen=True)
-class Mesh:
-    """Mesh and placements of a row of table `fingerprints`.
-
-    Attributes:
-        names: names of the axes.
-        ranks: the ranks, in the shape of the mesh.
-        placements: placement on each axis.
-    """
-
-    names: tuple[str, ...]
-    ranks: np.ndarray
-    placements: tuple[str, ...]
-
-    @cached_property
-    def text(self) -> str:
-        """Placements by axis, `dp:R tp:S(1)`."""
-        pairs = zip(self.names, self.placements, strict=True)
-        return " ".join(f"{name}:{placement}" for name, placement in pairs)
-
-    @cached_property
-    def weight(self) -> float:
-        """Factor of each part in the tensor; nan if its parts cannot be combined."""
-        weight = 1.0
-        for placement, size in zip(self.placements, self.ranks.shape, strict=True):
-            if placement.startswith("P") and size > 1:
-                weight *= {"P(sum)": 1.0, "P(avg)": 1.0 / size}.get(placement, math.nan)
-        return weight
-
-    @cached_property
-    def together(self) -> list[tuple[int, ...]]:
-        """Sets of ranks that hold a tensor together."""
-        kept = [axis for axis, each in enumerate(self.placements) if each == "R"]
-        others = [axis for axis in range(self.ranks.ndim) if axis not in kept]
-        num_sets = math.prod(self.ranks.shape[axis] for axis in kept)
-        sets = self.ranks.transpose(*kept, *others).reshape(num_sets, -1)
-        return [tuple(each) for each in sets.tolist()]
-
-
-@lru_cache(maxsize=1 << 12)
-def mesh_of(mesh: str, placements: str) -> Mesh | None:
-    """Return the mesh of a row; None if its layout is unknown or damaged."""
-    axes, _, members = mesh.partition(":")
-    names, sizes = [], []
-    for axis in axes.split(",") if axes else ():
-        name, _, size = axis.rpartition("=")
-        if not (size.isascii() and size.isdigit() and 0 < int(size) < 1 << 20):
-            return None
-        names.append(name)
-        sizes.append(int(size))
-    ranks = [int(each) for each in members.split(",") if each.isascii() and each.isdigit()]
-    letters = placements.split(",") if placements else []
-    if not sizes or len(letters) != len(sizes) or len(ranks) != math.prod(sizes):
-        return None
-    return Mesh(tuple(names), np.array(ranks).reshape(sizes), tuple(letters))
-
 
 def held(rows: SketchRows) -> list[Held]:
     """Return the tensors that the ranks of some rows hold, of one name at one time.
@@ -129,9 +67,9 @@ def held(rows: SketchRows) -> list[Held]:
     return found
 
 
-def _of_parts(parts: Sequence[SketchRows], layout: Mesh | None) -> Held:
+def _of_parts(parts: Sequence[SketchRows], layout: StatedMesh | None) -> Held:
     weight, text = (layout.weight, layout.text) if layout else (1.0, "")
-    is_partial = "P(" in text
+    is_partial = layout is not None and layout.is_partial
     last = [own[-1] for own in parts]
     sketches = np.sum([row.sketches for own in parts for row in own], axis=0)
     return Held(

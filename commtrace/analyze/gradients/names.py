@@ -8,8 +8,8 @@ import numpy as np
 
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.gradients.held import mesh_of
 from commtrace.analyze.gradients.rows import gradient_rows
+from commtrace.analyze.values.stated_mesh import mesh_of
 from commtrace.units import text_of_ranks
 
 _OF_MODELS = ("data", "replicas")

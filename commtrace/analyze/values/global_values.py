@@ -22,6 +22,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.values.stated_mesh import mesh_of
 from commtrace.schema import CLIPPING, LOCAL_GRADIENT, LOSS, NAMED, NUM_SKETCHES, TABLES, Column
 
 OWN_DATA = "data="
@@ -76,33 +77,17 @@ class _Role:
 @lru_cache(maxsize=1 << 16)
 def _role_of(mesh: str, placements: str, rank: int) -> _Role:
     """Return the role of a rank; that of a rank alone if the layout is unknown or damaged."""
-    alone = _Role(rank, True, 1.0, 1, False, "")
-    axes, _, members = mesh.partition(":")
-    names, sizes = [], []
-    for axis in axes.split(",") if axes else ():
-        name, _, size = axis.rpartition("=")
-        if not (size.isascii() and size.isdigit() and 0 < int(size) < 1 << 20):
-            return alone
-        names.append(name)
-        sizes.append(int(size))
-    ranks = members.split(",")
-    letters = placements.split(",") if placements else []
-    if not sizes or len(letters) != len(sizes) or len(ranks) != int(np.prod(sizes)):
-        return alone
-    if str(rank) not in ranks:
-        return alone
-    coordinate = np.unravel_index(ranks.index(str(rank)), sizes)
-    part, num_parts, weight, counts, is_partial = 0, 1, 1.0, True, False
-    for letter, size, place in zip(letters, sizes, map(int, coordinate), strict=True):
+    stated = mesh_of(mesh, placements)
+    places = [] if stated is None else np.argwhere(stated.ranks == rank).tolist()
+    if stated is None or not places:
+        return _Role(rank, True, 1.0, 1, False, "")
+    part, num_parts, counts = 0, 1, True
+    for letter, size, place in zip(stated.placements, stated.ranks.shape, places[0], strict=True):
         if letter == "R":
             counts &= place == 0
-            continue
-        part, num_parts = part * size + place, num_parts * size
-        if letter.startswith("P") and size > 1:
-            is_partial = True
-            weight *= {"P(sum)": 1.0, "P(avg)": 1.0 / size}.get(letter, float("nan"))
-    layout = " ".join(f"{name}:{letter}" for name, letter in zip(names, letters, strict=True))
-    return _Role(part, counts, weight, num_parts, is_partial, layout)
+        else:
+            part, num_parts = part * size + place, num_parts * size
+    return _Role(part, counts, stated.weight, num_parts, stated.is_partial, stated.text)
 
 
 def _fingerprints(part: Frames) -> pd.DataFrame:
