@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from commtrace.errors import OutputError
 from commtrace.permissions import allowed_in, keep_permissions, opener
+
+_UNFINISHED = re.compile(r"\.\d+\..")  # by process id, hidden
 
 _UNCHANGED = "files are written atomically: an existing file is unchanged"
 
@@ -74,6 +77,16 @@ def atomic_write(path: Path) -> Iterator[Path]:
         if isinstance(error, OutputError):
             raise
         raise output_error(path, error) from error
+
+
+def finished(folder: Path, pattern: str) -> list[Path]:
+    """Return the files in a folder that match `pattern`, but for those still being written."""
+    return [path for path in sorted(folder.glob(pattern)) if not is_unfinished(path)]
+
+
+def is_unfinished(path: Path) -> bool:
+    """Return whether a file is one that `atomic_write` yields, or that a killed process left."""
+    return _UNFINISHED.match(path.name) is not None
 
 
 def check_writable(path: Path) -> None:

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from commtrace.atomic_write import atomic_write
+from commtrace.atomic_write import atomic_write, finished
 from commtrace.child_ranks import Launch, close_gloo, notes_of, watch_children
 from commtrace.permissions import opener
 from commtrace.pickling import keep_result, read_own, unpack
@@ -65,7 +65,7 @@ def read_failures(folder: Path) -> list[Failure]:
     """Return the failures that the ranks of a launch noted in `folder`, earliest first."""
     found = [
         Failure(**json.loads(path.read_text(encoding="utf-8")))
-        for path in folder.glob(f"*{_FAILURE_SUFFIX}")
+        for path in finished(folder, f"*{_FAILURE_SUFFIX}")
     ]
     return sorted(found, key=lambda failure: (failure.time_ns, failure.rank))
 

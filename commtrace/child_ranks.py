@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from commtrace.atomic_write import atomic_write
+from commtrace.atomic_write import atomic_write, finished
 from commtrace.default_group import call_for_default_group, when_c10d_is_loaded
 from commtrace.errors import UsageError
 from commtrace.loopback import host_on_loopback
@@ -92,7 +92,7 @@ class Launch:
 
 def num_with_group(folder: Path) -> int:
     """Return the number of recordable processes that have created a default process group."""
-    return len(list(notes_of(folder).glob(f"*{_GROUP_SUFFIX}")))
+    return len(finished(notes_of(folder), f"*{_GROUP_SUFFIX}"))
 
 
 def programs(folder: Path) -> list[str]:
@@ -108,10 +108,10 @@ def refusal(folder: Path, *, is_over: bool) -> UsageError | None:
 
     While the launch is running, a process whose parent may still join its group has no error.
     """
-    for path in notes_of(folder).glob(f"*{_ALONE_SUFFIX}"):
+    for path in finished(notes_of(folder), f"*{_ALONE_SUFFIX}"):
         if is_over or time.time() - path.stat().st_mtime > _TIME_TO_JOIN_S:
             return UsageError(**json.loads(path.read_text(encoding="utf-8")))
-    for path in notes_of(folder).glob(f"*{_RENDEZVOUS_SUFFIX}") if is_over else ():
+    for path in finished(notes_of(folder), f"*{_RENDEZVOUS_SUFFIX}") if is_over else ():
         return UsageError(**json.loads(path.read_text(encoding="utf-8")))
     return None
 

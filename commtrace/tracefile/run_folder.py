@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from commtrace.atomic_write import atomic_write, make_folder, output_error
+from commtrace.atomic_write import atomic_write, is_unfinished, make_folder, output_error
 from commtrace.errors import NewerTraceError, NotATraceError, OutputError
 from commtrace.tracefile.dump_files import DUMP_SUFFIX, REQUEST, STACKS_SUFFIX
 from commtrace.tracefile.reading import Allowance, is_int, parse_json, read_file, text_in
@@ -61,7 +61,7 @@ def is_part(path: Path) -> bool:
     """Return whether a file is a part of a run: a spool or a run file, by its first characters."""
     if path.suffix == SPOOL_SUFFIX:
         return True
-    if path.suffix != ".json" or path.name == MANIFEST or not path.is_file():
+    if path.suffix != ".json" or path.name == MANIFEST or not path.is_file() or is_unfinished(path):
         return False
     with open(path, "rb") as stream:
         return stream.read(len(OPENING)) == OPENING.encode()

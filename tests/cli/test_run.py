@@ -384,7 +384,7 @@ def test_ranks_that_each_process_would_start_are_refused_and_nothing_is_left(
 ) -> None:
     (tmp_path / "train.py").write_text(STARTING)
     ended = run("-n", "2", "train.py", "1", port, folder=tmp_path)
-    assert (ended.code, ended.out) == (2, "")
+    assert (ended.code, ended.out) == (2, ""), ended.err
     assert ended.err.endswith(  # after torch's own messages about the processes that it kills
         "error: cannot run train.py on 2 ranks\n"
         "  found: a process group of processes that the script starts itself\n"

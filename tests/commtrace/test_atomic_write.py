@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.atomic_write import atomic_write
+from commtrace.atomic_write import atomic_write, finished
 from commtrace.errors import OutputError
 
 
@@ -24,6 +24,14 @@ def test_what_is_there_stays_until_all_is_written(tmp_path: Path) -> None:
         assert (unfinished.parent, unfinished.suffix) == (tmp_path, ".html")
     assert path.read_text() == "after"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_still_being_written_are_not_among_the_finished(tmp_path: Path) -> None:
+    done = tmp_path / "1.note"
+    done.write_text("{}")
+    with atomic_write(tmp_path / "2.note"):
+        assert len(list(tmp_path.glob("*.note"))) == 2
+        assert finished(tmp_path, "*.note") == [done]
 
 
 def test_nothing_is_left_of_what_was_not_written_to_its_end(tmp_path: Path) -> None:

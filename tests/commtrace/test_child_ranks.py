@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from commtrace.child_ranks import num_with_group, programs
+from commtrace.atomic_write import atomic_write
+from commtrace.child_ranks import notes_of, num_with_group, programs, refusal
 from commtrace.errors import UsageError
 from commtrace.launcher import LaunchResult, run_script
 from commtrace.tracefile import read_trace
@@ -236,6 +237,15 @@ def test_ranks_of_each_of_several_processes_are_refused(
         "  why: each of the 2 processes would start further ranks\n"
         "  try: --nproc 1, which records the ranks that the script starts"
     )
+
+
+@pytest.mark.parametrize("suffix", ["alone", "rendezvous"])
+def test_a_refusal_that_is_still_being_written_is_not_read(suffix: str, tmp_path: Path) -> None:
+    notes_of(tmp_path).mkdir()
+    with atomic_write(notes_of(tmp_path) / f"7.{suffix}") as unfinished:
+        assert refusal(tmp_path, is_over=True) is None
+        unfinished.write_text('{"summary": "cannot run it"}', encoding="utf-8")
+    assert str(refusal(tmp_path, is_over=True)) == "cannot run it"
 
 
 def test_a_group_of_processes_that_serve_ranks_is_left_alone(run: Any) -> None:
