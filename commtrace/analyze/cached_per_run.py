@@ -7,6 +7,7 @@ all calls of some collectives. A result is cached
     of_run                          for the whole run; parts take it from their run
     of_each_call(OF_RANKS)          as a row per call, from parts with all calls of a rank
     of_each_call(OF_COLLECTIVES)    as a row per call, from parts with all members' calls
+    of_each_part                    as a table of each part, kept for later passes
 
 A part of the other sort takes the rows of its calls from those that its run has stored.
 """
@@ -68,6 +69,20 @@ def of_each_call(sort: str) -> Callable[[Callable[[Frames], T]], Callable[[Frame
         return answer
 
     return decorate
+
+
+def of_each_part(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
+    """Cache a table of each part of one sort, which a stored run keeps for later passes.
+
+    It must depend on the events alone, and not on settings.
+    """
+    cached = cached_per_run(function)
+
+    @functools.wraps(function)
+    def answer(frames: Frames) -> Any:
+        return frames.of_each_part(answer, cached)
+
+    return answer
 
 
 def sort_of(answer: Callable[..., Any]) -> str | None:

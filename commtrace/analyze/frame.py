@@ -135,6 +135,12 @@ class Frames:
         """Return what `compute` returns of the run, a row per call; see `of_each_call`."""
         return compute(self)
 
+    def of_each_part(
+        self, answer: Callable[[Frames], Any], compute: Callable[[Frames], Any]
+    ) -> Any:
+        """Return what `compute` returns of this part, a table; see `of_each_part`."""
+        return compute(self)
+
     def narrowed(
         self,
         ranks: Collection[int] | None = None,

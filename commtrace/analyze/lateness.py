@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.analysis import addable
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.collectives import NOBODY, collectives, member_calls
 from commtrace.analyze.frame import Frames
@@ -95,9 +96,10 @@ def lateness(frames: Frames) -> pd.DataFrame:
     Of a run with more than `MOST_COMPARED` calls of collectives with a straggler, the collectives
     with the largest skew have a row.
     """
-    calls = _most_skewed(frames.by_collectives(_with_straggler, fold=_most_skewed))
-    if calls.empty:
+    chosen = _most_skewed(frames.by_collectives(_with_straggler, fold=_most_skewed))
+    if chosen.empty:
         return _NOBODY_LATE
+    calls = pd.concat(frames.by_collectives(_members_of, chosen))
     late = calls.loc[calls["is_late"], "collective"]
     late = pd.Series(late.index, index=late)
     begin = begin_of(frames, calls)
@@ -128,36 +130,40 @@ _NOBODY_LATE = pd.DataFrame(
 """`lateness` of a run in which no collective has a straggler."""
 
 
-def _with_straggler(frames: Frames) -> pd.DataFrame:
-    """Return the `member_calls` of collectives with a straggler, with `skew_ns` and `is_late`.
+_IN_ORDER = ["skew_ns", "group", "number"]
 
-    `collective` is a pair of numbers that no other part has.
-    """
-    each, calls = collectives(frames), member_calls(frames)
-    late = each.loc[each["straggler"] != NOBODY, "straggler"]
-    calls = calls[calls["collective"].isin(late.index)]
-    skew_ns = each["skew_ns"].reindex(calls["collective"]).to_numpy()
-    calls = calls.assign(skew_ns=skew_ns, is_late=calls.index.isin(late))
-    return _compared(calls[["group", "number", "rank", "issue", "skew_ns", "is_late"]])
+
+def _with_straggler(frames: Frames) -> pd.DataFrame:
+    """Return the collectives with a straggler that have the largest skew; see `_most_skewed`."""
+    each = collectives(frames)
+    late = each.loc[each["straggler"] != NOBODY, ["group", "number", "num_ranks", "skew_ns"]]
+    return _most_skewed([late])
 
 
 def _most_skewed(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    return _compared(pd.concat(parts))
+    """Return the collectives with the largest skew, in its order, numbered from 0.
 
-
-def _compared(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls of the collectives with the largest skew, with `collective`, their number.
-
-    They are at most `MOST_COMPARED`, but those of one collective at least.
+    They have `MOST_COMPARED` calls at most, but one of them is returned at least.
     """
-    of_each = calls.groupby(["group", "number"], sort=False)
-    calls = calls.assign(collective=of_each.ngroup())
-    if len(calls) <= MOST_COMPARED:
-        return calls
-    ordered = calls.sort_values(["skew_ns", "collective"], ascending=[False, True], kind="stable")
-    chosen = ordered["collective"].iloc[:MOST_COMPARED].unique()
-    is_whole = ordered["collective"].iloc[MOST_COMPARED] != chosen[-1]
-    return calls[calls["collective"].isin(chosen if is_whole else chosen[: len(chosen) - 1 or 1])]
+    each = pd.concat(parts).sort_values(_IN_ORDER, ascending=[False, True, True])
+    num_calls = each["num_ranks"].cumsum()
+    num = max(int((num_calls <= MOST_COMPARED).sum()), 1)
+    return each.iloc[:num].reset_index(drop=True)
+
+
+def _members_of(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
+    """Return the `member_calls` of collectives of `_most_skewed`, with their numbers there.
+
+    Calls of stragglers are marked in column `is_late`.
+    """
+    each, calls = collectives(frames), member_calls(frames)
+    key = ["group", "number"]
+    own = each[[*key, "straggler"]].reset_index()
+    own = own.merge(chosen[key].reset_index(names="place"), on=key).set_index("collective")
+    calls = calls[calls["collective"].isin(own.index)]
+    return calls[["group", "number", "rank", "issue"]].assign(
+        collective=calls["collective"].map(own["place"]), is_late=calls.index.isin(own["straggler"])
+    )
 
 
 def _incomparable(clock: pd.Series, collective: pd.Series) -> pd.Series:
@@ -256,21 +262,28 @@ def _late_call(part: Frames, row: str) -> tuple[int, int, int] | None:
     return late, rank, number
 
 
-def main_reasons(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return the reason of most of the delay, by columns of delayed calls.
+def reason_sums(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return `delay_ns` and `excess_ns` of delayed calls, summed by some columns and `reason`.
 
     Args:
-        events: Delayed calls with `delay_ns`, and `reason` and `excess_ns` as of `lateness`.
+        events: Delayed calls with `delay_ns`, and `reason` and `excess_ns` as of `lateness`; or
+            such sums of parts.
         by: Columns to group by.
+    """
+    sums = events.assign(delay_ns=addable(events["delay_ns"]))
+    grouped = sums.groupby([*by, "reason"], sort=False, observed=True)
+    return grouped[["delay_ns", "excess_ns"]].sum().reset_index()
+
+
+def main_reasons(sums: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return the reason of most of the delay, by columns of `reason_sums`.
 
     Returns:
         `reason`, empty if none is that of half of the delay, and `excess_ns`, its total there.
     """
-    whole = events.groupby([*by], observed=True)["delay_ns"].sum()
-    known = events[events["reason"] != ""].groupby([*by, "reason"], observed=True)
-    sums = known[["delay_ns", "excess_ns"]].sum().reset_index("reason")
-    main = sums.sort_values(["delay_ns", "reason"], ascending=[False, True])
-    main = main[~main.index.duplicated()].reindex(whole.index)
+    whole = sums.groupby([*by], observed=True)["delay_ns"].sum()
+    known = sums[sums["reason"] != ""].sort_values(["delay_ns", "reason"], ascending=[False, True])
+    main = known.drop_duplicates([*by]).set_index([*by]).reindex(whole.index)
     main = main[2 * main["delay_ns"] >= whole].reindex(whole.index)
     reason = main["reason"].astype(object).fillna("")
     return main.assign(reason=reason)[["reason", "excess_ns"]]

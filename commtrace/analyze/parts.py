@@ -18,7 +18,7 @@ Rows of table `comm` have the same labels in the run and in all of its parts.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -314,7 +314,8 @@ class PartedRun(Frames, ABC):
 
     def calls_at(self, rows: Any) -> pd.DataFrame:
         """Return calls by their rows in table `comm`."""
-        return pd.concat(self.by_ranks(_calls_among, frozenset(rows))).loc[list(rows)]
+        chosen = pd.Index(rows)
+        return pd.concat(self.by_ranks(_calls_among, chosen.sort_values())).loc[chosen]
 
 
 @of_run
@@ -331,5 +332,7 @@ def _start_ns(run: Frames) -> int:
     return min([start for start in run.by_ranks(first_instant_ns) if start >= 0], default=0)
 
 
-def _calls_among(part: Frames, rows: Collection[int]) -> pd.DataFrame:
-    return part.comm[part.comm.index.isin(rows)]
+def _calls_among(part: Frames, rows: pd.Index) -> pd.DataFrame:
+    own = rows[rows.isin(part.comm.index)]
+    calls = part.narrowed(rows=own).comm
+    return calls[calls.index.isin(own)].copy()

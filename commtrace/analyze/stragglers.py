@@ -13,9 +13,9 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.frame import Frames, joined
-from commtrace.analyze.lateness import REASONS, lateness, main_reasons
+from commtrace.analyze.lateness import REASONS, lateness, main_reasons, reason_sums
 from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
 from commtrace.analyze.time_before import previous_end
 from commtrace.schema import Column
@@ -72,19 +72,29 @@ OF_LATE_CALL = ["rank", "id", "step", "kind", "phase", "module", "source_file", 
 _BY = ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"]
 
 
-@of_run
-def delayed_calls(frames: Frames) -> pd.DataFrame:
-    """Return one row per delayed call: the row of the straggler's call is the index.
+@of_each_part
+def delayed_calls(part: Frames) -> pd.DataFrame:
+    """Return one row per delayed call of a part: the row of the straggler's call is the index.
 
     Columns are `delay_ns` and `wait_ns` as in the table of `stragglers`; `num_ranks`, the number of
     ranks involved; `number`, the collective's number in its group; and of this one call `work_ns`,
     `others_work_ns`, `reason` and `excess_ns` as of `lateness`, and the columns `OF_LATE_CALL`.
     """
     # Texts are categories, since a run can have millions of delayed calls.
-    found = joined(frames.by_collectives(_delayed)).sort_index()
-    reasons = lateness(frames)[["reason", "excess_ns"]].reindex(found.index)
+    found = _delayed(part).sort_index()
+    reasons = lateness(part)[["reason", "excess_ns"]].reindex(found.index)
     reason = pd.Categorical(reasons["reason"].fillna(""), categories=sorted(["", *REASONS]))
     return found.assign(reason=reason, excess_ns=reasons["excess_ns"])
+
+
+@of_run
+def longest_delay_ns(frames: Frames) -> int:
+    """Return the longest delay of a call; -1 without any."""
+    return max(frames.by_collectives(_longest_of_part))
+
+
+def _longest_of_part(part: Frames) -> int:
+    return int(delayed_calls(part)["delay_ns"].max()) if len(delayed_calls(part)) else -1
 
 
 def _delayed(frames: Frames) -> pd.DataFrame:
@@ -144,28 +154,52 @@ def _since_last_call(frames: Frames) -> pd.Series:
     return (issue - previous_end(frames)).clip(lower=0)
 
 
+_FIRSTS = ("max_delay_ns", "worst_step", "worst_id")
+_SUMS = (
+    *("num_late", "delay_ns", "wait_ns", "work_ns", "num_work", "others_work_ns"),
+    "num_others_work",
+)
+_Sums = tuple[pd.DataFrame, pd.DataFrame]
+"""Sums by place, and `reason_sums`."""
+
+
+def _of_part(part: Frames) -> _Sums:
+    events = delayed_calls(part)
+    rows = events.assign(
+        num_late=1,
+        max_delay_ns=events["delay_ns"],
+        worst_step=events["step"],
+        worst_id=events["id"],
+        num_work=events["work_ns"].notna().astype("int64"),
+        num_others_work=events["others_work_ns"].notna().astype("int64"),
+    )
+    return _by_place(rows), reason_sums(events, _BY)
+
+
+def _joined(parts: list[_Sums]) -> _Sums:
+    tables, reasons = zip(*parts, strict=True)
+    return _by_place(joined(tables)), reason_sums(joined(reasons), _BY)
+
+
+def _by_place(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return sums by rank and place, and what the row with the longest delay has."""
+    ordered = rows.sort_values(["max_delay_ns", "worst_id"], ascending=[False, True])
+    ordered = ordered.assign(**{name: addable(ordered[name]) for name in _SUMS})
+    how = dict.fromkeys(_FIRSTS, "first") | dict.fromkeys(_SUMS, "sum")
+    return ordered.groupby(_BY, sort=False, observed=True).agg(how).reset_index()
+
+
 def stragglers(frames: Frames) -> pd.DataFrame:
     """Return one row per rank and place, the longest delay first."""
-    events = delayed_calls(frames).sort_values(["delay_ns", "id"], ascending=[False, True])
-    table = events.groupby(_BY, sort=False, observed=True).agg(
-        num_late=("delay_ns", "size"),
-        max_delay_ns=("delay_ns", "first"),
-        worst_step=("step", "first"),
-        worst_id=("id", "first"),
-        delay_ns=("delay_ns", "sum"),
-        wait_ns=("wait_ns", "sum"),
-        work_ns=("work_ns", "mean"),
-        others_work_ns=("others_work_ns", "mean"),
-    )
-    table = table.join(main_reasons(events, _BY))
+    table, reasons = _joined(frames.by_collectives(_of_part, fold=_joined))
+    table = table.set_index(_BY).join(main_reasons(reasons, _BY)).reset_index()
+    table["work_ns"] /= table["num_work"]
+    table["others_work_ns"] /= table["num_others_work"]
     table["worst_call"] = [
-        f"{rank}:{number}"
-        for rank, number in zip(
-            table.index.get_level_values("rank"), table["worst_id"], strict=True
-        )
+        f"{rank}:{number}" for rank, number in zip(table["rank"], table["worst_id"], strict=True)
     ]
     order = [False, *[True] * len(_BY)]
-    table = table.reset_index().sort_values(["delay_ns", *_BY], ascending=order)
+    table = table.sort_values(["delay_ns", *_BY], ascending=order)
     return typed(table.groupby("rank").head(MOST_PLACES), COLUMNS)
 
 

@@ -51,6 +51,9 @@ class Wait:
         return (self.group, self.number) if self.group else ("", self.others[0])
 
 
+_OF_CALL = ["rank", "group", "kind", "peer", "issue_ns", "source_file", "source_line"]
+
+
 def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait]:
     """Return every rank that hangs in a call at which others did not arrive."""
     hanging = pd.concat(frames.by_ranks(_hanging)).sort_index()
@@ -64,8 +67,7 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
     }
     found = []
     # Dictionaries, since a row of a DataFrame takes a millisecond, and all ranks may hang.
-    columns = ["rank", "group", "kind", "peer", "issue_ns", "source_file", "source_line"]
-    for row, call in zip(hanging.index, hanging[columns].to_dict("records"), strict=True):
+    for row, call in zip(hanging.index, hanging[_OF_CALL].to_dict("records"), strict=True):
         group = str(call["group"])
         others: list[int] = []
         if transfer[row]:
@@ -100,7 +102,7 @@ def _hanging(frames: Frames) -> pd.DataFrame:
     # By thread, since another thread of the rank may still make calls.
     calls = frames.comm[["rank", "thread", "id", "complete_ns"]].sort_values("id")
     last = calls.groupby(["rank", "thread"], sort=False).tail(1)
-    last = frames.comm.loc[last.index[last["complete_ns"] < 0]]
+    last = frames.comm.loc[last.index[last["complete_ns"] < 0], _OF_CALL]
     return last.assign(
         number=numbers(frames)[last.index],
         is_transfer=is_transfer(frames)[last.index],

@@ -15,7 +15,7 @@ import pandas as pd
 from commtrace.analyze.census import WAIT, any_call, census
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.stragglers import delayed_calls
+from commtrace.analyze.stragglers import longest_delay_ns
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT
 from commtrace.tracefile import RECORDING, STEPS_FROM
 from commtrace.units import text_of_duration
@@ -213,8 +213,7 @@ def _lacks_alignment(frames: Frames) -> str:
     error = clock_error_ns(frames)
     if error < 0:
         return "The clocks of the hosts could not be aligned, so delays between them are unknown."
-    delays = delayed_calls(frames)["delay_ns"]
-    if not error or delays.empty or delays.max() > error:
+    if not error or not 0 <= longest_delay_ns(frames) <= error:
         return ""
     return (
         f"All delays are within the error of the alignment of clocks, {text_of_duration(error)}, "

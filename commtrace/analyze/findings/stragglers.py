@@ -8,36 +8,47 @@ several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE
+from commtrace.analyze.cached_per_run import cached_per_run, of_run
 from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.lateness import main_reasons
+from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.stragglers import delayed_calls
 from commtrace.units import text_of_duration
 
 _PLACE = ["kind", "phase", "module", "source_file", "source_line"]
+_SUMS = ["num", "cost", "delay_ns", "longer", "worked", "others_worked", "known_ns"]
 
 
 def stragglers(frames: Frames) -> list[Finding]:
     """Ranks that cause most of the delay, in several calls, at a significant share of the run."""
-    events = _delays(frames)
+    late = _costs(frames).late_ranks
+    if not late:
+        return []
+    sums = _joined(frames.by_collectives(_of_late_ranks, fold=_joined))
     found = []
-    for rank in _always_late(frames, events):
-        own = events[events["rank"] == rank]
-        place, worst = _worst_place(frames, own)
+    for rank in late:
+        own = sums[sums["rank"] == rank]
+        place, worst = _worst_place(own)
         part = worst["delay_ns"].sum() / own["delay_ns"].sum()
         found.append(
             Finding(
                 title=f"Rank {rank} delays the other ranks, by "
-                f"{text_of_duration(own['delay_ns'].sum())} in {len(own)} calls; {part:.0%} of it "
-                f"before {place}{_because(worst)}.",
+                f"{text_of_duration(own['delay_ns'].sum())} in {int(own['num'].sum())} calls; "
+                f"{part:.0%} of it before {_text(place)}{_because(worst)}.",
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",
-                calls=_calls(frames, worst, own["cost"].sum()),
+                calls=_calls(frames, own["cost"].sum(), _at_place, rank, place),
             )
         )
     return found
@@ -45,19 +56,19 @@ def stragglers(frames: Frames) -> list[Finding]:
 
 def stalls(frames: Frames) -> list[Finding]:
     """Delays far above the median, by ranks that are not always late, after the first step."""
-    events = _delays(frames)
-    stalled = _stalled(frames, events)
+    stalled = joined(frames.by_collectives(_stalled))
+    stalled = stalled.sort_values(["cost", "rank", "id"], ascending=[False, True, True])
     return [
         Finding(
             title=f"Rank {rank} stalled the other ranks {_times(len(own))}, for "
             f"{text_of_duration(own['delay_ns'].sum())}: before "
-            f"{_worst_place(frames, own.head(1))[0]}, in step {own['step'].iloc[0]}"
-            f"{_because(own.head(1))}.",
+            f"{_text(own.iloc[0][_PLACE])}, in step {own['step'].iloc[0]}"
+            f"{_because(_summed(own.head(1)))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
-            calls=_calls(frames, own, own["cost"].sum()),
+            calls=_calls(frames, own["cost"].sum(), _among, frozenset(own.index)),
         )
-        for rank, own in stalled.sort_values("cost", ascending=False).groupby("rank")
+        for rank, own in stalled.groupby("rank")
     ]
 
 
@@ -66,112 +77,220 @@ def load_imbalance(frames: Frames) -> list[Finding]:
 
     The first collective of a group is excluded, since ranks start at different times.
     """
-    events = _delays(frames)
-    rest = events[~events["rank"].isin(_always_late(frames, events))]
-    rest = rest[~rest.index.isin(_stalled(frames, events).index) & (rest["number"] > 0)]
-    cost = float(rest["cost"].sum())
-    if rest["rank"].nunique() < 2 or cost < _least_cost(frames, "imbalance_share"):
+    sums = _joined(frames.by_collectives(_of_changing_ranks, fold=_joined))
+    cost = float(sums["cost"].sum())
+    if sums["rank"].nunique() < 2 or cost < _least_cost(frames, "imbalance_share"):
         return []
-    share = (rest.groupby("rank")["cost"].sum() / cost).sort_values(ascending=False)
+    share = (sums.groupby("rank")["cost"].sum() / cost).sort_values(ascending=False, kind="stable")
     most = ", ".join(f"rank {rank} {part:.0%}" for rank, part in share.head(3).items())
-    place, _ = _worst_place(frames, rest)
+    place, _ = _worst_place(sums)
     return [
         Finding(
             title=f"Changing ranks delay all others, by "
-            f"{text_of_duration(rest['delay_ns'].sum())} "
-            f"({most}); mostly before {place}.",
+            f"{text_of_duration(sums['delay_ns'].sum())} "
+            f"({most}); mostly before {_text(place)}.",
             advice="Balance the load in each step: batches of equal length, experts of equal load, "
             "garbage collection at the same time; or more cores, if ranks share them.",
-            calls=_calls(frames, rest, cost),
+            calls=_calls(frames, cost, _changing),
         )
     ]
 
 
-def _calls(frames: Frames, events: pd.DataFrame, cost_ns: float) -> Evidence:
-    """Return the calls of stragglers, with the cost of their delays."""
-    return calls_in(frames, frames.calls_at(events.index), cost_bytes=0.0, cost_ns=float(cost_ns))
-
-
-def _delays(frames: Frames) -> pd.DataFrame:
+@cached_per_run
+def _delays(part: Frames) -> pd.DataFrame:
     """Return the delayed collectives, within steps if these are marked, with their cost.
 
     A delay within the error of the alignment of clocks may not have occurred.
     """
-    events = delayed_calls(frames)
-    events = events[events["delay_ns"] > clock_error_ns(frames)]
-    if len(frames.steps):
+    events = delayed_calls(part)
+    events = events[events["delay_ns"] > clock_error_ns(part)]
+    if len(part.steps):
         events = events[events["step"] >= 0]
-    # In floats, since the squares in `_always_late` could overflow 64 bits.
+    # In floats, since the squares in `_late_ranks` could overflow 64 bits.
     events = events.assign(cost=events["delay_ns"].astype("float64") * events["num_ranks"])
     return events[events["kind"].isin(NEEDS_EVERYONE)]
 
 
-def _always_late(frames: Frames, events: pd.DataFrame) -> list[int]:
-    total, num_ranks = events["cost"].sum(), frames.num_ranks
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Facts about the delays of a run.
+
+    Attributes:
+        late_ranks: Ranks that are always late.
+        usual_ns: Median of the delays; nan without any.
+    """
+
+    late_ranks: list[int]
+    usual_ns: float
+
+
+@of_run
+def _costs(frames: Frames) -> _Costs:
+    by_rank, delays = zip(*frames.by_collectives(_costs_of_part), strict=True)
+    every = np.concatenate(delays)
+    late = _late_ranks(frames, pd.concat(by_rank).groupby("rank").sum())
+    return _Costs(late, float(np.median(every)) if len(every) else math.nan)
+
+
+def _costs_of_part(part: Frames) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return cost and its squares by rank, in sum; and each delay, in 8 bytes."""
+    events = _delays(part)
+    costs = pd.DataFrame({"cost": events["cost"], "squares": events["cost"] ** 2})
+    return costs.groupby(events["rank"]).sum(), events["delay_ns"].to_numpy()
+
+
+def _late_ranks(frames: Frames, costs: pd.DataFrame) -> list[int]:
+    total, num_ranks = costs["cost"].sum(), frames.num_ranks
     least = max(_least_cost(frames, "straggler_share"), 1)
     odds, least_spread = map(frames.settings.threshold, ("straggler_ratio", "straggler_spread"))
-    found = []
-    for rank, cost in events.groupby("rank")["cost"]:
-        # The effective number of calls: n if all n cost the same, and 1 if a single one dominates.
-        spread = cost.sum() ** 2 / (cost**2).sum()
-        # Without a division, since the others may cause no delay at all.
-        is_most = cost.sum() * (num_ranks - 1) >= odds * (total - cost.sum())
-        if cost.sum() >= least and is_most and spread >= least_spread:
-            found.append(rank)
-    return found
+    # The effective number of calls: n if all n cost the same, and 1 if a single one dominates.
+    spread = costs["cost"] ** 2 / costs["squares"]
+    # Without a division, since the others may cause no delay at all.
+    is_most = costs["cost"] * (num_ranks - 1) >= odds * (total - costs["cost"])
+    return costs.index[(costs["cost"] >= least) & is_most & (spread >= least_spread)].tolist()
 
 
-def _stalled(frames: Frames, events: pd.DataFrame) -> pd.DataFrame:
-    """Return delays that stand out; the first step and each group's first call are excluded."""
-    first = frames.steps["step"].min() if frames.steps["step"].nunique() > 1 else -1
-    usual = events["delay_ns"].median()
-    return events[
+def _is_of_late_rank(part: Frames) -> pd.Series:
+    return _delays(part)["rank"].isin(_costs(part).late_ranks)
+
+
+@cached_per_run
+def _is_stalled(part: Frames) -> pd.Series:
+    """Return a mask of delays that stand out.
+
+    The first step and each group's first call are excluded.
+    """
+    events = _delays(part)
+    first = part.steps["step"].min() if part.steps["step"].nunique() > 1 else -1
+    return (
         (events["number"] > 0)
         & (events["step"] != first)
-        & (events["cost"] >= _least_cost(frames, "straggler_share"))
-        & (events["delay_ns"] >= frames.settings.threshold("stall_factor") * usual)
-        & ~events["rank"].isin(_always_late(frames, events))
-    ]
+        & (events["cost"] >= _least_cost(part.whole, "straggler_share"))
+        & (events["delay_ns"] >= part.settings.threshold("stall_factor") * _costs(part).usual_ns)
+        & ~_is_of_late_rank(part)
+    )
+
+
+def _stalled(part: Frames) -> pd.DataFrame:
+    return _delays(part)[_is_stalled(part)]
+
+
+def _changing(part: Frames) -> pd.DataFrame:
+    """Return the delays by ranks that are not always late which do not stand out."""
+    events = _delays(part)
+    return events[~_is_of_late_rank(part) & ~_is_stalled(part) & (events["number"] > 0)]
+
+
+def _at_place(part: Frames, rank: int, place: tuple[Any, ...]) -> pd.DataFrame:
+    """Return the delays that a rank causes at a place."""
+    events = _delays(part)
+    events = events[events["rank"] == rank]
+    for name, value in zip(_PLACE, place, strict=True):
+        events = events[events[name] == value]
+    return events
+
+
+def _among(part: Frames, rows: frozenset[int]) -> pd.DataFrame:
+    """Return the delays of some calls."""
+    return _delays(part)[_delays(part).index.isin(rows)]
+
+
+def _of_late_ranks(part: Frames) -> pd.DataFrame:
+    return _summed(_delays(part)[_is_of_late_rank(part)])
+
+
+def _of_changing_ranks(part: Frames) -> pd.DataFrame:
+    return _summed(_changing(part))
+
+
+def _summed(events: pd.DataFrame) -> pd.DataFrame:
+    """Return sums by rank, place and reason; times are weighted by the delay."""
+    delay = events["delay_ns"].astype("float64")
+    known = delay.where(events["work_ns"].notna() & events["others_work_ns"].notna())
+    return _summed_again(
+        events[["rank", *_PLACE, "reason", "cost"]].assign(
+            num=1,
+            delay_ns=delay,
+            longer=events["excess_ns"] * delay,
+            worked=events["work_ns"] * known,
+            others_worked=events["others_work_ns"] * known,
+            known_ns=known,
+        )
+    )
+
+
+def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    return _summed_again(joined(parts))
+
+
+def _summed_again(rows: pd.DataFrame) -> pd.DataFrame:
+    by = ["rank", *_PLACE, "reason"]
+    return rows.groupby(by, observed=True)[_SUMS].sum().reset_index()
+
+
+def _calls(frames: Frames, cost_ns: float, select: Callable[..., Any], *args: Any) -> Evidence:
+    """Return the calls of the stragglers of some delays, with the cost of these and others.
+
+    Args:
+        frames: The run.
+        cost_ns: The cost.
+        select: Returns the delays of a part, given `args`.
+        args: Its further arguments.
+    """
+    of_parts = frames.by_collectives(_calls_of_part, (select, *args))
+    calls = reduce(Evidence.joined, filter(None, of_parts))
+    return replace(calls, cost_ns=float(cost_ns))
+
+
+def _calls_of_part(part: Frames, selection: tuple[Any, ...]) -> Evidence | None:
+    select, *args = selection
+    rows = select(part, *args).index
+    if rows.empty:
+        return None
+    return calls_in(part, part.comm.loc[rows], cost_bytes=0.0, cost_ns=0.0)
 
 
 def _least_cost(frames: Frames, share: str) -> float:
     return frames.settings.threshold(share) * counted_ns(frames)
 
 
-def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Return the costliest place in words, and the events there.
+def _worst_place(sums: pd.DataFrame) -> tuple[tuple[Any, ...], pd.DataFrame]:
+    """Return the costliest place, and its sums; the first in order of the places in a tie."""
+    cost = sums.astype(dict.fromkeys(_PLACE[:-1], object)).groupby(_PLACE)["cost"].sum()
+    place: Any = cost.idxmax()
+    is_worst = pd.Series(True, index=sums.index)
+    for name, value in zip(_PLACE, place, strict=True):
+        is_worst &= sums[name] == value
+    return place, sums[is_worst]
 
-    The words are like `all_gather in forward of layers.0 (train.py:7)`.
-    """
-    calls = events[_PLACE]
-    number = calls.groupby(_PLACE, sort=False, observed=True).ngroup()
-    worst = events[number == events["cost"].groupby(number).sum().idxmax()]
-    kind, phase, module, file, line = calls.loc[worst.index[0]]
+
+def _text(place: Iterable[Any]) -> str:
+    """Describe a place, like `all_gather in forward of layers.0 (train.py:7)`."""
+    kind, phase, module, file, line = place
     text = f"{kind} in {phase or 'other'}{f' of {module}' if module else ''}"
-    return (f"{text} ({file}:{line})" if file else text), worst
+    return f"{text} ({file}:{line})" if file else text
 
 
-def _because(events: pd.DataFrame) -> str:
+def _because(sums: pd.DataFrame) -> str:
     """Describe the reason of most of the delay, with the mean excess, weighted by delay.
 
     Without a reason, the time since the previous call is described.
     """
-    (reason,) = main_reasons(events.assign(every=0), ["every"])["reason"]
-    if not reason:
-        return _works(events)
-    known = events[events["reason"] == reason]
-    excess = (known["excess_ns"] * known["delay_ns"]).sum() / known["delay_ns"].sum()
-    return f"; reason: {reason}, {text_of_duration(excess)} longer than the others"
+    delays = sums.groupby("reason", observed=True)[["delay_ns", "longer"]].sum()
+    known = delays[delays.index != ""].sort_values("delay_ns", ascending=False, kind="stable")
+    if known.empty or 2 * known["delay_ns"].iloc[0] < delays["delay_ns"].sum():
+        return _works(sums)
+    excess = known["longer"].iloc[0] / known["delay_ns"].iloc[0]
+    return f"; reason: {known.index[0]}, {text_of_duration(excess)} longer than the others"
 
 
-def _works(events: pd.DataFrame) -> str:
+def _works(sums: pd.DataFrame) -> str:
     """Describe the time since the previous call, of the straggler and of the others.
 
-    The means are weighted by delay. The text is empty unless the straggler's time is longer.
+    The text is empty unless the straggler's time is longer.
     """
-    known = events.dropna(subset=["work_ns", "others_work_ns"])
-    weights = known["delay_ns"] / (known["delay_ns"].sum() or float("nan"))
-    own, others = ((known[name] * weights).sum() for name in ("work_ns", "others_work_ns"))
+    known = sums["known_ns"].sum() or math.nan
+    own, others = (sums[name].sum() / known for name in ("worked", "others_worked"))
     if not own > others:  # nan compares false
         return ""
     return (

@@ -71,6 +71,8 @@ class Reduction:
 def reductions(frames: Frames) -> Iterator[Reduction]:
     """Yield the reduced gradients of all parameters and steps, as yet without a verdict."""
     rows, groups = gradient_rows(frames), known_groups(frames)
+    if not rows.reduced:
+        return
     calls, replicated = reducing_calls(frames), replica_sets(rows.parameters)
     for (number, name), reduced in rows.reduced.items():
         everyone = Replicas((frozenset(row.rank for row in reduced),), is_certain=False)

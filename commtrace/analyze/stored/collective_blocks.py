@@ -1,9 +1,10 @@
 """Calls of a run in blocks: all members' calls of some collectives, and both ends of transfers.
 
-The dataset has a file for each rank. `collective_blocks` goes through it once and writes each part
-by rank again, in the order of blocks, a record batch for each block; `read` then reads one batch of
-every part. A collective belongs to the block that its number in its group leads to, so that no rank
-has to know of the others:
+The dataset has a file for each rank. `write` writes each part by rank again, ordered by blocks,
+a record batch for each block. `read` gathers a block from the batches of all parts when it is first
+asked for, and keeps it in a file of its own, of which columns are read when they are used. A
+collective belongs to the block that its number in its group leads to, so that no rank has to know
+of the others:
 
     group      tp                      dp
     number     0 1 2 3 4 5 6 7         0 1 2
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import group_numbers, is_transfer, numbers
+from commtrace.analyze.stored.arrow_files import new_file, read_columns
+from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.tracefile.reading import DamageError, reading
 
 COLUMNS = (
-    *("rank", "id", "kind", "group", "seq", "reduce_op", "root", "peer", "dtype"),
+    *("rank", "id", "op", "kind", "group", "seq", "reduce_op", "root", "peer", "dtype"),
     *("input_shapes", "output_shapes", "payload_bytes", "wire_bytes"),
     *("issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "phase", "module", "thread"),
     *("source_file", "source_line", "device", "stream", "algorithm", "protocol"),
@@ -96,6 +99,13 @@ class CollectiveBlocks:
         with atomic_write(self._folder / _COMPLETE) as unfinished:
             unfinished.write_text(json.dumps({"parts": self._num_parts}))
 
+    def discard_parts(self) -> None:
+        """Remove the files of parts if all blocks are gathered."""
+        if all(self._path_of_block(block).is_file() for block in range(self.num_blocks)):
+            self.__dict__.pop("_files", None)
+            for number in range(self._num_parts):
+                self._path(number).unlink(missing_ok=True)
+
     def write(self, part: Frames, number: int) -> None:
         """Write the calls of part `number` by rank.
 
@@ -111,12 +121,7 @@ class CollectiveBlocks:
         blocks, firsts = np.unique(block[order], return_index=True)
         table = pa.Table.from_pandas(calls, preserve_index=False).combine_chunks()
         schema = table.schema.with_metadata({_BLOCKS: json.dumps(blocks.tolist())})
-        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-        with (
-            atomic_write(self._path(number)) as unfinished,
-            unfinished.open("wb") as file,
-            pa.ipc.new_file(file, schema, options=options) as writer,
-        ):
+        with new_file(self._path(number), schema) as writer:
             for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
                 (batch,) = table.slice(first, end - first).to_batches()
                 writer.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -135,26 +140,33 @@ class CollectiveBlocks:
     def _path(self, number: int) -> Path:
         return self._folder / f"part-{number:05d}.arrow"
 
-    def read(self, block: int) -> pd.DataFrame:
+    def _path_of_block(self, block: int) -> Path:
+        return self._folder / f"block-{block:05d}.arrow"
+
+    def read(self, block: int) -> LazyTable:
         """Return the calls of a block, by their rows in table `comm`.
 
         Raises:
             TraceError: A file is damaged.
+            OutputError: The gathered block cannot be written.
         """
+        path = self._path_of_block(block)
+        with reading(f"cannot read what is prepared of the run in {self._folder}"):
+            if not path.is_file():
+                self._gather(block, path)
+            row = _column(path, _ROW)
+        return LazyTable(COLUMNS, pd.Index(row, name=_ROW), partial(_column, path))
+
+    def _gather(self, block: int, path: Path) -> None:
+        """Write the calls of a block that all parts have; their rows ascend from part to part."""
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
-        with reading(f"cannot read what is prepared of the run in {self._folder}"):
-            try:
-                batches = [
-                    file.get_batch(blocks[block]) for file, blocks in self._files if block in blocks
-                ]
-                schema = self._files[0][0].schema
-                tables = [pa.Table.from_batches([batch]) for batch in batches]
-                joined: Any = pa.concat_tables(tables or [schema.empty_table()])
-                calls = joined.unify_dictionaries().to_pandas(use_threads=False)
-            except pa.ArrowException as error:
-                raise DamageError(str(error)[:200], str(self._folder)) from error
-            return calls.set_index(_ROW).sort_index()
+        batches = [file.get_batch(blocks[block]) for file, blocks in self._files if block in blocks]
+        tables = [pa.Table.from_batches([batch]) for batch in batches]
+        joined: Any = pa.concat_tables(tables or [self._files[0][0].schema.empty_table()])
+        joined = joined.unify_dictionaries().combine_chunks().replace_schema_metadata(None)
+        with new_file(path, joined.schema) as writer:
+            writer.write_table(joined)
 
     @cached_property
     def _files(self) -> list[tuple[Any, dict[int, int]]]:
@@ -168,3 +180,17 @@ class CollectiveBlocks:
             blocks = json.loads(file.schema.metadata[_BLOCKS])
             found.append((file, {block: place for place, block in enumerate(blocks)}))
         return found
+
+
+def _column(path: Path, name: str) -> Any:
+    """Return the values of a column of a gathered block.
+
+    Raises:
+        TraceError: The file is damaged.
+    """
+    place = len(COLUMNS) if name == _ROW else COLUMNS.index(name)
+    columns = read_columns(path, [place])
+    if name not in columns:
+        with reading(f"cannot read what is prepared of the run in {path}"):
+            raise DamageError(f"columns {[*columns]}, not {name}", str(path))
+    return columns[name]

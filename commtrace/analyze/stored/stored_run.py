@@ -19,13 +19,14 @@ from weakref import finalize
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_RANKS, of_run, sort_of
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run, sort_of
 from commtrace.analyze.excerpt import FOREVER, Excerpt
 from commtrace.analyze.frame import Frames, tables_of, values_of
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Function, Question
 from commtrace.analyze.stored.collective_blocks import CollectiveBlocks, group_sizes
 from commtrace.analyze.stored.lazy_table import LazyTable
+from commtrace.analyze.stored.part_tables import PartTables
 from commtrace.analyze.stored.row_store import RowStore
 from commtrace.atomic_write import make_folder
 from commtrace.errors import OutputError
@@ -41,7 +42,7 @@ ROWS_OF_PART = 500_000
 _PARTS_OF_WORKERS = 3
 """Number of parts from which on other processes are asked."""
 
-_VERSION = 1
+_VERSION = 2
 """Changes with the meaning of prepared rows, so that those of former versions are not used."""
 
 
@@ -81,6 +82,11 @@ class Pass:
 
 class StoredPart(RunPart):
     """Part of a stored run, whose rows are read when they are used."""
+
+    def of_each_part(self, answer: Answer, compute: Answer) -> Any:
+        """Return a table of this part, computed once and kept."""
+        assert isinstance(self.parent, StoredRun)
+        return self.parent.part_tables.kept(_name_of(answer), self.number, partial(compute, self))
 
     def narrowed(
         self,
@@ -263,6 +269,12 @@ class StoredRun(PartedRun):
             tables[name] = LazyTable([*types], index, partial(_column, rows, types))
         return tables
 
+    def finish(self, sort: str, questions: Sequence[Question]) -> None:
+        """Answer questions of one sort for all other parts, in one pass."""
+        super().finish(sort, questions)
+        if sort == OF_COLLECTIVES:
+            _blocks(self).discard_parts()
+
     def other_parts(self, sort: str, questions: Sequence[Question]) -> Iterator[list[Any]]:
         """Yield the answers of each part but the first, in order."""
         numbers = range(1, self.num_parts(sort))
@@ -297,6 +309,11 @@ class StoredRun(PartedRun):
     def row_store(self) -> RowStore:
         """Rows of each call that analyses have prepared."""
         return RowStore(self.folder / "rows", self.edges)
+
+    @cached_property
+    def part_tables(self) -> PartTables:
+        """Tables of each part that analyses have prepared."""
+        return PartTables(self.folder / "tables")
 
     @cached_property
     def folder(self) -> Path:

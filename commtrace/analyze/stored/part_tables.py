@@ -1,0 +1,53 @@
+"""Tables of single parts of a run, kept in files for later passes.
+
+    FOLDER/stragglers.delayed_calls/00003.arrow    table of the fourth part
+
+The columns are numbers, and categories of texts; the index is one of labels of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from commtrace.analyze.stored.arrow_files import new_file, read_columns
+from commtrace.atomic_write import make_folder
+
+_LABEL = "label of row"
+
+
+@dataclass(frozen=True, slots=True)
+class PartTables:
+    """Tables of the parts of a run.
+
+    Attributes:
+        folder: Folder of the files.
+    """
+
+    folder: Path
+
+    def kept(self, name: str, part: int, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """Return the table of a part, computed and written when it is first asked for.
+
+        Raises:
+            TraceError: The file is damaged.
+            OutputError: It cannot be written.
+        """
+        path = self.folder / name / f"{part:05d}.arrow"
+        if not path.is_file():
+            table = compute()
+            self._write(path, table)
+            return table
+        columns = read_columns(path)
+        return pd.DataFrame(columns, index=pd.Index(columns.pop(_LABEL)), copy=False)
+
+    def _write(self, path: Path, table: pd.DataFrame) -> None:
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+        make_folder(path.parent)
+        stored = pa.Table.from_pandas(table.assign(**{_LABEL: table.index}), preserve_index=False)
+        with new_file(path, stored.schema) as writer:
+            writer.write_table(stored.combine_chunks())
