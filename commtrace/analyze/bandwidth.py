@@ -141,7 +141,7 @@ def _after_arrival(frames: Frames, by: str) -> pd.DataFrame:
     timed = timed_calls(frames)
     timed = timed[timed["after_arrival"].notna()]
     keys = frames.comm.loc[timed.index, by]
-    return timed[["bus", "after_arrival"]].groupby(keys.astype(object)).sum()
+    return timed[["bus", "after_arrival"]].groupby(keys, observed=True).sum()
 
 
 def bandwidth(frames: Frames) -> pd.DataFrame:
@@ -182,9 +182,9 @@ def _calls(frames: Frames) -> pd.DataFrame:
     number = numbers(frames)
     return pd.DataFrame(
         {
-            **{name: comm[name].astype(object) for name in ("kind", "group")},
+            **{name: comm[name] for name in ("kind", "group")},
             "from_bytes": np.where(size >= 0, power_below(size.clip(lower=0).to_numpy()), -1),
-            **{name: comm[name].astype(object) for name in ("algorithm", "protocol")},
+            **{name: comm[name] for name in ("algorithm", "protocol")},
             # A transfer has no number and is by itself; its other end is another call.
             "number": number.where(number >= 0, -1 - np.arange(len(comm))),
             "num_calls": 1,
@@ -207,13 +207,13 @@ def _calls(frames: Frames) -> pd.DataFrame:
 
 def _sums(frames: Frames) -> pd.DataFrame:
     """Return the sums of the calls of each row of the table."""
-    return _calls(frames).drop(columns="number").groupby(_BY, sort=False).sum()
+    return _calls(frames).drop(columns="number").groupby(_BY, sort=False, observed=True).sum()
 
 
 def _of_collectives(frames: Frames) -> pd.Series:
     """Return the busbw after arrival of each collective, by the rows of the table."""
-    each = _calls(frames).groupby([*_BY, "number"], sort=False)[["bus_after", "after_arrival"]]
-    sums = each.sum().droplevel("number")
+    each = _calls(frames).groupby([*_BY, "number"], sort=False, observed=True)
+    sums = each[["bus_after", "after_arrival"]].sum().droplevel("number")
     return _rate(sums["bus_after"], sums["after_arrival"])
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import addable
 from commtrace.analyze.arrivals import arrivals, last_arrivals
-from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.cached_per_run import cached_per_run, of_each_part
 from commtrace.analyze.covered import ends_of_parts
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import group_numbers, is_transfer, numbers
@@ -49,7 +49,7 @@ def member_calls(frames: Frames) -> pd.DataFrame:
     return calls
 
 
-@cached_per_run
+@of_each_part
 def collectives(frames: Frames) -> pd.DataFrame:
     """Return one row per complete collective.
 
@@ -92,7 +92,8 @@ def _stragglers(calls: pd.DataFrame) -> pd.Series:
 
 def with_names(frames: Frames, each: pd.DataFrame) -> pd.DataFrame:
     """Return rows of `collectives` with the names of their groups and kinds instead of numbers."""
-    group = frames.groups["name"].astype(object).to_numpy()[each["group"]]
+    codes = pd.Categorical.from_codes
     return each.assign(
-        group=group, kind=frames.comm["kind"].cat.categories.to_numpy()[each["kind"]]
+        group=codes(each["group"], pd.Index(frames.groups["name"].astype(object))),
+        kind=codes(each["kind"], frames.comm["kind"].cat.categories),
     )

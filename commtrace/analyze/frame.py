@@ -263,6 +263,24 @@ def values_of(values: Sequence[Any], of_type: type) -> Any:
     return np.asarray(values).astype(DTYPES[of_type])
 
 
+def texts_of(values: pd.Series, text_of: Callable[[str], str]) -> pd.Series:
+    """Return what a function returns of each text, as a categorical: it is called once for each.
+
+    Args:
+        values: Texts, as a categorical or not.
+        text_of: The function; a missing value is passed as an empty text.
+    """
+    if not isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype("category")
+    # The last one is that of code -1.
+    texts = [*(text_of(str(each)) for each in values.cat.categories), text_of("")]
+    names = sorted(set(texts))
+    places = np.asarray([names.index(text) for text in texts])
+    dtype = (_type_of_few if len(names) < _FEW else _type_of)(tuple(names))
+    codes = places[values.cat.codes.to_numpy()]
+    return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype, validate=False), values.index)
+
+
 def _categorical(column: StringColumn) -> Any:
     """Convert to a categorical of the strings that occur in the column, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")

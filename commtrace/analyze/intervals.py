@@ -30,10 +30,18 @@ def blocked_intervals(frames: Frames) -> pd.DataFrame:
     begin = known["issue_ns"] - frames.start_ns
     end = end_ns(known) - frames.start_ns
     in_call, _, began_waiting = blocked_parts(known, begin)
-    shared = {"row": known.index, "rank": known["rank"], "step": known["step"]}
-    calls = pd.DataFrame({**shared, "start": begin, "end": begin + in_call})
-    waits = pd.DataFrame({**shared, "start": began_waiting, "end": end})
-    every = pd.concat([calls, waits, _exposed(frames, exact)], ignore_index=True)
+    # The call and its wait one after the other, so that a rank's intervals are in order of time.
+    calls = pd.DataFrame(
+        {
+            "row": np.repeat(known.index, 2),
+            "rank": np.repeat(known["rank"].to_numpy(), 2),
+            "step": np.repeat(known["step"].to_numpy(), 2),
+            "start": np.column_stack([begin, began_waiting]).ravel(),
+            "end": np.column_stack([begin + in_call, end]).ravel(),
+        }
+    )
+    calls = calls[calls["end"] > calls["start"]]
+    every = pd.concat([calls, _exposed(frames, exact)], ignore_index=True)
     return every[every["end"] > every["start"]].reset_index(drop=True)
 
 
@@ -69,9 +77,11 @@ def spans(frames: Frames) -> pd.DataFrame:
 
 
 def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Merge intervals that touch or overlap: `start` and `end` for each value of `by`."""
-    ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
-    keys = ordered.groupby(by, sort=False).ngroup().to_numpy()
+    """Merge intervals that touch or overlap: `start` and `end` for each value of `by`.
+
+    Those of one value follow each other, in order of time.
+    """
+    ordered, keys = _in_order(intervals, by)
     start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
     # Without intervals, `last` below would still have an element.
     if not len(ordered):
@@ -80,6 +90,23 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     firsts, lasts = ends_of_parts((start[1:] > reached[:-1]) | (keys[1:] != keys[:-1]))
     joined = ordered.iloc[firsts][by].reset_index(drop=True)
     return joined.assign(start=start[firsts], end=reached[lasts])
+
+
+def _in_order(intervals: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return intervals in order of time for each value of `by`, and a number for each value."""
+    if len(intervals):
+        start = intervals["start"].to_numpy()
+        changes = np.zeros(len(start), dtype=bool)
+        for name in by:
+            values = intervals[name].to_numpy()
+            changes[1:] |= values[1:] != values[:-1]
+        changes[0] = True
+        # Those of a recording are in order already, which takes less to see than to sort.
+        is_once = not intervals.loc[changes, by].duplicated().any()
+        if is_once and not ((start[1:] < start[:-1]) & ~changes[1:]).any():
+            return intervals, np.cumsum(changes)
+    ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
+    return ordered, ordered.groupby(by, sort=False).ngroup().to_numpy()
 
 
 def one_at_a_time(intervals: pd.DataFrame, by: Sequence[str] = ("rank",)) -> pd.DataFrame:

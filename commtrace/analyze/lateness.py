@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import addable
-from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.collectives import NOBODY, collectives, member_calls
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.time_before import LONE, PARTS, begin_of, uses_before
@@ -86,6 +86,7 @@ _BY_PART = {
 
 
 @of_run
+@of_each_part
 def lateness(frames: Frames) -> pd.DataFrame:
     """Return the reason of each straggler, by its row in table `comm`.
 

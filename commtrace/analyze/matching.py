@@ -22,7 +22,7 @@ from commtrace.analyze.cached_per_run import (
     of_each_call,
     of_run,
 )
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, texts_of
 from commtrace.tracefile.collective_numbers import collective_numbers
 
 SEND, RECV = "send", "recv"
@@ -112,8 +112,8 @@ def group_numbers(frames: Frames) -> pd.Series:
 
 def mesh_axes(frames: Frames, groups: pd.Series) -> pd.Series:
     """Return the axis of the DeviceMesh that owns each of these groups; empty if none is known."""
-    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
-    return groups.astype(object).map(axes).astype(object).fillna("")
+    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
+    return texts_of(groups, lambda group: str(axes.get(group, "")))
 
 
 @cached_per_run

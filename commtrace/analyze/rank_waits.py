@@ -7,6 +7,7 @@ unknown blocked time are counted in `num_untimed`; a time without any call that 
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
@@ -43,25 +44,26 @@ def _of_ranks(frames: Frames) -> pd.DataFrame:
     """Return the rows of some ranks, by rank and the state's place in their order."""
     comm, arrived = frames.comm, arrivals(frames)
     known = arrived["wait_ns"] >= 0
-    order = {state: place for place, state in enumerate(dict.fromkeys([*STATES.values(), OTHER]))}
-    state = comm["kind"].astype(object).map(STATES).fillna(OTHER)
+    states = [*dict.fromkeys([*STATES.values(), OTHER])]
+    kind = comm["kind"].cat
+    orders = [states.index(STATES.get(each, OTHER)) for each in kind.categories]
     calls = pd.DataFrame(
         {
             "rank": comm["rank"],
-            "order": state.map(order),
-            "state": state,
+            "order": np.asarray(orders)[kind.codes],
             "num_calls": 1,
             "num_waits": (arrived["wait_ns"] > 0).astype("int64"),
             "num_untimed": (comm["blocked_ns"] < 0).astype("int64"),
         }
     )
-    by = ["rank", "order", "state"]
+    by = ["rank", "order"]
     table = calls.groupby(by).sum()
     keys = [calls[name] for name in by]
     for name in ("wait_ns", "transfer_ns"):
         table[name] = known_sums(arrived[name], keys)
     table["num_waits"] = table["num_waits"].where(table["wait_ns"] >= 0, NOT_KNOWN)
     table["unknown_ns"] = known_sums(comm["blocked_ns"].mask(known, 0), keys)
+    table["state"] = [states[order] for order in table.index.get_level_values("order")]
     return table
 
 

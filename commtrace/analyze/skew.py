@@ -70,7 +70,7 @@ def _of_collectives(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
         transfer_ns=addable(each["transfer_ns"].clip(lower=0)),
         skew=addable(each["skew_ns"]),
     )
-    sums = each.groupby(_BY).agg(
+    sums = each.groupby(_BY, observed=True).agg(
         num_collectives=("skew", "size"),
         skew_ns=("skew", "sum"),
         max_skew_ns=("skew_ns", "max"),
@@ -78,7 +78,7 @@ def _of_collectives(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
         transfer_ns=("transfer_ns", "sum"),
         num_known=("num_known", "sum"),
     )
-    return sums, each.groupby([*_BY, "last"]).size().rename("times")
+    return sums, each.groupby([*_BY, "last"], observed=True).size().rename("times")
 
 
 SKEW = Analysis(

@@ -16,7 +16,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, texts_of
 from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import recorded_ns
 from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
@@ -75,20 +75,20 @@ def wait_states(frames: Frames) -> pd.DataFrame:
 def _waits(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
     """Return sums by state, kind and axis, and the wait by these and the rank waited for."""
     comm, arrived = frames.comm, arrivals(frames)
-    kind = comm["kind"].astype(object)
     calls = pd.DataFrame(
         {
-            "state": kind.map(STATES),
-            "kind": kind,
+            "state": texts_of(comm["kind"], lambda kind: STATES.get(kind, "")),
+            "kind": comm["kind"],
             "mesh_axis": mesh_axes(frames, comm["group"]),
             "wait": addable(arrived["wait_ns"]),
             "transfer": addable(arrived["transfer_ns"]),
             "last": arrived["last_rank"],
         }
     )[arrived["wait_ns"] >= 0]
+    calls = calls[calls["state"] != ""]
     sums = (
         calls.assign(waited=calls["wait"] > 0)
-        .groupby(_BY)
+        .groupby(_BY, observed=True)
         .agg(
             num_calls=("wait", "size"),
             num_waits=("waited", "sum"),
@@ -97,7 +97,7 @@ def _waits(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
             max_wait_ns=("wait", "max"),
         )
     )
-    return sums, calls[calls["wait"] > 0].groupby([*_BY, "last"])["wait"].sum()
+    return sums, calls[calls["wait"] > 0].groupby([*_BY, "last"], observed=True)["wait"].sum()
 
 
 WAIT_STATES = Analysis(

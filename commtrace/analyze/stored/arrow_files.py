@@ -46,6 +46,8 @@ def read_columns(path: Path, places: Sequence[int] | None = None) -> dict[str, A
         except pa.ArrowException as error:
             raise DamageError(str(error)[:200], str(path)) from error
         return {
-            name: column.to_pandas(use_threads=False).array
+            name: column.to_numpy()
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+            else column.to_pandas(use_threads=False).array
             for name, column in zip(table.column_names, table.columns, strict=True)
         }

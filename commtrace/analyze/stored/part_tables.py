@@ -1,8 +1,9 @@
 """Tables of single parts of a run, kept in files for later passes.
 
     FOLDER/stragglers.delayed_calls/00003.arrow    table of the fourth part
+    FOLDER/lateness.lateness/run.arrow             table of the whole run
 
-The columns are numbers, and categories of texts; the index is one of labels of rows.
+The columns are numbers and texts, or categories of texts; the index is one of labels of rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pandas as pd
 from commtrace.analyze.stored.arrow_files import new_file, read_columns
 from commtrace.atomic_write import make_folder
 
-_LABEL = "label of row"
+_LABEL = "label: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +30,30 @@ class PartTables:
 
     folder: Path
 
-    def kept(self, name: str, part: int, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """Return the table of a part, computed and written when it is first asked for.
+    def kept(
+        self, name: str, part: int | None, compute: Callable[[], pd.DataFrame]
+    ) -> pd.DataFrame:
+        """Return a table of a part, or of the run; it is computed and written when first used.
 
         Raises:
             TraceError: The file is damaged.
             OutputError: It cannot be written.
         """
-        path = self.folder / name / f"{part:05d}.arrow"
+        path = self.folder / name / ("run.arrow" if part is None else f"{part:05d}.arrow")
         if not path.is_file():
             table = compute()
             self._write(path, table)
             return table
         columns = read_columns(path)
-        return pd.DataFrame(columns, index=pd.Index(columns.pop(_LABEL)), copy=False)
+        label = [*columns][-1]
+        labels = pd.Index(columns.pop(label), name=label.removeprefix(_LABEL) or None)
+        return pd.DataFrame(columns, index=labels, copy=False)
 
     def _write(self, path: Path, table: pd.DataFrame) -> None:
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
         make_folder(path.parent)
-        stored = pa.Table.from_pandas(table.assign(**{_LABEL: table.index}), preserve_index=False)
+        label = f"{_LABEL}{table.index.name or ''}"
+        stored = pa.Table.from_pandas(table.assign(**{label: table.index}), preserve_index=False)
         with new_file(path, stored.schema) as writer:
             writer.write_table(stored.combine_chunks())

@@ -269,6 +269,10 @@ class StoredRun(PartedRun):
             tables[name] = LazyTable([*types], index, partial(_column, rows, types))
         return tables
 
+    def of_each_part(self, answer: Answer, compute: Answer) -> Any:
+        """Return a table of the whole run, computed once and kept."""
+        return self.part_tables.kept(_name_of(answer), None, partial(compute, self))
+
     def finish(self, sort: str, questions: Sequence[Question]) -> None:
         """Answer questions of one sort for all other parts, in one pass."""
         super().finish(sort, questions)
