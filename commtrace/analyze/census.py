@@ -112,7 +112,7 @@ def _of_part(frames: Frames) -> Census:
         num_unlaunched=int((kernels["launch_ns"] < 0).sum()),
         num_ended=int((is_known["complete_ns"] & ~is_known["blocked_ns"]).sum()),
         known=Counter({name: int(mask.sum()) for name, mask in is_known.items()}),
-        ranks=Counter(comm["rank"].tolist()),
+        ranks=Counter({int(str(rank)): num for rank, num in comm["rank"].value_counts().items()}),
         kinds=_counts(comm["kind"]),
         dtypes=_counts(comm["dtype"]),
         phases=_counts(comm["phase"]),
