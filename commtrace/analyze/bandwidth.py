@@ -16,6 +16,9 @@ there is none, it is the best busbw after arrival that the kind reached in the g
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -152,9 +155,12 @@ def bandwidth(frames: Frames) -> pd.DataFrame:
     table["payload_bytes"] = table["payload_bytes"].where(table["num_unsized"] == 0, -1)
     for name, (part, time) in _RATES.items():
         table[f"{name}_bytes_per_s"] = _rate(table[part], table[time])
-    single = pd.concat(frames.by_collectives(_of_collectives)).groupby(_BY, sort=False)
-    table["median_busbw_bytes_per_s"] = single.median()
-    table["best_busbw_bytes_per_s"] = single.max()
+    single = _joined(frames.by_collectives(_of_collectives, fold=_joined))
+    for name, of_all in (("median", np.median), ("best", np.max)):
+        table[f"{name}_busbw_bytes_per_s"] = [
+            of_all(np.concatenate(single[row])) if row in single else math.nan
+            for row in table.index
+        ]
     table = table.reset_index()
     table["mesh_axis"] = mesh_axes(frames, table["group"])
     table = _with_reference(frames, table)
@@ -174,19 +180,22 @@ def _rate(size: pd.Series, time_ns: pd.Series) -> pd.Series:
     return size.where(size > 0) / time_ns.where(time_ns > 0) * NANOSECONDS_PER_SECOND
 
 
+def _rows(frames: Frames) -> dict[str, Any]:
+    """Return the columns that identify the table's rows, a value per call."""
+    comm = frames.comm
+    size = comm["payload_bytes"]
+    of_size = np.where(size >= 0, power_below(size.clip(lower=0).to_numpy()), -1)
+    return {name: of_size if name == "from_bytes" else comm[name] for name in _BY}
+
+
 def _calls(frames: Frames) -> pd.DataFrame:
     """Return one row per call, with the columns of the table's rows and what they sum."""
     comm, timed = frames.comm, timed_calls(frames)
     size = comm["payload_bytes"]
     has_time, has_arrival = timed["time"].notna(), timed["after_arrival"].notna()
-    number = numbers(frames)
     return pd.DataFrame(
         {
-            **{name: comm[name] for name in ("kind", "group")},
-            "from_bytes": np.where(size >= 0, power_below(size.clip(lower=0).to_numpy()), -1),
-            **{name: comm[name] for name in ("algorithm", "protocol")},
-            # A transfer has no number and is by itself; its other end is another call.
-            "number": number.where(number >= 0, -1 - np.arange(len(comm))),
+            **_rows(frames),
             "num_calls": 1,
             "num_unsized": (size < 0).astype("int64"),
             "payload_bytes": addable(size.clip(lower=0)),
@@ -207,14 +216,39 @@ def _calls(frames: Frames) -> pd.DataFrame:
 
 def _sums(frames: Frames) -> pd.DataFrame:
     """Return the sums of the calls of each row of the table."""
-    return _calls(frames).drop(columns="number").groupby(_BY, sort=False, observed=True).sum()
+    return _calls(frames).groupby(_BY, sort=False, observed=True).sum()
 
 
-def _of_collectives(frames: Frames) -> pd.Series:
-    """Return the busbw after arrival of each collective, by the rows of the table."""
-    each = _calls(frames).groupby([*_BY, "number"], sort=False, observed=True)
-    sums = each[["bus_after", "after_arrival"]].sum().droplevel("number")
-    return _rate(sums["bus_after"], sums["after_arrival"])
+_Rates = dict[tuple[Any, ...], list[np.ndarray]]
+"""Busbw of the collectives of each row, in pieces."""
+
+
+def _of_collectives(frames: Frames) -> _Rates:
+    """Return the busbw after arrival of each collective of which it is known."""
+    timed, number = timed_calls(frames), numbers(frames)
+    calls = pd.DataFrame(
+        {
+            **_rows(frames),
+            # A transfer has no number and is by itself; its other end is another call.
+            "number": number.where(number >= 0, -1 - np.arange(len(number))),
+            "bus": timed["bus"],
+            "time": timed["after_arrival"],
+        },
+        index=number.index,
+    )[timed["after_arrival"].notna()]
+    sums = calls.groupby([*_BY, "number"], sort=False, observed=True).sum()
+    rates = _rate(sums["bus"], sums["time"]).droplevel("number").dropna()
+    return {
+        row: [of_row.to_numpy()] for row, of_row in rates.groupby(_BY, sort=False, observed=True)
+    }
+
+
+def _joined(parts: list[_Rates]) -> _Rates:
+    found: _Rates = {}
+    for part in parts:
+        for row, pieces in part.items():
+            found.setdefault(row, []).extend(pieces)
+    return found
 
 
 def _with_reference(frames: Frames, table: pd.DataFrame) -> pd.DataFrame:

@@ -48,6 +48,8 @@ def absences(frames: Frames, covered: Coverage) -> list[Absence]:
     rows_of = {
         group: rows for group, rows in reached[reached["group"].isin(uneven)].groupby("group")
     }
+    if not rows_of:
+        return []
     behind_of = {group: rows[rows["last"] < rows["last"].max()] for group, rows in rows_of.items()}
     lost_of = {group: _lost(covered, str(group), rows) for group, rows in behind_of.items()}
     made_last = {

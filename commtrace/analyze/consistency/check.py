@@ -7,6 +7,10 @@ with those of its peers in kind, reduction, root, type, size or order, as far as
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
+from typing import Any
+
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
@@ -28,6 +32,7 @@ from commtrace.analyze.consistency.waiting import (
     deadlock_cycles,
     deadlocks,
     explained_by,
+    hanging_calls,
     hangs_in,
     rows_of,
     waits,
@@ -38,9 +43,17 @@ from commtrace.analyze.frame import Frames
 def consistency(frames: Frames) -> pd.DataFrame:
     """Return one row per problem: faults first, the earliest first; empty if there are none."""
     covered = coverage(frames)
-    absent = absences(frames, covered)
-    differing = first_disagreements(frames, covered)
-    all_waits = waits(frames, covered, absent)
+    # Together, since each of them passes over the run.
+    of_values: Any = (differing_replicas, wrongly_reduced)
+    absent, differing, hanging, *faults_of_values = frames.together(
+        [
+            partial(absences, frames, covered),
+            partial(first_disagreements, frames, covered),
+            partial(hanging_calls, frames),
+            *(lambda find=find: [*find(frames)] for find in of_values),
+        ]
+    )
+    all_waits = waits(hanging, covered, absent)
     rings = deadlock_cycles(all_waits)
     explained = explained_by(rings)
     unexplained = [
@@ -49,14 +62,17 @@ def consistency(frames: Frames) -> pd.DataFrame:
         if (each.group, each.number) not in explained
         and each.number <= differing.get(each.group, each.number)
     ]
+    of_calls = frames.together(
+        [
+            lambda: [*disagreements(frames, covered, differing)],
+            lambda: [*missing_calls(frames, covered, unexplained, hangs_in(all_waits))],
+            lambda: [*crossed_orders(frames, covered, differing)],
+            lambda: [*unmatched_transfers(frames, covered, rows_of(rings))],
+        ]
+    )
     problems = [
-        *disagreements(frames, covered, differing),
+        *chain.from_iterable([*of_calls, *faults_of_values]),
         *deadlocks(covered, rings),
-        *missing_calls(frames, covered, unexplained, hangs_in(all_waits)),
-        *crossed_orders(frames, covered, differing),
-        *unmatched_transfers(frames, covered, rows_of(rings)),
-        *differing_replicas(frames),
-        *wrongly_reduced(frames),
         *missing_ranks(covered),
         *losses(covered, absent),
         *not_compared(covered),

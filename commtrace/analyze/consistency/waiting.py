@@ -54,9 +54,13 @@ class Wait:
 _OF_CALL = ["rank", "group", "kind", "peer", "issue_ns", "source_file", "source_line"]
 
 
-def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait]:
+def hanging_calls(frames: Frames) -> pd.DataFrame:
+    """Return the last call of each thread that has not completed it."""
+    return pd.concat(frames.by_ranks(_hanging)).sort_index()
+
+
+def waits(hanging: pd.DataFrame, covered: Coverage, absent: list[Absence]) -> list[Wait]:
     """Return every rank that hangs in a call at which others did not arrive."""
-    hanging = pd.concat(frames.by_ranks(_hanging)).sort_index()
     if hanging.empty:
         return []
     number, transfer, partner = (hanging[name] for name in ("number", "is_transfer", "partner"))
@@ -100,9 +104,9 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
 def _hanging(frames: Frames) -> pd.DataFrame:
     """Return the last calls of threads that have not completed."""
     # By thread, since another thread of the rank may still make calls.
-    calls = frames.comm[["rank", "thread", "id", "complete_ns"]].sort_values("id")
-    last = calls.groupby(["rank", "thread"], sort=False).tail(1)
-    last = frames.comm.loc[last.index[last["complete_ns"] < 0], _OF_CALL]
+    comm = frames.comm
+    last = comm.loc[comm.groupby(["rank", "thread"], sort=False)["id"].idxmax()]
+    last = last.loc[last["complete_ns"] < 0, _OF_CALL]
     return last.assign(
         number=numbers(frames)[last.index],
         is_transfer=is_transfer(frames)[last.index],
