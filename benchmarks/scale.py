@@ -1,10 +1,12 @@
 """Tables of a run that is larger than memory: passes over its parts, time and peak memory.
 
     python -m benchmarks.scale --calls 10000000 --ranks 64
+    python -m benchmarks.scale --calls 100000000 --ranks 1024 --limit 2
 
 A made-up run (`large_run`) is written as a dataset; then all tables but the lists of single calls,
 the check, the findings and the notices are computed together by a process of its own, with a worker
-for each core; and single tables once more, of the run that is prepared then.
+for each core; then the page is written, and single tables computed once more, of the run that is
+prepared by then. The limit holds for the private memory of each process.
 """
 
 from __future__ import annotations
@@ -30,10 +32,6 @@ from commtrace.units import text_of_bytes, text_of_duration
 
 LISTS = ("calls", "activity")
 """Tables with a row for each call, which are as large as the run."""
-
-
-SINGLE = ("by_module", "by_rank", "wait_states", "stragglers", "overlap", "consistency")
-"""Tables that are computed by themselves, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,19 @@ def measured(
         if len(names) > 1:
             functions.append(notices_of)
         run.together(partial(function, run) for function in functions)
-    seconds = time.perf_counter() - begin
+    return _measured(passes, time.perf_counter() - begin)
+
+
+def page(folder: Path, output: Path) -> Measured:
+    """Write the page of the run in a folder."""
+    from commtrace.report import write_report
+
+    begin = time.perf_counter()
+    write_report(folder, output)
+    return _measured([], time.perf_counter() - begin)
+
+
+def _measured(passes: list[tuple[str, int, float]], seconds: float) -> Measured:
     own, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu_s = sum(each.ru_utime + each.ru_stime for each in (own, others))
     return Measured(passes, seconds, cpu_s, (own.ru_maxrss * 1024, others.ru_maxrss * 1024))
@@ -94,6 +104,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=64, help="a multiple of 8; default: 64")
     parser.add_argument("--workers", type=int, help="processes; default: one for each core")
     parser.add_argument("--part", type=int, help="rows of a part, about")
+    parser.add_argument("--limit", type=float, help="GB of memory of a process; default: none")
+    parser.add_argument("--single", nargs="*", help="tables by themselves; default: all of them")
     given = parser.parse_args()
     plan = Plan(num_ranks=given.ranks, num_calls=given.calls)
     num_calls = plan.calls_per_step * plan.num_steps * plan.num_ranks
@@ -103,7 +115,8 @@ def main() -> None:
         folder.mkdir()
         write_dataset(plan, folder)
         every = [name for name in _catalog() if name not in LISTS]
-        found = _apart(folder, every, given.workers, given.part)
+        apart = partial(_apart, given.limit)
+        found = apart(measured, folder, every, given.workers, given.part)
         listed = Table("pass over", "questions", "time")
         for sort, num, lasted in found.passes:
             listed.add_row(sort, str(num), text_of_duration(int(lasted * 1e9)))
@@ -113,10 +126,15 @@ def main() -> None:
         kept = [path for path in folder.rglob(f"{PREPARED}/**/*") if path.is_file()]
         size = sum(path.stat().st_size for path in kept)
         console.print(f"{text_of_bytes(size)} are kept for the next command")
-        for name in SINGLE:
-            console.print(
-                f"{name}, prepared: {_text(_apart(folder, [name], given.workers, given.part))}"
-            )
+        output = Path(name) / "report.html"
+        console.print(f"page: {_text(apart(page, folder, output))}")
+        console.print(f"size of the page: {text_of_bytes(output.stat().st_size)}")
+        slowest = Table("table of the prepared run", "time", "of a process")
+        for name in every if given.single is None else given.single:
+            single = apart(measured, folder, [name], given.workers, given.part)
+            lasted = text_of_duration(int(single.seconds * 1e9))
+            slowest.add_row(name, lasted, text_of_bytes(max(single.peak_bytes)))
+        console.print(slowest)
 
 
 def _catalog() -> list[str]:
@@ -125,10 +143,18 @@ def _catalog() -> list[str]:
     return [*CATALOG]
 
 
-def _apart(folder: Path, names: Sequence[str], *given: int | None) -> Measured:
+def _apart(limit_gb: float | None, measure: Callable[..., Measured], *args: Any) -> Measured:
     """Measure in a process that is started afresh, so that its memory is that of the analyses."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measured, folder, names, *given).result()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=_limit, initargs=(limit_gb,)) as pool:
+        return pool.submit(measure, *args).result()
+
+
+def _limit(limit_gb: float | None) -> None:
+    """Limit the private memory of this process, and of each that it starts."""
+    if limit_gb is not None:
+        size = int(limit_gb * 1e9)
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 def _text(found: Measured) -> str:

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from benchmarks.large_run import Plan, large_trace, write_dataset
+from benchmarks.scale import Measured, _apart
 from commtrace.tracefile.dataset import open_dataset
 
 PLAN = Plan(num_ranks=16, num_calls=10_000, num_layers=2)
@@ -23,8 +27,20 @@ def test_the_dataset_is_that_of_the_run_in_memory(tmp_path: Path) -> None:
 
 def test_the_passes_are_printed() -> None:
     command = [sys.executable, "-m", "benchmarks.scale", "--calls", "12000", "--ranks", "8"]
-    command += ["--part", "3000", "--workers", "1"]
+    command += ["--part", "3000", "--workers", "1", "--limit", "4", "--single", "stragglers"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert "pass over" in done.stdout
     assert "collectives" in done.stdout
     assert "peak memory" in done.stdout
+    assert "size of the page" in done.stdout
+    assert "stragglers" in done.stdout
+
+
+def test_a_process_that_needs_more_memory_than_the_limit_fails() -> None:
+    with pytest.raises(MemoryError):
+        _apart(0.5, _allocate)
+
+
+def _allocate() -> Measured:
+    assert np.ones(10**8).sum() == 10**8
+    return Measured([], 0.0, 0.0, (0, 0))

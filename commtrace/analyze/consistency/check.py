@@ -7,7 +7,7 @@ with those of its peers in kind, reduction, root, type, size or order, as far as
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -24,7 +24,7 @@ from commtrace.analyze.consistency.absences import (
 from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.order import crossed_orders
-from commtrace.analyze.consistency.problem import COLUMNS
+from commtrace.analyze.consistency.problem import COLUMNS, Problem
 from commtrace.analyze.consistency.reductions import wrongly_reduced
 from commtrace.analyze.consistency.replicas import differing_replicas
 from commtrace.analyze.consistency.transfers import unmatched_transfers
@@ -44,15 +44,14 @@ def consistency(frames: Frames) -> pd.DataFrame:
     """Return one row per problem: faults first, the earliest first; empty if there are none."""
     covered = coverage(frames)
     # Together, since each of them passes over the run.
-    of_values: Any = (differing_replicas, wrongly_reduced)
-    absent, differing, hanging, *faults_of_values = frames.together(
-        [
-            partial(absences, frames, covered),
-            partial(first_disagreements, frames, covered),
-            partial(hanging_calls, frames),
-            *(lambda find=find: [*find(frames)] for find in of_values),
-        ]
-    )
+    first: list[Callable[[], Any]] = [
+        lambda: absences(frames, covered),
+        lambda: first_disagreements(frames, covered),
+        lambda: hanging_calls(frames),
+        lambda: [*differing_replicas(frames)],
+        lambda: [*wrongly_reduced(frames)],
+    ]
+    absent, differing, hanging, *of_values = frames.together(first)
     all_waits = waits(hanging, covered, absent)
     rings = deadlock_cycles(all_waits)
     explained = explained_by(rings)
@@ -62,16 +61,14 @@ def consistency(frames: Frames) -> pd.DataFrame:
         if (each.group, each.number) not in explained
         and each.number <= differing.get(each.group, each.number)
     ]
-    of_calls = frames.together(
-        [
-            lambda: [*disagreements(frames, covered, differing)],
-            lambda: [*missing_calls(frames, covered, unexplained, hangs_in(all_waits))],
-            lambda: [*crossed_orders(frames, covered, differing)],
-            lambda: [*unmatched_transfers(frames, covered, rows_of(rings))],
-        ]
-    )
+    then: list[Callable[[], list[Problem]]] = [
+        lambda: [*disagreements(frames, covered, differing)],
+        lambda: [*missing_calls(frames, covered, unexplained, hangs_in(all_waits))],
+        lambda: [*crossed_orders(frames, covered, differing)],
+        lambda: [*unmatched_transfers(frames, covered, rows_of(rings))],
+    ]
     problems = [
-        *chain.from_iterable([*of_calls, *faults_of_values]),
+        *chain.from_iterable([*frames.together(then), *of_values]),
         *deadlocks(covered, rings),
         *missing_ranks(covered),
         *losses(covered, absent),

@@ -37,6 +37,8 @@ def read_columns(path: Path, places: Sequence[int] | None = None) -> dict[str, A
     """
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
+    # Without any row, the type of texts is not known.
+    texts = (pa.string(), pa.large_string(), pa.null())
     included = None if places is None else [*places]
     options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
     with reading(f"cannot read what is prepared of the run in {path}"):
@@ -46,8 +48,8 @@ def read_columns(path: Path, places: Sequence[int] | None = None) -> dict[str, A
         except pa.ArrowException as error:
             raise DamageError(str(error)[:200], str(path)) from error
         return {
-            name: column.to_numpy()
-            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+            name: column.to_numpy().astype(object)
+            if column.type in texts
             else column.to_pandas(use_threads=False).array
             for name, column in zip(table.column_names, table.columns, strict=True)
         }

@@ -119,7 +119,7 @@ class CollectiveBlocks:
         order = np.argsort(block, kind="stable")
         calls = part.comm[[*COLUMNS]].iloc[order].assign(**{_ROW: part.comm.index[order]})
         blocks, firsts = np.unique(block[order], return_index=True)
-        table = pa.Table.from_pandas(calls, preserve_index=False).combine_chunks()
+        table = pa.table({str(name): _stored(calls[name]) for name in calls})
         schema = table.schema.with_metadata({_BLOCKS: json.dumps(blocks.tolist())})
         with new_file(self._path(number), schema) as writer:
             for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
@@ -180,6 +180,17 @@ class CollectiveBlocks:
             blocks = json.loads(file.schema.metadata[_BLOCKS])
             found.append((file, {block: place for place, block in enumerate(blocks)}))
         return found
+
+
+def _stored(values: pd.Series) -> Any:
+    """Return an Arrow array; codes of texts have room for those of all parts."""
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    if not isinstance(values.dtype, pd.CategoricalDtype):
+        return pa.array(values.to_numpy())
+    codes = values.cat.codes.to_numpy("int32")
+    texts = pa.array(values.cat.categories.astype(object), type=pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), texts)
 
 
 def _column(path: Path, name: str) -> Any:
