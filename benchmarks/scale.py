@@ -5,14 +5,15 @@
 
 A made-up run (`large_run`) is written as a dataset; then all tables but the lists of single calls,
 the check, the findings and the notices are computed together by a process of its own, with a worker
-for each core; then the page is written, and single tables computed once more, of the run that is
-prepared by then. The limit holds for the private memory of each process.
+for each core, which then writes the page; and single tables are computed once more, of the run that
+is prepared by then. The limit holds for the private memory of each process.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import resource
 import tempfile
 import time
@@ -40,25 +41,32 @@ class Measured:
 
     Attributes:
         passes: Sort, number of questions and seconds of each pass.
-        seconds: Time in all.
+        seconds: Time of the analyses.
+        page_s: Time of the page after that.
         cpu_s: Processor time of all processes.
         peak_bytes: Peak memory of this process, and of its largest worker.
     """
 
     passes: list[tuple[str, int, float]]
     seconds: float
+    page_s: float
     cpu_s: float
     peak_bytes: tuple[int, int]
 
 
 def measured(
-    folder: Path, names: Sequence[str], num_workers: int | None, rows_of_part: int | None
+    folder: Path,
+    names: Sequence[str],
+    num_workers: int | None,
+    rows_of_part: int | None,
+    output: Path | None = None,
 ) -> Measured:
-    """Compute tables of the run in a folder together, with the notices if they are all tables."""
+    """Compute tables of the run in a folder together; and with a page, the notices, too."""
     from commtrace.analyze import CATALOG, notices_of
     from commtrace.analyze.shared_passes import Question
     from commtrace.analyze.stored import StoredRun
     from commtrace.analyze.stored.stored_run import ROWS_OF_PART
+    from commtrace.report import write_report
     from commtrace.tracefile.dataset import open_dataset
     from commtrace.workers import Workers
 
@@ -76,25 +84,17 @@ def measured(
             open_dataset(folder), rows_of_part=rows_of_part or ROWS_OF_PART, workers=workers
         )
         functions: list[Callable[..., Any]] = [CATALOG[name].function for name in names]
-        if len(names) > 1:
+        if output is not None:
             functions.append(notices_of)
         run.together(partial(function, run) for function in functions)
-    return _measured(passes, time.perf_counter() - begin)
-
-
-def page(folder: Path, output: Path) -> Measured:
-    """Write the page of the run in a folder."""
-    from commtrace.report import write_report
-
-    begin = time.perf_counter()
-    write_report(folder, output)
-    return _measured([], time.perf_counter() - begin)
-
-
-def _measured(passes: list[tuple[str, int, float]], seconds: float) -> Measured:
+        computed = time.perf_counter()
+        if output is not None:
+            write_report(run, output)
+        written = time.perf_counter()
     own, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu_s = sum(each.ru_utime + each.ru_stime for each in (own, others))
-    return Measured(passes, seconds, cpu_s, (own.ru_maxrss * 1024, others.ru_maxrss * 1024))
+    peaks = own.ru_maxrss * 1024, others.ru_maxrss * 1024
+    return Measured(passes, computed - begin, written - computed, cpu_s, peaks)
 
 
 def main() -> None:
@@ -107,6 +107,9 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="GB of memory of a process; default: none")
     parser.add_argument("--single", nargs="*", help="tables by themselves; default: all of them")
     given = parser.parse_args()
+    if given.limit is not None:
+        # The default pool of Arrow reserves a GB of addresses.
+        os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     plan = Plan(num_ranks=given.ranks, num_calls=given.calls)
     num_calls = plan.calls_per_step * plan.num_steps * plan.num_ranks
     console = Console()
@@ -116,19 +119,18 @@ def main() -> None:
         write_dataset(plan, folder)
         every = [name for name in _catalog() if name not in LISTS]
         apart = partial(_apart, given.limit)
-        found = apart(measured, folder, every, given.workers, given.part)
+        output = Path(name) / "report.html"
+        found = apart(measured, folder, every, given.workers, given.part, output)
         listed = Table("pass over", "questions", "time")
         for sort, num, lasted in found.passes:
             listed.add_row(sort, str(num), text_of_duration(int(lasted * 1e9)))
         console.print(listed)
-        console.print(f"{num_calls:,} calls of {plan.num_ranks} ranks, all tables: {_text(found)}")
+        console.print(f"{num_calls:,} calls of {plan.num_ranks} ranks: {_text(found)}")
+        console.print(f"size of the page: {text_of_bytes(output.stat().st_size)}")
         console.print(f"{found.cpu_s / num_calls * 1e6:.1f} µs of processor time per call")
         kept = [path for path in folder.rglob(f"{PREPARED}/**/*") if path.is_file()]
         size = sum(path.stat().st_size for path in kept)
         console.print(f"{text_of_bytes(size)} are kept for the next command")
-        output = Path(name) / "report.html"
-        console.print(f"page: {_text(apart(page, folder, output))}")
-        console.print(f"size of the page: {text_of_bytes(output.stat().st_size)}")
         slowest = Table("table of the prepared run", "time", "of a process")
         for name in every if given.single is None else given.single:
             single = apart(measured, folder, [name], given.workers, given.part)
@@ -159,8 +161,12 @@ def _limit(limit_gb: float | None) -> None:
 
 def _text(found: Measured) -> str:
     own, of_worker = map(text_of_bytes, found.peak_bytes)
-    lasted, cpu = (text_of_duration(int(each * 1e9)) for each in (found.seconds, found.cpu_s))
-    return f"{lasted}, processor time {cpu}, peak memory {own}, of a worker {of_worker}"
+    times = found.seconds, found.page_s, found.cpu_s
+    tables, page, cpu = (text_of_duration(int(each * 1e9)) for each in times)
+    return (
+        f"tables {tables}, page {page}, processor time {cpu}; peak memory {own}, of a worker "
+        f"{of_worker}"
+    )
 
 
 if __name__ == "__main__":

@@ -140,6 +140,10 @@ class Computation:
     is_over: bool = False
 
 
+_STACK_BYTES = 2 << 20
+"""Size of a task's stack. By default it is 8 MiB, which count towards a limit of memory."""
+
+
 class Task:
     """An analysis, which runs while it has the turn.
 
@@ -168,7 +172,11 @@ class Task:
     def go_on(self) -> None:
         """Give the turn to this task; return when it waits or is over."""
         if not self._thread.is_alive():
-            self._thread.start()
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                self._thread.start()
+            finally:
+                threading.stack_size(before)
         self._turn.release()
         self._given_back.acquire()
 

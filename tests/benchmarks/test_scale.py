@@ -43,4 +43,4 @@ def test_a_process_that_needs_more_memory_than_the_limit_fails() -> None:
 
 def _allocate() -> Measured:
     assert np.ones(10**8).sum() == 10**8
-    return Measured([], 0.0, 0.0, (0, 0))
+    return Measured([], 0.0, 0.0, 0.0, (0, 0))

@@ -23,7 +23,9 @@ from tests.fuzz.mutations import (
     spoil_columns,
     spoil_json,
     spoil_pickle,
+    spoil_records,
     spoil_spool,
+    spoil_table,
     text_of,
 )
 from tests.fuzz.seeds import seeds
@@ -33,7 +35,10 @@ OUT = "out"
 OUT_FOLDER = "tables"
 BASELINE = "baseline"
 
-WEIGHTS = {"run": 7, "spools": 7, "profile": 4, "dump": 4, "pickle": 3, "baseline": 2, "special": 1}
+WEIGHTS = {
+    "run": 6, "dataset": 2, "spools": 6, "profile": 4, "dump": 4, "pickle": 3, "baseline": 2,
+    "special": 1,
+}  # fmt: skip
 """Kinds of input, and the number of each among 28 cases."""
 
 _TURN = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
@@ -90,6 +95,11 @@ class Case:
         """The kind of input to mutate."""
         return _TURN[self.number * _STRIDE % len(_TURN)]
 
+    @property
+    def is_in_parts(self) -> bool:
+        """True if commands read the run as one that is larger than memory."""
+        return self.kind == "dataset" and self.number % 4 > 0
+
     def write(self, folder: Path) -> list[tuple[str, ...]]:
         """Write the files, and return the commands to run in that folder."""
         chance = random.Random(f"{self.seed} {self.number}")
@@ -139,6 +149,28 @@ def _write_spools(chance: random.Random, folder: Path, number: int) -> list[tupl
         (spools / name).write_bytes(data)
     commands = looks("run.json.spools", number, NUM_LOOKS - 1)
     return [("merge", "run.json.spools", "-o", OUT, "--force"), *commands]
+
+
+_DATASET_FILES = (".parquet", ".parquet", ".json", ".arrow", ".arrow", ".npy")
+
+
+def _write_dataset(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    """Write a dataset and what analyses have prepared of it, with one file spoiled."""
+    sound = seeds().dataset
+    suffix = chance.choice(_DATASET_FILES)
+    spoiled = chance.choice(sorted(name for name in sound if name.endswith(suffix)))
+    for name, data in sound.items():
+        if name == spoiled:
+            if suffix == ".json" and chance.random() < 0.8:
+                data = text_of(chance, spoil_json(chance, json.loads(data)))
+            elif suffix == ".json" or chance.random() < 0.3:
+                data = spoil_bytes(chance, data)
+            else:
+                data = (spoil_records if suffix == ".npy" else spoil_table)(chance, data)
+        path = folder / "RUN.comm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return looks("RUN.comm", number)
 
 
 def _write_profile(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
@@ -232,6 +264,7 @@ def _write_special(chance: random.Random, folder: Path, number: int) -> list[tup
 
 _KINDS: dict[str, Callable[[random.Random, Path, int], list[tuple[str, ...]]]] = {
     "run": _write_run,
+    "dataset": _write_dataset,
     "spools": _write_spools,
     "profile": _write_profile,
     "dump": _write_dump,

@@ -84,7 +84,8 @@ def _judged(case: Case, words: tuple[str, ...], folder: Path) -> Outcome:
     size = sum(path.stat().st_size for path in folder.rglob("*") if _is_small(path))
     before = _forget_peak()
     began = time.monotonic()
-    code, err, failure = _run(words, folder)
+    with _in_parts() if case.is_in_parts else contextlib.nullcontext():
+        code, err, failure = _run(words, folder)
     seconds = time.monotonic() - began
     growth = _peak() - before
     defect = failure or _defect_of(words, code, err)
@@ -106,6 +107,19 @@ def _judged(case: Case, words: tuple[str, ...], folder: Path) -> Outcome:
     return Outcome(
         case.kind, case.number, words[0], shlex.join(words), code, defect, err[-3000:], seconds
     )
+
+
+@contextlib.contextmanager
+def _in_parts() -> Iterator[None]:
+    """Let every run with a dataset be read in parts."""
+    from commtrace.analyze import opening
+
+    most = opening.ROWS_IN_MEMORY
+    opening.ROWS_IN_MEMORY = 0
+    try:
+        yield
+    finally:
+        opening.ROWS_IN_MEMORY = most
 
 
 def _is_small(path: Path) -> bool:

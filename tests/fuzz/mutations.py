@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 import pickletools
 import random
@@ -16,6 +17,10 @@ import zlib
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from commtrace.schema import TABLES
 from commtrace.tracefile.encoding import encode_ints
@@ -246,6 +251,72 @@ OPCODES = (
     b"\x8b\xff\xff\xff\x7f", b"I" + b"9" * 5000 + b"\n", b"cos\nsystem\n", b"R", b"\x81", b"b",
     b"\x95" + b"\xff" * 8, b"P1\n", b"Q", b"\x85", b"\x86", b"\x87", b"(lp0\nh\x00a",
 )  # fmt: skip
+
+
+def spoil_table(chance: random.Random, data: bytes) -> bytes:
+    """Give columns of a Parquet or Arrow file other values, types, names or lengths."""
+    is_parquet = data[:4] == b"PAR1"
+    source = pa.BufferReader(data)
+    table = pq.read_table(source) if is_parquet else pa.ipc.open_file(source).read_all()
+    for _ in range(chance.choice((1, 1, 3))):
+        if not table.num_columns:
+            break
+        place = chance.randrange(table.num_columns)
+        name, column = table.column_names[place], table.column(place)
+        way = chance.randrange(7)
+        if way == 0:
+            table = table.remove_column(place)
+        elif way == 1:
+            table = table.rename_columns(
+                [chance.choice((each, "x", name)) for each in table.column_names]
+            )
+        elif way == 2:
+            table = table.slice(chance.randrange(len(table) + 1))
+        elif way == 3:
+            table = pa.concat_tables([table, table])
+        else:
+            values = _odd_array(chance, column, way)
+            table = table.set_column(place, name, values)
+    sink = io.BytesIO()
+    if is_parquet:
+        pq.write_table(table, sink)
+    else:
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    return sink.getvalue()
+
+
+def _odd_array(chance: random.Random, column: Any, way: int) -> Any:
+    num = len(column)
+    if way == 4:
+        return pa.array(
+            [chance.choice(("", "x", "a" * 500, "0,1", "\x1b[31m")) for _ in range(num)]
+        )
+    if way == 5:
+        return pa.array([chance.choice((None, 0.5, float("nan"), 1e300)) for _ in range(num)])
+    return pa.array([chance.choice(_INTEGERS) for _ in range(num)], type=pa.int64())
+
+
+def spoil_records(chance: random.Random, data: bytes) -> bytes:
+    """Give records of a file of numpy other values, types, names or lengths."""
+    records = np.load(io.BytesIO(data))
+    names = list(records.dtype.names or ())
+    way = chance.randrange(5)
+    if way == 0:
+        records = records[: chance.randrange(len(records) + 1)]
+    elif way == 1 and names:
+        records = records[names[:-1]].copy()
+    elif way == 2 and names:
+        records = records.astype([(each, "f4") for each in names])
+    elif way == 3:
+        records = np.zeros((2, 2))
+    else:
+        for name in names:
+            if records.dtype[name].kind in "iu" and chance.random() < 0.5:
+                records[name] = [chance.choice(_INTEGERS) for _ in range(len(records))]
+    sink = io.BytesIO()
+    np.save(sink, records, allow_pickle=False)
+    return sink.getvalue()
 
 
 def bomb(chance: random.Random) -> bytes:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
+
+from commtrace.analyze import CATALOG, load
 from commtrace.pytest_plugin import baseline
+from commtrace.tracefile.dataset import prepare_dataset
 from tests.commtrace.importers.dumps import healthy
 from tests.commtrace.importers.profiles import training, write_profiles
 from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
@@ -21,6 +26,7 @@ class Seeds:
     """Contents of valid files; a dict holds several by name."""
 
     run: bytes
+    dataset: dict[str, bytes]
     spools: dict[str, bytes]
     profiles: dict[str, bytes]
     dumps: dict[str, bytes]
@@ -43,6 +49,7 @@ def seeds() -> Seeds:
         baseline.write(folder / "test_x.comms.json", {"test_x": _entry(), "test_y": _entry()})
         return Seeds(
             run.read_bytes(),
+            _dataset(spools, folder / "RUN.comm"),
             _files_in(spools),
             _files_in(profiles),
             {f"nccl_trace_rank_{n}": pickle.dumps(dump, 2) for n, dump in enumerate(older)},
@@ -53,6 +60,21 @@ def seeds() -> Seeds:
 
 def _files_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _dataset(spools: Path, target: Path) -> dict[str, bytes]:
+    """Return the files of a dataset without its spools, and what analyses have prepared of it."""
+    shutil.copytree(spools, target)
+    prepare_dataset(target, workers=1)
+    for path in target.glob("*.spool"):
+        path.unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        # As the commands do, so that they find what is prepared.
+        patch.setattr("commtrace.analyze.opening.ROWS_IN_MEMORY", 0)
+        run = load(target)
+        run.together(lambda each=each: each.function(run) for each in CATALOG.values())
+    files = sorted(path for path in target.rglob("*") if path.is_file())
+    return {str(path.relative_to(target)): path.read_bytes() for path in files}
 
 
 def _entry() -> dict[str, Any]:
