@@ -125,7 +125,8 @@ def main() -> None:
         for sort, num, lasted in found.passes:
             listed.add_row(sort, str(num), text_of_duration(int(lasted * 1e9)))
         console.print(listed)
-        console.print(f"{num_calls:,} calls of {plan.num_ranks} ranks: {_text(found)}")
+        text = f"{num_calls:,} calls of {plan.num_ranks} ranks: {_text(found)}"
+        console.print(text, soft_wrap=True)
         console.print(f"size of the page: {text_of_bytes(output.stat().st_size)}")
         console.print(f"{found.cpu_s / num_calls * 1e6:.1f} µs of processor time per call")
         kept = [path for path in folder.rglob(f"{PREPARED}/**/*") if path.is_file()]

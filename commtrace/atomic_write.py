@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,6 +111,25 @@ def check_writable(path: Path) -> None:
         raise
     except OSError as error:
         raise output_error(path, error) from None
+
+
+@contextlib.contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """Create a folder for the files that are written in the body; it goes again if that fails.
+
+    A folder that was there before keeps what it has.
+
+    Raises:
+        OutputError: the folder cannot be created.
+    """
+    is_new = not folder.exists()
+    make_folder(folder)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def make_folder(folder: Path) -> None:

@@ -21,7 +21,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.frame import Frames
-from commtrace.atomic_write import atomic_write, make_folder
+from commtrace.atomic_write import atomic_write, output_folder
 from commtrace.errors import UsageError
 from commtrace.exporters.spreadsheet import write_csv_rows
 from commtrace.schema import TABLES, Column
@@ -31,13 +31,14 @@ _ROWS_AT_ONCE = 100_000
 
 def write_csv_tables(frames: Frames, folder: Path) -> None:
     """Write each table as CSV into `folder`."""
-    make_folder(folder)
-    for name, columns, tables in _tables(frames):
-        with (
-            atomic_write(folder / f"{name}.csv") as unfinished,
-            unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream,
-        ):
-            write_csv_rows(stream, [column.name for column in columns], _rows(tables, columns))
+    options: Any = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
+    with output_folder(folder):
+        for name, columns, tables in _tables(frames):
+            with (
+                atomic_write(folder / f"{name}.csv") as unfinished,
+                unfinished.open("w", **options) as stream,
+            ):
+                write_csv_rows(stream, [column.name for column in columns], _rows(tables, columns))
 
 
 def _rows(tables: Iterable[pd.DataFrame], columns: Sequence[Column]) -> Iterator[Sequence[Any]]:
@@ -73,16 +74,16 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
             why="it is not among the packages that commtrace installs by itself",
             attempt="`pip install 'commtrace[parquet]'`, or --to csv",
         ) from error
-    make_folder(folder)
-    for name, columns, tables in _tables(frames):
-        with atomic_write(folder / f"{name}.parquet") as unfinished, ExitStack() as stack:
-            writer = None
-            for table in tables:
-                arrays = [_array(pa, table[column.name], column) for column in columns]
-                schema = _schema(pa, columns, arrays)
-                if writer is None:
-                    writer = stack.enter_context(pq.ParquetWriter(unfinished, schema))
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    with output_folder(folder):
+        for name, columns, tables in _tables(frames):
+            with atomic_write(folder / f"{name}.parquet") as unfinished, ExitStack() as stack:
+                writer = None
+                for table in tables:
+                    arrays = [_array(pa, table[column.name], column) for column in columns]
+                    schema = _schema(pa, columns, arrays)
+                    if writer is None:
+                        writer = stack.enter_context(pq.ParquetWriter(unfinished, schema))
+                    writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def _schema(pa: Any, columns: Sequence[Column], arrays: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.atomic_write import atomic_write, finished
+from commtrace.atomic_write import atomic_write, finished, output_folder
 from commtrace.errors import OutputError
 
 
@@ -144,3 +144,26 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
             unfinished.write_text(text)
         assert link.is_symlink()
         assert (tmp_path / "real" / "run.json").read_text() == text
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_new_folder_goes_again_if_its_files_can_not_be_written(
+    tmp_path: Path, was_there: bool
+) -> None:
+    folder = tmp_path / "tables"
+    if was_there:
+        folder.mkdir()
+        (folder / "own.txt").write_text("kept")
+
+    def interrupted() -> None:
+        with output_folder(folder):
+            (folder / "comm.csv").write_text("rank")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert folder.exists() == was_there
+    assert not was_there or (folder / "own.txt").read_text() == "kept"
+    with output_folder(folder):
+        (folder / "comm.csv").write_text("rank")
+    assert (folder / "comm.csv").is_file()

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -254,10 +253,8 @@ OPCODES = (
 
 
 def spoil_table(chance: random.Random, data: bytes) -> bytes:
-    """Give columns of a Parquet or Arrow file other values, types, names or lengths."""
-    is_parquet = data[:4] == b"PAR1"
-    source = pa.BufferReader(data)
-    table = pq.read_table(source) if is_parquet else pa.ipc.open_file(source).read_all()
+    """Give columns of a Parquet file other values, types, names or lengths."""
+    table = pq.read_table(pa.BufferReader(data))
     for _ in range(chance.choice((1, 1, 3))):
         if not table.num_columns:
             break
@@ -278,11 +275,7 @@ def spoil_table(chance: random.Random, data: bytes) -> bytes:
             values = _odd_array(chance, column, way)
             table = table.set_column(place, name, values)
     sink = io.BytesIO()
-    if is_parquet:
-        pq.write_table(table, sink)
-    else:
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
+    pq.write_table(table, sink)
     return sink.getvalue()
 
 
@@ -295,28 +288,6 @@ def _odd_array(chance: random.Random, column: Any, way: int) -> Any:
     if way == 5:
         return pa.array([chance.choice((None, 0.5, float("nan"), 1e300)) for _ in range(num)])
     return pa.array([chance.choice(_INTEGERS) for _ in range(num)], type=pa.int64())
-
-
-def spoil_records(chance: random.Random, data: bytes) -> bytes:
-    """Give records of a file of numpy other values, types, names or lengths."""
-    records = np.load(io.BytesIO(data))
-    names = list(records.dtype.names or ())
-    way = chance.randrange(5)
-    if way == 0:
-        records = records[: chance.randrange(len(records) + 1)]
-    elif way == 1 and names:
-        records = records[names[:-1]].copy()
-    elif way == 2 and names:
-        records = records.astype([(each, "f4") for each in names])
-    elif way == 3:
-        records = np.zeros((2, 2))
-    else:
-        for name in names:
-            if records.dtype[name].kind in "iu" and chance.random() < 0.5:
-                records[name] = [chance.choice(_INTEGERS) for _ in range(len(records))]
-    sink = io.BytesIO()
-    np.save(sink, records, allow_pickle=False)
-    return sink.getvalue()
 
 
 def bomb(chance: random.Random) -> bytes:

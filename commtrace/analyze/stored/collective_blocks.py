@@ -25,7 +25,7 @@ import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import group_numbers, is_transfer, numbers
-from commtrace.analyze.stored.arrow_files import new_file, read_columns
+from commtrace.analyze.stored.kept_files import new_arrow_file, open_arrow_file, read_columns
 from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.tracefile.reading import DamageError, reading
@@ -121,7 +121,7 @@ class CollectiveBlocks:
         blocks, firsts = np.unique(block[order], return_index=True)
         table = pa.table({str(name): _stored(calls[name]) for name in calls})
         schema = table.schema.with_metadata({_BLOCKS: json.dumps(blocks.tolist())})
-        with new_file(self._path(number), schema) as writer:
+        with new_arrow_file(self._path(number), schema) as writer:
             for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
                 (batch,) = table.slice(first, end - first).to_batches()
                 writer.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -165,18 +165,15 @@ class CollectiveBlocks:
         tables = [pa.Table.from_batches([batch]) for batch in batches]
         joined: Any = pa.concat_tables(tables or [self._files[0][0].schema.empty_table()])
         joined = joined.unify_dictionaries().combine_chunks().replace_schema_metadata(None)
-        with new_file(path, joined.schema) as writer:
+        with new_arrow_file(path, joined.schema) as writer:
             writer.write_table(joined)
 
     @cached_property
     def _files(self) -> list[tuple[Any, dict[int, int]]]:
         """The files, each with its record batch of each block."""
-        import pyarrow as pa  # pyright: ignore[reportMissingImports]
-
         found = []
         for number in range(self._num_parts):
-            # Not mapped into memory, since what is read is decompressed.
-            file = pa.ipc.open_file(pa.OSFile(str(self._path(number))))
+            file = open_arrow_file(self._path(number))
             blocks = json.loads(file.schema.metadata[_BLOCKS])
             found.append((file, {block: place for place, block in enumerate(blocks)}))
         return found

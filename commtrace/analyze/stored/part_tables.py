@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from commtrace.analyze.stored.arrow_files import new_file, read_columns
+from commtrace.analyze.stored.kept_files import new_arrow_file, read_columns
 from commtrace.atomic_write import make_folder
 
 _LABEL = "label: "
@@ -55,5 +55,5 @@ class PartTables:
         make_folder(path.parent)
         label = f"{_LABEL}{table.index.name or ''}"
         stored = pa.Table.from_pandas(table.assign(**{label: table.index}), preserve_index=False)
-        with new_file(path, stored.schema) as writer:
+        with new_arrow_file(path, stored.schema) as writer:
             writer.write_table(stored.combine_chunks())

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.stored.kept_files import sealed, verified_size
 from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.tracefile.reading import DamageError, reading
 
@@ -62,10 +63,7 @@ class RowStore:
         for each, values in stored.items():
             records[each] = values
         make_folder(self.folder / name)
-        with (
-            atomic_write(_path(self.folder / name, piece)) as unfinished,
-            unfinished.open("wb") as file,
-        ):
+        with sealed(_path(self.folder / name, piece)) as file:
             np.lib.format.write_array(file, records, allow_pickle=False)
         return {
             "names": [*columns],
@@ -150,6 +148,7 @@ class RowStore:
 
     def _piece(self, name: str, piece: int, num_rows: int) -> np.ndarray:
         path = _path(self.folder / name, piece)
+        verified_size(path)
         records = np.load(path, mmap_mode="r", allow_pickle=False)
         if records.shape != (num_rows,) or records.dtype.names is None:
             raise DamageError(f"records of shape {records.shape}, not ({num_rows},)", str(path))

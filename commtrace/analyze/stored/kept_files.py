@@ -1,0 +1,125 @@
+"""Files of what analyses keep of a run, each with a checksum at its end.
+
+Values in them are not validated one by one, as those of a trace are, so that a file counts only if
+every byte is as it was written. Arrow files are compressed, and single columns of them can be read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from commtrace.atomic_write import atomic_write
+from commtrace.tracefile.reading import DamageError, reading
+
+_SEAL = struct.Struct("<8sI")
+_MARK = b"commtrac"
+
+
+@contextmanager
+def sealed(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file to write, which gets its checksum and its name once it is complete.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    with atomic_write(path) as unfinished:
+        with unfinished.open("wb") as file:
+            yield file
+        with unfinished.open("r+b") as file:
+            checksum = _checksum(file, unfinished.stat().st_size)
+            file.seek(0, 2)
+            file.write(_SEAL.pack(_MARK, checksum))
+
+
+def _checksum(file: IO[bytes], size: int) -> int:
+    if not size:
+        return 0
+    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
+        return zlib.crc32(content)
+
+
+_verified: dict[Path, tuple[int, int]] = {}
+"""Size and time of change of files that this process has verified."""
+
+
+def verified_size(path: Path) -> int:
+    """Return the size of what was written to a file, whose checksum is verified once.
+
+    Raises:
+        DamageError: It is not the one at its end.
+        OSError: The file cannot be read.
+    """
+    facts = path.stat()
+    size, state = facts.st_size - _SEAL.size, (facts.st_size, facts.st_mtime_ns)
+    if _verified.get(path) != state:
+        with path.open("rb") as file:
+            is_whole = size >= 0 and _seal_of(file, size) == (_MARK, _checksum(file, size))
+        if not is_whole:
+            raise DamageError("contents that differ from the checksum at their end", str(path))
+        _verified[path] = state
+    return size
+
+
+def _seal_of(file: IO[bytes], size: int) -> tuple[bytes, int]:
+    file.seek(size)
+    mark, checksum = _SEAL.unpack(file.read(_SEAL.size))
+    return mark, checksum
+
+
+@contextmanager
+def new_arrow_file(path: Path, schema: Any) -> Iterator[Any]:
+    """Yield a writer of record batches.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with sealed(path) as file, pa.ipc.new_file(file, schema, options=options) as writer:
+        yield writer
+
+
+def open_arrow_file(path: Path, places: Sequence[int] | None = None) -> Any:
+    """Return a reader of record batches, of the columns at some places or of all.
+
+    Raises:
+        DamageError: The file is damaged.
+        OSError: It cannot be read.
+    """
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    size = verified_size(path)
+    included = None if places is None else [*places]
+    options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+    try:
+        # Not mapped into memory, since what is read is decompressed.
+        return pa.ipc.open_file(pa.OSFile(str(path)), footer_offset=size, options=options)
+    except pa.ArrowException as error:
+        raise DamageError(str(error)[:200], str(path)) from error
+
+
+def read_columns(path: Path, places: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return the values of the columns at some places, by default of all.
+
+    Raises:
+        TraceError: The file is damaged.
+    """
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    # Without any row, the type of texts is not known.
+    texts = (pa.string(), pa.large_string(), pa.null())
+    with reading(f"cannot read what is prepared of the run in {path}"):
+        table = open_arrow_file(path, places).read_all()
+        return {
+            name: column.to_numpy().astype(object)
+            if column.type in texts
+            else column.to_pandas(use_threads=False).array
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
