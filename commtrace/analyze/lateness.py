@@ -19,6 +19,7 @@ from commtrace.analyze.analysis import addable
 from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.collectives import NOBODY, collectives, member_calls
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import group_numbers, is_transfer, numbers
 from commtrace.analyze.time_before import LONE, PARTS, begin_of, uses_before
 from commtrace.schema import Column
 from commtrace.units import text_of_duration
@@ -153,17 +154,34 @@ def _most_skewed(parts: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _members_of(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
-    """Return the `member_calls` of collectives of `_most_skewed`, with their numbers there.
+    """Return the calls of collectives of `_most_skewed`, with `collective`, their numbers there.
 
-    Calls of stragglers are marked in column `is_late`.
+    Columns are also `group`, `number`, `rank` and `issue` as in `member_calls`, and `is_late` for
+    calls of stragglers.
     """
-    each, calls = collectives(frames), member_calls(frames)
-    key = ["group", "number"]
-    own = each[[*key, "straggler"]].reset_index()
-    own = own.merge(chosen[key].reset_index(names="place"), on=key).set_index("collective")
-    calls = calls[calls["collective"].isin(own.index)]
-    return calls[["group", "number", "rank", "issue"]].assign(
-        collective=calls["collective"].map(own["place"]), is_late=calls.index.isin(own["straggler"])
+    each, comm = collectives(frames), frames.comm
+    # Numbers of group and collective as one: a part has few of those chosen.
+    factor = int(chosen["number"].max()) + 1
+    keys, own = (
+        pd.Index(table["group"].astype("int64") * factor + table["number"])
+        for table in (chosen, each)
+    )
+    late = each.loc[own.isin(keys) & (each["number"] < factor), "straggler"]
+    number = numbers(frames)
+    group = group_numbers(frames).astype("int64")
+    place = keys.get_indexer(pd.Index(group * factor + number))
+    is_one = (place >= 0) & (number >= 0) & (number < factor) & ~is_transfer(frames)
+    rows = comm.index[is_one]
+    return pd.DataFrame(
+        {
+            "collective": place[is_one],
+            "group": group[is_one],
+            "number": number[is_one],
+            "rank": comm.loc[rows, "rank"],
+            "issue": comm.loc[rows, "issue_ns"] - frames.start_ns,
+            "is_late": rows.isin(late),
+        },
+        index=rows,
     )
 
 

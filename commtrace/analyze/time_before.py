@@ -115,7 +115,9 @@ def _joins_all(frames: Frames) -> pd.Series:
     """Return a mask of the calls that need every rank and that all members have completed."""
     members, comm = member_calls(frames), frames.comm
     joins = (comm["complete_ns"] >= comm["issue_ns"]) & comm["kind"].isin(NEEDS_EVERYONE)
-    by_all = joins.loc[members.index].groupby(members["collective"]).transform("all")
+    collective = members["collective"].to_numpy()
+    fails = np.bincount(collective, ~joins.loc[members.index]) > 0
+    by_all = pd.Series(~fails[collective], index=members.index)
     return by_all.reindex(comm.index, fill_value=False)
 
 
