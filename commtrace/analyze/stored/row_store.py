@@ -1,11 +1,12 @@
 """Rows per call, kept in files of numbers: what one sort of parts computes and another one reads.
 
-    FOLDER/arrivals.last_arrivals/complete.json    names of columns, and rows of each piece
+    FOLDER/arrivals.last_arrivals/complete.json    types of columns, and rows of each piece
     FOLDER/arrivals.last_arrivals/00003.npy        piece of the fourth part that computed rows
 
 Calls are numbered through the run; a *stretch* are those of one part by rank. A piece has the rows
 of one part in order of their numbers: those of a stretch, or of a part by collectives some of each
-stretch. `complete.json` is written last, so that what an ended process has left is never read.
+stretch. Integers take as few bytes as those of the piece need. `complete.json` is written last, so
+that what an ended process has left is never read.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ class RowStore:
             number, np.arange(self.edges[piece], self.edges[piece + 1])
         )
         stored = columns if is_stretch else {_ROW: number, **columns}
-        records = np.empty(len(table), dtype=[(each, stored[each].dtype) for each in stored])
+        records = np.empty(len(table), dtype=[(each, _least(stored[each])) for each in stored])
         for each, values in stored.items():
             records[each] = values
         make_folder(self.folder / name)
         with sealed(_path(self.folder / name, piece)) as file:
             np.lib.format.write_array(file, records, allow_pickle=False)
         return {
-            "names": [*columns],
+            "types": {each: values.dtype.str for each, values in columns.items()},
             "is_series": isinstance(rows, pd.Series),
             "is_stretch": is_stretch,
             "edges": np.searchsorted(number, self.edges).tolist(),
@@ -83,7 +84,7 @@ class RowStore:
             OutputError: That cannot be written.
         """
         facts = {
-            "names": pieces[0]["names"],
+            "types": pieces[0]["types"],
             "is_series": pieces[0]["is_series"],
             "by_stretch": all(piece["is_stretch"] for piece in pieces),
             "edges": [piece["edges"] for piece in pieces],
@@ -99,15 +100,10 @@ class RowStore:
         """
         with reading(f"cannot read what is prepared of the run in {self.folder / name}"):
             facts = self._facts(name)
-            found: dict[str, Any] = {each: np.empty(0) for each in facts["names"]}
-            if not len(rows):
-                dtypes = np.load(_path(self.folder / name, 0), mmap_mode="r").dtype
-                found = {each: np.empty(0, dtype=dtypes[each]) for each in facts["names"]}
+            found = {each: np.empty(len(rows), dtype=of) for each, of in facts["types"].items()}
             for places, records in self._records(name, facts, rows.to_numpy()):
-                for each in facts["names"]:
-                    if not len(found[each]):
-                        found[each] = np.empty(len(rows), dtype=records.dtype[each])
-                    found[each][places] = records[each]
+                for each, values in found.items():
+                    values[places] = records[each]
             table = pd.DataFrame(found, index=rows, copy=False)
             return table[_VALUE].rename(None) if facts["is_series"] else table
 
@@ -118,6 +114,8 @@ class RowStore:
             edges = facts["edges"] = np.asarray(facts["edges"], dtype="int64")
             if edges.ndim != 2 or edges.shape[1:] != self.edges.shape:
                 raise DamageError("rows of other parts", str(path))
+            if any(np.dtype(of).kind not in "biuf" for of in facts["types"].values()):
+                raise DamageError(f"columns of types {facts['types']}", str(path))
             if np.any(edges.sum(axis=0) != self.edges):
                 raise DamageError("rows that are missing", str(path))
             self._known[name] = facts
@@ -153,6 +151,16 @@ class RowStore:
         if records.shape != (num_rows,) or records.dtype.names is None:
             raise DamageError(f"records of shape {records.shape}, not ({num_rows},)", str(path))
         return records
+
+
+def _least(values: np.ndarray) -> np.dtype[Any]:
+    """Return the smallest signed type that has room for all values, if they are integers."""
+    if values.dtype.kind == "i" and len(values):
+        low, high = values.min(), values.max()
+        for name in ("i1", "i2", "i4"):
+            if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
+                return np.dtype(name)
+    return values.dtype
 
 
 def _path(folder: Path, piece: int) -> Path:

@@ -76,3 +76,36 @@ def test_numbers_of_rows_that_cannot_be_are_refused(tmp_path: Path, edges: str) 
     path.write_text(path.read_text().replace("[[0, 3, 7]]", edges))
     with pytest.raises(TraceError, match=r"complete\.json"):
         store_of(tmp_path, 3, 4).read("t", pd.RangeIndex(7))
+
+
+def test_types_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 3, 4)
+    keep(store, "t", [TABLE])
+    path = tmp_path / "t" / "complete.json"
+    path.write_text(path.read_text().replace('"<i8"', '"O"'))
+    with pytest.raises(TraceError, match=r"complete\.json"):
+        store_of(tmp_path, 3, 4).read("t", pd.RangeIndex(7))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "size"),
+    [
+        (-1, -1, 1),
+        (0, 127, 1),
+        (0, 128, 2),
+        (-(2**31), 2**31 - 1, 4),
+        (-1, 2**31, 8),
+        (-(2**63), 2**63 - 1, 8),
+    ],
+)
+def test_integers_take_as_few_bytes_as_they_need(
+    tmp_path: Path, low: int, high: int, size: int
+) -> None:
+    store = store_of(tmp_path, 7)
+    values = pd.Series([low, high, low, low, high, high, low])
+    keep(store, "s", [values])
+    (path,) = tmp_path.rglob("*.npy")
+    assert np.load(path).dtype.itemsize == size
+    found = store.read("s", values.index)
+    assert isinstance(found, pd.Series)
+    pd.testing.assert_series_equal(found, values)
