@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from commtrace.analyze.consistency.coverage import PROFILER, Coverage, source_of
+from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.consistency.coverage import PROFILER, Coverage, coverage, source_of
 from commtrace.analyze.consistency.numbered import calls_at_or_after, calls_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
@@ -40,8 +41,10 @@ class Absence:
     lost: tuple[int, ...]
 
 
-def absences(frames: Frames, covered: Coverage) -> list[Absence]:
+@of_run
+def absences(frames: Frames) -> list[Absence]:
     """Return one absence for each group whose members did not make equally many calls."""
+    covered = coverage(frames)
     reached = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
     last_numbers = reached.groupby("group")["last"].agg(["min", "max"])
     uneven = last_numbers.index[last_numbers["min"] < last_numbers["max"]]

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.absences import (
     absences,
     losses,
@@ -40,13 +41,14 @@ from commtrace.analyze.consistency.waiting import (
 from commtrace.analyze.frame import Frames
 
 
+@of_run
 def consistency(frames: Frames) -> pd.DataFrame:
     """Return one row per problem: faults first, the earliest first; empty if there are none."""
     covered = coverage(frames)
     # Together, since each of them passes over the run.
     first: list[Callable[[], Any]] = [
-        lambda: absences(frames, covered),
-        lambda: first_disagreements(frames, covered),
+        lambda: absences(frames),
+        lambda: first_disagreements(frames),
         lambda: hanging_calls(frames),
         lambda: [*differing_replicas(frames)],
         lambda: [*wrongly_reduced(frames)],

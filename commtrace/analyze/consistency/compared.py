@@ -7,9 +7,11 @@ check refers to the compared calls only, so both are always shown together.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +36,11 @@ LOST = "in a group whose other ranks' calls the trace has lost"
 DISAGREED = "after the first disagreement in the group"
 AGREEING = "matched only because the ranks agree in number, kind, size and order of calls"
 NO_OTHER_END = "to or from a rank whose calls are unknown or may be lost"
+_STATUSES = (
+    *(COMPARED, ALONE, UNNUMBERED, AFTER_LOSSES, UNRECORDED, LOST, DISAGREED, AGREEING),
+    NO_OTHER_END,
+)
+_CODES = {status: code for code, status in enumerate(_STATUSES)}
 
 _DATA = tuple(kind for kind in KINDS if kind != "barrier")
 PROPERTIES: Mapping[str, tuple[str, Collection[str]]] = {
@@ -100,11 +107,9 @@ def compared(frames: Frames) -> Comparison:
     covered = coverage(frames)
     # From this number on, it is a problem of its own that a peer's call is not in the trace.
     missed = {
-        each.group: each.number
-        for each in absences(frames, covered)
-        if set(each.absent) - set(each.lost)
+        each.group: each.number for each in absences(frames) if set(each.absent) - set(each.lost)
     }
-    differing = first_disagreements(frames, covered)
+    differing = first_disagreements(frames)
     of_parts = frames.by_collectives(_of_part, covered, missed, differing)
     counts = sum((part.counts for part in of_parts), Counter[str]())
     return Comparison(
@@ -142,11 +147,12 @@ def _of_part(
     status = _of_transfers(frames, covered)
     collectives = _of_collectives(frames, covered, missed, differing)
     status[collectives.index] = collectives
-    is_compared = status == COMPARED
+    is_compared = status == _CODES[COMPARED]
+    counts = np.bincount(status, minlength=len(_STATUSES)).tolist()
     calls = numbered(frames)
     calls = calls[is_compared[calls.index]]
     return _Compared(
-        counts=Counter(status.tolist()),
+        counts=Counter({each: num for each, num in zip(_STATUSES, counts, strict=True) if num}),
         num_collectives=len(calls[["group", "number"]].drop_duplicates()),
         num_transfers=int((is_compared & is_transfer(frames)).sum()),
         num_known={name: _num_known(calls, *each) for name, each in PROPERTIES.items()},
@@ -168,22 +174,26 @@ def _unknown(counts: Sequence[Mapping[str, tuple[int, int]]]) -> Iterator[str]:
 
 
 def _of_transfers(frames: Frames, covered: Coverage) -> pd.Series:
-    """Return the status of transfers, by row of table `comm`; that of collectives is unnumbered."""
+    """Return the code of the status of transfers, by row of table `comm`.
+
+    Collectives are unnumbered, or after losses.
+    """
     comm, transfer = frames.comm, is_transfer(frames)
-    unknown = np.where(transfer, NO_OTHER_END, np.where(comm["seq"] < 0, UNNUMBERED, AFTER_LOSSES))
-    status = pd.Series(unknown, index=comm.index, dtype=object)
+    no_end, unnumbered, after = (_CODES[each] for each in (NO_OTHER_END, UNNUMBERED, AFTER_LOSSES))
+    unknown = np.where(transfer, no_end, np.where(comm["seq"] < 0, unnumbered, after))
+    status = pd.Series(unknown, index=comm.index)
     if transfer.any():
         ends = comparable_ends(comm[transfer], covered)["row"]
         if covered.imported_from:  # which may lack the other end, although there was one
             ends = ends[partners(frames)[ends].to_numpy() >= 0]
-        status[ends] = COMPARED
+        status[ends] = _CODES[COMPARED]
     return status
 
 
 def _of_collectives(
     frames: Frames, covered: Coverage, missed: Mapping[str, int], differing: Mapping[str, int]
 ) -> pd.Series:
-    """Return the status of the collectives with a number in their group.
+    """Return the code of the status of the collectives with a number in their group.
 
     Args:
         frames: All calls of some collectives.
@@ -192,23 +202,37 @@ def _of_collectives(
         differing: By group, the number of the first call in which its members disagree.
     """
     calls = numbered(frames)
-    name = calls["group"].astype(object)
-    size = name.map(frames.groups.drop_duplicates("name").set_index("name")["size"])
+    group, number = calls["group"].cat, calls["number"].to_numpy()
+
+    def by_group(values: Mapping[Any, float], other: float) -> np.ndarray:
+        """Return a value for each call, looked up once for each group."""
+        of_groups = [values.get(each, other) for each in group.categories]
+        return np.asarray(of_groups, dtype="float64")[group.codes]
+
+    sizes = dict(zip(frames.groups["name"], frames.groups["size"], strict=True))
     members = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
-    num_recorded = name.map(members.groupby("group").size()).fillna(0)
-    present = calls.groupby(["group", "number"], observed=True)["rank"].transform("nunique")
-    is_missed = calls["number"] >= name.map(missed).fillna(np.inf).astype("float64")
-    is_after = calls["number"] > name.map(differing).fillna(np.inf).astype("float64")
-    is_inferred = (covered.imported_from == PROFILER) & name.str.startswith(STREAM)
+    num_recorded = by_group(members.groupby("group").size().to_dict(), 0)
+    is_stream = by_group({each: each.startswith(STREAM) for each in group.categories}, 0) > 0
+    is_inferred = (covered.imported_from == PROFILER) & is_stream
+    present = _num_ranks(calls)
+    is_missed = number >= by_group(missed, math.inf)
     conditions = [
-        (size == 1, ALONE),
-        (is_after, DISAGREED),
+        (by_group(sizes, math.nan) == 1, ALONE),
+        (number > by_group(differing, math.inf), DISAGREED),
         (is_inferred & (present > 1), AGREEING),
         ((present > 1) | is_missed, COMPARED),
         (num_recorded <= 1, UNRECORDED),
     ]
-    found = np.select(*map(list, zip(*conditions, strict=True)), default=LOST)
-    return pd.Series(found, index=calls.index, dtype=object)
+    masks, statuses = zip(*conditions, strict=True)
+    found = np.select(masks, [_CODES[each] for each in statuses], default=_CODES[LOST])
+    return pd.Series(found, index=calls.index)
+
+
+def _num_ranks(calls: pd.DataFrame) -> np.ndarray:
+    """Return how many ranks made each call's collective."""
+    collective = calls.groupby(["group", "number"], observed=True, sort=False).ngroup()
+    is_first = ~pd.DataFrame({"collective": collective, "rank": calls["rank"]}).duplicated()
+    return np.bincount(collective[is_first])[collective] if len(calls) else np.empty(0)
 
 
 def result_of(frames: Frames, comparison: Comparison, num_faults: int) -> tuple[str, str]:

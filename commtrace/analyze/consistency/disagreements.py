@@ -20,7 +20,8 @@ from math import prod
 
 import pandas as pd
 
-from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
 from commtrace.analyze.consistency.numbered import calls_of, numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
@@ -38,10 +39,11 @@ _NOT_KNOWN = ("", UNKNOWN)
 _WORDS = {"reduce_op": "reduction", "dtype": "element type"}
 
 
-def first_disagreements(frames: Frames, covered: Coverage) -> dict[str, int]:
+@of_run
+def first_disagreements(frames: Frames) -> dict[str, int]:
     """Return, by group, the number of the first call in which its members disagree."""
     first: dict[str, int] = {}
-    for part in frames.by_collectives(_first_of_part, covered):
+    for part in frames.by_collectives(_first_of_part, coverage(frames)):
         for group, number in part.items():
             first[group] = min(number, first.get(group, number))
     return dict(sorted(first.items()))
