@@ -20,19 +20,24 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run, sort_of
-from commtrace.analyze.excerpt import FOREVER, Excerpt
-from commtrace.analyze.frame import Frames, tables_of, values_of
+from commtrace.analyze.excerpt import Excerpt
+from commtrace.analyze.frame import Frames, tables_of
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Function, Question
 from commtrace.analyze.stored.collective_blocks import CollectiveBlocks, group_sizes
-from commtrace.analyze.stored.lazy_table import LazyTable
+from commtrace.analyze.stored.narrowed_tables import (
+    Wanted,
+    lazy_table,
+    narrowed_tables,
+    tables_of_some,
+)
 from commtrace.analyze.stored.part_tables import PartTables
 from commtrace.analyze.stored.row_store import RowStore
 from commtrace.atomic_write import make_folder
 from commtrace.errors import OutputError
 from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.settings import DEFAULTS, Settings
-from commtrace.tracefile.dataset import Dataset, RowGroup, StoredRows, open_dataset
+from commtrace.tracefile.dataset import Dataset, open_dataset
 from commtrace.tracefile.run_folder import PREPARED
 from commtrace.workers import JobRunner, in_order
 
@@ -98,7 +103,9 @@ class StoredPart(RunPart):
         if self.sort != OF_RANKS:
             return self
         assert isinstance(self.parent, StoredRun)
-        return self.parent.narrowed_part(self.number, ranks, rows, stretches)
+        return self.parent.narrowed_part(
+            self.number, Wanted(ranks, rows, stretches, self.parent.start_ns)
+        )
 
 
 class StoredRun(PartedRun):
@@ -200,73 +207,20 @@ class StoredRun(PartedRun):
             sources=tables["sources"],
         )
 
-    def narrowed_part(
-        self,
-        number: int,
-        ranks: Collection[int] | None,
-        rows: pd.Index | None,
-        stretches: Sequence[tuple[int, int]] | None,
-    ) -> Excerpt:
+    def narrowed_part(self, number: int, wanted: Wanted) -> Excerpt:
         """Return rows of a part by rank; see `Frames.narrowed`."""
-        own = self._ranks_of_parts[number]
-        begins = self._first_rows(own, int(self.edges[number]))
-        start = self.start_ns
-
-        def touches(group: RowGroup) -> bool:
-            return (
-                stretches is None
-                or FOREVER in stretches
-                or any(group.may_touch(first + start, last + start) for first, last in stretches)
-            )
-
-        def has_rows(rank: int, group: RowGroup) -> bool:
-            assert rows is not None
-            first = begins[rank] + group.first
-            places = rows.searchsorted([first, first + group.num_rows])
-            return bool(places[0] < places[1])
-
-        def keep(table: str, rank: int, group: RowGroup) -> bool:
-            if table == "comm" and rows is not None:
-                return has_rows(rank, group)
-            return touches(group)
-
-        chosen = [rank for rank in own if ranks is None or rank in ranks]
-        tables = dict(self._nothing)
-        for name in ("ranks", "steps"):
-            of_ranks = tables[name][tables[name]["rank"].isin(chosen)]
-            tables[name] = of_ranks.reset_index(drop=True)
-        for name in EVENT_TABLES:
-            stored = self.dataset.rows(name, chosen, partial(keep, name))
-            labels = [
-                np.arange(begin, begin + num_rows) + (begins[rank] if name == "comm" else 0)
-                for rank, begin, num_rows in stored.stretches()
-            ]
-            index = pd.Index(np.concatenate([np.empty(0, dtype="int64"), *labels]))
-            types = {column.name: column.type for column in TABLES[name]}
-            tables[name] = LazyTable([*types], index, partial(_column, stored, types))
+        ranks, first = self._ranks_of_parts[number], int(self.edges[number])
+        tables = narrowed_tables(self.dataset, self._nothing, ranks, first, wanted)
         facts = {"run": self.run, "path": self.path, "settings": self.settings, "parent": self}
         return Excerpt(**tables, **facts)
 
-    def _first_rows(self, ranks: Sequence[int], first: int) -> dict[int, int]:
-        """Return the label of the first row of each rank of a part."""
-        found = {}
-        for rank in ranks:
-            found[rank] = first
-            first += self.dataset.num_rows("comm", rank)
-        return found
-
     def _tables_of_ranks(self, ranks: Sequence[int], first: int) -> Mapping[str, pd.DataFrame]:
         """Return tables of some ranks, which read their columns when they are used."""
-        tables = dict(self._nothing)
-        for name in ("ranks", "steps"):
-            own = tables[name][tables[name]["rank"].isin(ranks)]
-            tables[name] = own.reset_index(drop=True)
+        tables = tables_of_some(self._nothing, ranks)
         for name in EVENT_TABLES:
             rows = self.dataset.rows(name, ranks)
             begin = first if name == "comm" else 0
-            index = pd.RangeIndex(begin, begin + rows.num_rows)
-            types = {column.name: column.type for column in TABLES[name]}
-            tables[name] = LazyTable([*types], index, partial(_column, rows, types))
+            tables[name] = lazy_table(name, rows, pd.RangeIndex(begin, begin + rows.num_rows))
         return tables
 
     def of_each_part(self, answer: Answer, compute: Answer) -> Any:
@@ -358,10 +312,6 @@ class StoredRun(PartedRun):
     @cached_property
     def _whole(self) -> Mapping[str, pd.DataFrame]:
         return tables_of(self.dataset.trace())[1]
-
-
-def _column(rows: StoredRows, types: Mapping[str, type], name: str) -> Any:
-    return values_of(rows.column(name), types[name])
 
 
 @of_run
