@@ -16,7 +16,7 @@ from commtrace.analyze.arrivals import arrivals, last_arrivals
 from commtrace.analyze.cached_per_run import cached_per_run, of_each_part
 from commtrace.analyze.covered import ends_of_parts
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import group_numbers, is_transfer, numbers
+from commtrace.analyze.matching import collective_keys, group_numbers, is_transfer, numbers
 
 NOBODY = -1
 """Row of the straggler of a collective in which nobody waited."""
@@ -45,7 +45,8 @@ def member_calls(frames: Frames) -> pd.DataFrame:
             "transfer_ns": arrived["transfer_ns"],
         }
     )[last["arrival"].notna() & ~is_transfer(frames)]
-    calls.insert(0, "collective", calls.groupby(["group", "number"], sort=False).ngroup())
+    (key,) = collective_keys(calls)
+    calls.insert(0, "collective", key.factorize()[0])
     return calls
 
 
@@ -59,35 +60,49 @@ def collectives(frames: Frames) -> pd.DataFrame:
     and `straggler`, the row of the call for which others waited, or `NOBODY`.
     """
     calls = member_calls(frames)
-    by, issue, rank = (calls[name].to_numpy() for name in ("collective", "issue", "rank"))
-    # In order of arrival within each collective, the lowest rank first in a tie.
-    order = np.lexsort((rank, issue, by))
-    begins, ends = ends_of_parts(np.diff(by[order]) != 0) if len(order) else (order, order)
-    first, latest = order[begins], issue[order[ends]]
-    place = np.arange(len(order))
-    is_last = issue[order] == np.repeat(latest, ends - begins + 1)
-    last = order[np.minimum.reduceat(np.where(is_last, place, len(order)), begins)]
-    table = calls.iloc[first][["group", "kind", "number"]].set_axis(
-        pd.Index(by[first], name="collective")
+    order = np.argsort(calls["collective"].to_numpy(), kind="stable")
+    by, issue, rank = (calls[name].to_numpy()[order] for name in ("collective", "issue", "rank"))
+    begins, ends = ends_of_parts(np.diff(by) != 0) if len(order) else (order, order)
+    num = ends - begins + 1
+    earliest, latest = np.minimum.reduceat(issue, begins), np.maximum.reduceat(issue, begins)
+
+    def lowest_rank_at(times: np.ndarray) -> np.ndarray:
+        """Return the place of the call of the lowest rank among those issued at these times."""
+        ranks = np.where(issue == np.repeat(times, num), rank, _NO_RANK)
+        is_lowest = ranks == np.repeat(np.minimum.reduceat(ranks, begins), num)
+        return np.minimum.reduceat(np.where(is_lowest, np.arange(len(order)), len(order)), begins)
+
+    first, last = lowest_rank_at(earliest), lowest_rank_at(latest)
+    table = calls.iloc[order[first]][["group", "kind", "number"]].set_axis(
+        pd.Index(by[begins], name="collective")
     )
-    table["num_ranks"] = ends - begins + 1
+    table["num_ranks"] = num
     table["first"], table["last"] = rank[first], rank[last]
-    table["last_row"] = calls.index[last]
-    table["skew_ns"] = latest - issue[first]
-    known = (calls["wait_ns"] >= 0).groupby(calls["collective"]).any()
+    table["last_row"] = calls.index[order[last]]
+    table["skew_ns"] = latest - earliest
+    known = np.maximum.reduceat(calls["wait_ns"].to_numpy()[order], begins) >= 0
     for name in ("wait_ns", "transfer_ns"):
-        sums = addable(calls[name].clip(lower=0)).groupby(calls["collective"]).sum()
-        table[name] = sums.where(known, -1)
-    table["straggler"] = _stragglers(calls).reindex(table.index, fill_value=NOBODY)
+        values = addable(calls[name].clip(lower=0)).to_numpy()[order]
+        table[name] = np.where(known, np.add.reduceat(values, begins), -1)
+    table["straggler"] = _stragglers(calls, len(table))
     return table
 
 
-def _stragglers(calls: pd.DataFrame) -> pd.Series:
-    """Return the row of the call that others waited for, by collective; only where there is one."""
-    waiting = calls[calls["last_rank"] != calls["rank"]]
-    late = waiting.groupby("collective")["last_rank"].first()
-    is_late = calls["rank"] == calls["collective"].map(late)
-    return pd.Series(calls.index[is_late], index=calls.loc[is_late, "collective"], dtype="int64")
+_NO_RANK = np.iinfo("int64").max
+
+
+def _stragglers(calls: pd.DataFrame, num: int) -> np.ndarray:
+    """Return the row of the call that others waited for, for each collective; or `NOBODY`."""
+    collective, rank, last_rank = (
+        calls[name].to_numpy() for name in ("collective", "rank", "last_rank")
+    )
+    late, row = np.full(num, -1), np.full(num, NOBODY)
+    # From the last one on, so that the first one of several that differ counts.
+    waits = np.flatnonzero(last_rank != rank)[::-1]
+    late[collective[waits]] = last_rank[waits]
+    is_late = rank == late[collective]
+    row[collective[is_late]] = calls.index[is_late]
+    return row
 
 
 def with_names(frames: Frames, each: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from commtrace.analyze.analysis import addable
 from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.collectives import NOBODY, collectives, member_calls
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import group_numbers, is_transfer, numbers
+from commtrace.analyze.matching import collective_keys, group_numbers, is_transfer, numbers
 from commtrace.analyze.time_before import LONE, PARTS, begin_of, uses_before
 from commtrace.schema import Column
 from commtrace.units import text_of_duration
@@ -160,23 +160,16 @@ def _members_of(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
     calls of stragglers.
     """
     each, comm = collectives(frames), frames.comm
-    # Numbers of group and collective as one: a part has few of those chosen.
-    factor = int(chosen["number"].max()) + 1
-    keys, own = (
-        pd.Index(table["group"].astype("int64") * factor + table["number"])
-        for table in (chosen, each)
-    )
-    late = each.loc[own.isin(keys) & (each["number"] < factor), "straggler"]
-    number = numbers(frames)
-    group = group_numbers(frames).astype("int64")
-    place = keys.get_indexer(pd.Index(group * factor + number))
-    is_one = (place >= 0) & (number >= 0) & (number < factor) & ~is_transfer(frames)
+    of_calls = pd.DataFrame({"group": group_numbers(frames), "number": numbers(frames)})
+    wanted, own, keys = collective_keys(chosen, each, of_calls)
+    late = each.loc[own.isin(wanted), "straggler"]
+    place = wanted.get_indexer(keys)
+    is_one = (place >= 0) & ~is_transfer(frames)
     rows = comm.index[is_one]
     return pd.DataFrame(
         {
+            **of_calls[is_one],
             "collective": place[is_one],
-            "group": group[is_one],
-            "number": number[is_one],
             "rank": comm.loc[rows, "rank"],
             "issue": comm.loc[rows, "issue_ns"] - frames.start_ns,
             "is_late": rows.isin(late),

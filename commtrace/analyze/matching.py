@@ -110,6 +110,26 @@ def group_numbers(frames: Frames) -> pd.Series:
     return pd.Series(np.append(rows, -1)[group.codes], index=frames.comm.index)
 
 
+def collective_keys(*tables: pd.DataFrame) -> list[pd.Index]:
+    """Return an integer for each row's `group` and `number`, the same in all tables for equal ones.
+
+    Groups are rows of table `groups`, as of `group_numbers`; both columns are -1 or higher.
+    """
+    factor = max((int(table["number"].max()) for table in tables if len(table)), default=0) + 2
+    if factor < _MOST_NUMBERS:
+        return [
+            pd.Index(table["group"].astype("int64") * factor + table["number"]) for table in tables
+        ]
+    every = pd.concat([table[["group", "number"]] for table in tables])
+    codes = every.groupby(["group", "number"], sort=False).ngroup().to_numpy()
+    edges = np.cumsum([len(table) for table in tables])[:-1]
+    return [pd.Index(part) for part in np.split(codes, edges)]
+
+
+_MOST_NUMBERS = 1 << 40
+"""Number of collectives of a group up to which integers are large enough for the keys."""
+
+
 def mesh_axes(frames: Frames, groups: pd.Series) -> pd.Series:
     """Return the axis of the DeviceMesh that owns each of these groups; empty if none is known."""
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))

@@ -35,23 +35,26 @@ def matrix(frames: Frames) -> pd.DataFrame:
 def _of_ranks(frames: Frames) -> pd.DataFrame:
     """Return the rows of some sources."""
     comm = frames.comm[frames.comm["wire_bytes"] > 0]
+    is_send, to_root, is_spread, is_split = (
+        (comm["kind"] == SEND).to_numpy(),
+        comm["kind"].isin(routed(TO_ROOT)).to_numpy(),
+        comm["kind"].isin(routed(EACH)).to_numpy(),
+        (comm["input_splits"] != "").to_numpy(),
+    )
+    way = np.select([is_send | to_root, is_split, is_spread], [0, 3, 2], default=1)
     sums = pd.DataFrame(
         {
-            "group": comm["group"].astype(object),
+            "group": comm["group"],
             "source": comm["rank"],
-            "way": np.where(comm["kind"] == SEND, "peer", "ring"),
-            "to": np.where(comm["kind"] == SEND, comm["peer"], -1),
+            "way": pd.Categorical.from_codes(way, pd.Index(["peer", "ring", "spread", "split"])),
+            "to": np.select([to_root, is_send], [comm["root"], comm["peer"]], default=-1),
             "wire_bytes": comm["wire_bytes"].astype("float64"),
         }
     )
-    sums.loc[comm["kind"].isin(routed(EACH)), "way"] = "spread"
-    sums.loc[comm["input_splits"] != "", "way"] = "split"
-    to_root = comm["kind"].isin(routed(TO_ROOT))
-    sums.loc[to_root, "way"] = "peer"
-    sums.loc[to_root, "to"] = comm.loc[to_root, "root"]
     sums = sums[~comm["kind"].isin(set(TRANSFERS) - {SEND})]
     keys = ["group", "source", "way", "to"]
-    sums = sums.groupby(keys)["wire_bytes"].agg(wire_bytes="sum", num_calls="size").reset_index()
+    sums = sums.groupby(keys, observed=True)["wire_bytes"].agg(wire_bytes="sum", num_calls="size")
+    sums = sums.reset_index().astype({"group": object})
     towards = members(frames)
     towards = towards.assign(num=towards.groupby("group")["rank"].transform("size"))
     peers = sums[(sums["way"] == "peer") & (sums["to"] >= 0)].assign(target=lambda t: t["to"])
