@@ -44,7 +44,7 @@ def stragglers(frames: Frames) -> list[Finding]:
         found.append(
             Finding(
                 title=f"Rank {rank} delays the other ranks, by "
-                f"{text_of_duration(own['delay_ns'].sum())} in {int(own['num'].sum())} calls; "
+                f"{text_of_duration(own['delay_ns'].sum())} in {int(own['num'].sum()):,} calls; "
                 f"{part:.0%} of it before {_text(place)}{_because(worst)}.",
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",

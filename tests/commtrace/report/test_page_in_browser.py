@@ -84,7 +84,7 @@ def test_it_fits_the_window_and_follows_when_that_changes(page: Page) -> None:
             const share = width > 900 && place.closest(".pair") ? 0.42 : 0.85;
             return Math.abs(card - drawn) <= 1 && card > share * width;
         })"""
-    for width in (1400, 800, 390, 1400):
+    for width in (1400, 800, 761, 700, 390, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function(fits, arg=width)
 

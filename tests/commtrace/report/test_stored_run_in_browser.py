@@ -46,7 +46,7 @@ def test_it_opens_without_errors_and_says_what_it_has(
     opened = open_page(path)
     page = opened.page
     page.emulate_media(color_scheme=theme)
-    for width in (800, 1400):
+    for width in (700, 800, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
     assert "are on this page" in page.inner_text("#overview .part")
