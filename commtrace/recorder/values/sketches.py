@@ -35,6 +35,7 @@ Index = slice | torch.Tensor
 _WIDTH = NUM_SKETCHES + 1
 _CHUNK = 1 << 16
 """Elements that are converted to float64 at once; they stay in a cache of the processor."""
+_LEAST_ROWS = 16
 _MAX_VECTORS = 256
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -92,7 +93,7 @@ class Weights:
             for dim, (length, own) in enumerate(zip(shape, index, strict=True))
         ]
         split = _split([len(each) for each in vectors])
-        self.rows = _product(vectors[:split]).to(device)
+        self.rows = _product(vectors[:split]).t().contiguous().to(device)
         self.columns = _product(vectors[split:]).to(device)
 
 
@@ -123,61 +124,90 @@ def facts_of(part: torch.Tensor, weights: Weights) -> torch.Tensor:
     Returns:
         float64, [NUM_FACTS].
     """
-    facts = torch.zeros(NUM_FACTS, dtype=torch.float64, device=part.device)
     if not part.numel():
-        return facts
-    if part.device.type == "cpu":
-        products, square = _products_in_cache(part, weights.columns)
-        if not math.isfinite(square.item()):
-            return _facts_of_finite(part, weights)
-    else:
-        exact = part.to(torch.float64).reshape(-1, len(weights.columns))
-        products, square = torch.mm(exact, weights.columns), exact.square().sum()
-    facts[:_WIDTH] = (products * weights.rows).sum(0)
-    facts[_WIDTH] = square.sqrt()
-    facts[_WIDTH + 1] = _largest(part)
+        return torch.zeros(NUM_FACTS, dtype=torch.float64, device=part.device)
+    # Counting what is not finite takes passes of its own; another device is not waited for.
+    if part.device.type != "cpu":
+        return _facts_of_finite(part, weights)
+    matrix = part.reshape(-1, len(weights.columns))
+    project = _by_rows if len(matrix) >= _LEAST_ROWS else _by_columns
+    facts = torch.zeros(NUM_FACTS, dtype=torch.float64)
+    facts[:_WIDTH], square, largest = project(matrix, weights)
+    if not math.isfinite(square):
+        return _facts_of_finite(part, weights)
+    facts[_WIDTH] = math.sqrt(square)
+    facts[_WIDTH + 1] = largest
     return facts
 
 
+_Facts = tuple[torch.Tensor, float, float]
+"""Sketches, sum of squares and largest magnitude."""
+
+
+def _by_rows(matrix: torch.Tensor, weights: Weights) -> _Facts:
+    """Return the numbers of a matrix; its rows are summed first.
+
+    That is faster than to sum columns first, if there are enough rows.
+    """
+    sums = torch.zeros(_WIDTH, matrix.shape[1], dtype=torch.float64)
+    sizes = _Sizes()
+    width = min(matrix.shape[1], _CHUNK // _LEAST_ROWS)
+    height = _CHUNK // width
+    for own, part in zip(sums.split(width, 1), matrix.split(width, 1), strict=True):
+        for rows, tile in zip(weights.rows.split(height, 1), part.split(height), strict=True):
+            own.addmm_(rows, sizes.exact(tile))
+    return (sums * weights.columns.t()).sum(1), *sizes.found()
+
+
+def _by_columns(matrix: torch.Tensor, weights: Weights) -> _Facts:
+    """Return the numbers of a matrix that has only few rows."""
+    sums = torch.zeros(len(matrix), _WIDTH, dtype=torch.float64)
+    sizes = _Sizes()
+    width = _CHUNK // _LEAST_ROWS
+    for columns, tile in zip(weights.columns.split(width), matrix.split(width, 1), strict=True):
+        sums.addmm_(sizes.exact(tile), columns)
+    return (sums * weights.rows.t()).sum(0), *sizes.found()
+
+
 class _Scratch(threading.local):
-    """Memory of a thread for elements in float64, which is not allocated for each tensor."""
+    """Memory of a thread for a tile in float64, which is not allocated for each tensor."""
 
     def __init__(self) -> None:
         self.elements = torch.empty(_CHUNK, dtype=torch.float64)
-
-    def matrix(self, rows: int, columns: int) -> torch.Tensor:
-        """Return a matrix whose contents are undefined."""
-        if rows * columns > len(self.elements):
-            return torch.empty(rows, columns, dtype=torch.float64)
-        return self.elements[: rows * columns].view(rows, columns)
 
 
 _scratch = _Scratch()
 
 
-def _products_in_cache(
-    part: torch.Tensor, columns: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the products of a part's rows with vectors, and the sum of its squares."""
-    matrix = part.reshape(-1, len(columns))
-    num_rows = len(matrix)
-    products = torch.empty(num_rows, _WIDTH, dtype=torch.float64)
-    square = torch.zeros((), dtype=torch.float64)
-    step = max(1, _CHUNK // len(columns))
-    for begin in range(0, num_rows, step):
-        rows = matrix[begin : begin + step]
-        exact = _scratch.matrix(len(rows), len(columns)).copy_(rows)
-        flat = exact.view(-1)
-        square += torch.dot(flat, flat)
-        torch.mm(exact, columns, out=products[begin : begin + step])
-    return products, square
+class _Sizes:
+    """Conversion of tiles to float64, while their sizes are found: a tile stays in the cache."""
+
+    def __init__(self) -> None:
+        self._elements = _scratch.elements
+        self._squares: list[torch.Tensor] = []
+        self._largest = 0.0
+
+    def exact(self, tile: torch.Tensor) -> torch.Tensor:
+        """Return a tile in float64, until the next one."""
+        flat = self._elements[: tile.numel()]
+        exact = flat.view(tile.shape).copy_(tile)
+        self._squares.append(torch.dot(flat, flat))
+        self._largest = max(self._largest, _largest(tile))
+        return exact
+
+    def found(self) -> tuple[float, float]:
+        """Return the sum of squares and the largest magnitude of all tiles."""
+        return torch.stack(self._squares).sum().item(), self._largest
 
 
-def _largest(part: torch.Tensor) -> torch.Tensor:
-    if part.dtype == torch.bool:
-        return part.any().double()
-    least, most = torch.aminmax(part)
-    return torch.maximum(most.double(), -least.double())
+def _largest(tile: torch.Tensor) -> float:
+    if tile.dtype == torch.bool:
+        return float(tile.any())
+    if tile.dtype == torch.float32:  # numpy takes half of torch's time
+        numbers = tile.numpy(force=True)
+        return float(max(numbers.max(), -numbers.min()))
+    least, most = torch.aminmax(tile)
+    return max(most.item(), -least.item())
 
 
 def _facts_of_finite(part: torch.Tensor, weights: Weights) -> torch.Tensor:
@@ -189,7 +219,7 @@ def _facts_of_finite(part: torch.Tensor, weights: Weights) -> torch.Tensor:
     largest = finite.abs().max()
     scale = largest if largest > 0 else torch.ones_like(largest)
     matrix = finite.reshape(-1, len(weights.columns))
-    sums = (torch.mm(matrix, weights.columns) * weights.rows).sum(0)
+    sums = (torch.mm(matrix, weights.columns) * weights.rows.t()).sum(0)
     facts = torch.empty(NUM_FACTS, dtype=torch.float64, device=part.device)
     facts[:_WIDTH] = sums
     facts[_WIDTH] = torch.linalg.vector_norm(finite / scale) * scale
