@@ -433,28 +433,45 @@ class Recording(Views, Decorator):
         OBSERVER.named(name, tensor)
 
     def declare(
-        self, target: torch.nn.Module | torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any]
+        self,
+        target: torch.nn.Module | torch.Tensor,
+        mesh: DeviceMesh,
+        placements: Sequence[Any],
+        *,
+        gradient: Sequence[Any] | None = None,
     ) -> None:
         """Declare the layout of plain tensors, which are then compared like distributed ones.
 
         Args:
-            target: a module, for its outputs and their gradients, or a parameter, for its values,
-                gradients and states. Sharded dimensions are divided evenly between ranks.
+            target: a module, for its outputs, or a parameter, for its values, gradients and states.
+                Sharded dimensions are divided evenly between ranks.
             mesh: the mesh.
             placements: a placement for each of its axes, of dtensor_core or of torch.
+            gradient: placements of the gradients of a module's outputs. By default those of sharded
+                outputs are sharded, those of partial sums are replicated, and the layout of those
+                of replicas is unknown.
 
         Raises:
             RecordingError: the recording is not on, or records no values.
-            UsageError: there is not one placement for each axis.
+            UsageError: there is not one placement for each axis, or `gradient` is given for a
+                parameter.
         """
         self._require_values("cannot declare a layout")
-        if len(placements) != mesh.ndim:
+        for each in (placements, gradient):
+            if each is not None and len(each) != mesh.ndim:
+                raise UsageError(
+                    "cannot declare a layout",
+                    found=f"{counted(len(each), 'placement')} for a mesh of {mesh.ndim} axes",
+                    why="each axis of the mesh has a placement",
+                )
+        if gradient is not None and not hasattr(target, "named_parameters"):
             raise UsageError(
-                "cannot declare a layout",
-                found=f"{counted(len(placements), 'placement')} for a mesh of {mesh.ndim} axes",
-                why="each axis of the mesh has a placement",
+                "cannot declare the layout of a parameter's gradient",
+                found="a parameter with `gradient`",
+                why="its gradient has the layout of the parameter once it is reduced",
+                attempt="leave `gradient` out, or declare the module",
             )
-        OBSERVER.declare(target, mesh, placements)
+        OBSERVER.declare(target, mesh, placements, gradient)
 
     def _require_values(self, summary: str) -> None:
         if not self._depth or not self._options.values:

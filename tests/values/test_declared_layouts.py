@@ -18,7 +18,7 @@ from commtrace.analyze.frame import frames_of
 from commtrace.analyze.values import compare
 from commtrace.errors import UsageError
 from commtrace.tracefile import read_parts
-from dtensor_core import Replicate, Shard
+from dtensor_core import Partial, Replicate, Shard
 from dtensor_core.testing import fake_world, run_threads
 
 WIDTH, HIDDEN, NUM_RANKS = 6, 8, 2
@@ -159,6 +159,73 @@ def test_without_a_declaration_a_missing_reduction_is_found_with_doubt() -> None
     assert found is not None
     assert (found.right["module"], found.right["role"]) == ("down", "output")
     assert not found.is_certain
+
+
+class Copy(nn.Module):
+    """Input of column parallel layers, whose gradients are contributions to a sum."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the input; gradients are summed behind it."""
+        return _Copy.apply(x) * 1.0 if dist.is_initialized() else x * 1.0  # type: ignore[no-any-return]
+
+
+def _of_copied_input(num_ranks: int, gradient: Any = None) -> Frames:
+    """Train a column parallel layer whose input passes a module that is declared replicated."""
+
+    def train(folder: str) -> None:
+        torch.manual_seed(0)
+        model: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), Copy(), nn.Linear(WIDTH, HIDDEN, bias=False))
+        _, copy, up = model
+        if num_ranks > 1:
+            part = up.weight.detach().chunk(num_ranks)[dist.get_rank()]
+            up.weight = nn.Parameter(part.clone())
+        with commtrace.record(values="module") as recording:
+            if num_ranks > 1:
+                mesh = init_device_mesh("cpu", (num_ranks,), mesh_dim_names=("tp",))
+                recording.declare(up.weight, mesh, [Shard(0)])
+                recording.declare(up, mesh, [Shard(-1)])
+                recording.declare(copy, mesh, [Replicate()], gradient=gradient)
+            model(torch.linspace(-1, 1, 4 * WIDTH).view(4, WIDTH)).square().sum().backward()
+            recording.step()
+        recording.save(Path(folder) / f"rank{dist.get_rank() if num_ranks > 1 else 0}.json")
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_threads(train, num_ranks, folder) if num_ranks > 1 else train(folder)
+        return frames_of(read_parts(sorted(Path(folder).glob("*.json"))))
+
+
+def test_a_replicated_output_may_have_a_partial_gradient() -> None:
+    run = _of_copied_input(NUM_RANKS, [Partial()])
+    found = compare(_of_copied_input(1), run)
+    assert found.agrees, found.fault
+    of_copy = found.pairs[found.pairs["module"] == "1"]
+    assert set(of_copy["role"]) == {"output", "output_gradient"}
+    assert not CATALOG["consistency"].function(run)["is_fault"].any()
+
+
+def test_the_gradient_of_a_replica_has_no_layout_unless_it_is_declared() -> None:
+    run = _of_copied_input(NUM_RANKS)
+    assert not CATALOG["consistency"].function(run)["is_fault"].any()
+    fault = compare(_of_copied_input(1), run).fault
+    assert fault is not None
+    assert not fault.is_certain
+    assert (fault.right["module"], fault.right["role"]) == ("1", "output_gradient")
+
+
+def test_a_gradient_that_is_declared_wrongly_is_a_difference() -> None:
+    fault = compare(_of_copied_input(1), _of_copied_input(NUM_RANKS, [Replicate()])).fault
+    assert fault is not None
+    assert (fault.right["module"], fault.right["role"]) == ("1", "output_gradient")
+
+
+def test_a_parameter_has_no_gradient_of_another_layout() -> None:
+    with fake_world(2), commtrace.record(values="module") as recording:
+        mesh = init_device_mesh("cpu", (2,))
+        weight = nn.Linear(2, 2).weight
+        with pytest.raises(UsageError, match="a parameter with `gradient`"):
+            recording.declare(weight, mesh, [Shard(0)], gradient=[Shard(0)])
+        with pytest.raises(UsageError, match="2 placements for a mesh of 1 axes"):
+            recording.declare(nn.Linear(2, 2), mesh, [Shard(0)], gradient=[Shard(0), Shard(1)])
 
 
 def test_a_declaration_has_a_placement_for_each_axis() -> None:

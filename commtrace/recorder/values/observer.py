@@ -48,7 +48,7 @@ from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.found_tensors import LatestFacts, has_numbers, tensors_in
 from commtrace.recorder.values.gradient_hooks import GradientHooks
-from commtrace.recorder.values.layouts import Layouts
+from commtrace.recorder.values.layouts import Layouts, dual_of
 from commtrace.recorder.values.observed_calls import observed_calls
 from commtrace.recorder.values.owners import UNKNOWN_OWNER, Owner, data_group, replicas_of
 from commtrace.recorder.values.sketches import facts_of
@@ -79,6 +79,11 @@ Declared = tuple[Any, tuple[Any, ...]]
 """Mesh and placements that the program declares for a plain tensor."""
 
 
+def _known(table: dict[int, tuple[weakref.ref[Any], Declared]], target: Any) -> Declared | None:
+    known = table.get(id(target))
+    return known[1] if known is not None and known[0]() is target else None
+
+
 class ValueObserver:
     """Observes tensors while sinks want them."""
 
@@ -96,6 +101,7 @@ class ValueObserver:
         self._owners: dict[int, tuple[weakref.ref[Any], Owner]] = {}
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._declared: dict[int, tuple[weakref.ref[Any], Declared]] = {}
+        self._declared_gradients: dict[int, tuple[weakref.ref[Any], Declared]] = {}
         self._has_stepped = self._has_run = False
         self._latest_rank: int | None = None
         # Of the program's first model that is data parallel, for tensors outside of modules.
@@ -139,19 +145,30 @@ class ValueObserver:
         self._data_group = ""
         self._met.clear()
         self._declared.clear()
+        self._declared_gradients.clear()
 
     @property
     def is_on(self) -> bool:
         """True while a sink wants fingerprints."""
         return bool(self._sinks)
 
-    def declare(self, target: nn.Module | torch.Tensor, mesh: Any, placements: Any) -> None:
+    def declare(
+        self,
+        target: nn.Module | torch.Tensor,
+        mesh: Any,
+        placements: Sequence[Any],
+        gradient: Sequence[Any] | None = None,
+    ) -> None:
         """Take the outputs of a module, or a parameter, for parts of distributed tensors."""
         self._declared[id(target)] = weakref.ref(target), (mesh, tuple(placements))
+        dual = gradient if gradient is not None else dual_of(placements)
+        if dual is None:
+            self._declared_gradients.pop(id(target), None)
+        else:
+            self._declared_gradients[id(target)] = weakref.ref(target), (mesh, tuple(dual))
 
     def _declared_of(self, target: Any) -> Declared | None:
-        known = self._declared.get(id(target))
-        return known[1] if known is not None and known[0]() is target else None
+        return _known(self._declared, target)
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
         """Return the place of a module as called inside `outer`; None before its first call."""
@@ -187,11 +204,12 @@ class ValueObserver:
             phase = FORWARD if current_graph_task_id() < 0 else RECOMPUTE
             location = Location(phase, call, None, -1, None)
             declared = self._declared_of(module)
+            of_gradient = _known(self._declared_gradients, module)
             with torch.no_grad(), no_dispatch_modes():
                 for name, tensor in tensors_in(result):
                     self._see(OUTPUT, name, tensor, location, declared=declared)
                     if tensor.requires_grad and phase == FORWARD:
-                        self._watch_gradient(name, tensor, call, declared)
+                        self._watch_gradient(name, tensor, call, of_gradient)
                 if CURRENT.modules.innermost is None:
                     self._see_buffers(module, location)
         except Exception as error:
