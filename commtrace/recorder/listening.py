@@ -20,7 +20,7 @@ from commtrace.recorder.values.observer import ValueObserver
 from commtrace.recorder.values.result_mode import ResultMode
 from commtrace.torch_internals.dispatcher import current_mode
 
-OBSERVER = ValueObserver(lambda: RECORDER.locator, RECORDER.failures)
+OBSERVER = ValueObserver(lambda: RECORDER.locator, lambda: RECORDER.num_ops, RECORDER.failures)
 """Observer of the tensors of this process, active while a sink wants values."""
 
 _lock = threading.RLock()

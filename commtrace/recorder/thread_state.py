@@ -98,6 +98,7 @@ class Collectives:
         functional_op: operator of that collective.
         reduce_op: reduction of that collective.
         num_issued: number of calls issued by the thread.
+        num_waits: number of its waits for calls.
         last_op: operator of the newest call.
         last_work: handle of the newest call, until Python has it too.
         awaited_in_cpp: calls that the function in progress waits for in C++.
@@ -105,13 +106,13 @@ class Collectives:
 
     __slots__ = (
         "awaited_in_cpp", "functional_calls", "functional_op", "last_op", "last_work", "num_issued",
-        "reduce_op",
+        "num_waits", "reduce_op",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.functional_calls: list[Any] | None = None
         self.functional_op = self.reduce_op = ""
-        self.num_issued = 0
+        self.num_issued = self.num_waits = 0
         self.last_op = ""
         self.last_work: Any = None
         self.awaited_in_cpp: list[Any] | None = None

@@ -174,7 +174,9 @@ def _of_copied_input(num_ranks: int, gradient: Any = None) -> Frames:
 
     def train(folder: str) -> None:
         torch.manual_seed(0)
-        model: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), Copy(), nn.Linear(WIDTH, HIDDEN, bias=False))
+        model: Any = nn.Sequential(
+            nn.Linear(WIDTH, WIDTH), Copy(), nn.Linear(WIDTH, HIDDEN, bias=False)
+        )
         _, copy, up = model
         if num_ranks > 1:
             part = up.weight.detach().chunk(num_ranks)[dist.get_rank()]

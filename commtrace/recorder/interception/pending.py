@@ -163,6 +163,7 @@ class PendingCalls:
 
     def blocked(self, call: Call, begin: int, end: int) -> None:
         """Record a wait for a call from `begin` to `end`."""
+        CURRENT.state.collectives.num_waits += 1
         call.waited(begin, end)
         if call.num_waits == 1 and call.request.device != "cpu":
             try:

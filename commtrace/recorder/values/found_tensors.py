@@ -54,32 +54,37 @@ def _tensors_in(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.
         yield from _tensors_in(part, join(name, str(key)), depth + 1)
 
 
-_KnownFacts = tuple["weakref.ref[torch.Tensor]", int, TensorLayout, torch.Tensor]
-"""A tensor, its version, its layout and its numbers."""
+Moment = tuple[int, ...]
+"""Numbers of operators, collectives and waits before an observation."""
+_KnownFacts = tuple["weakref.ref[torch.Tensor]", int, TensorLayout, Moment, torch.Tensor]
+"""A tensor, its version, its layout, the moment of its observation, and its numbers."""
 
 
 class LatestFacts:
     """Numbers of the tensors observed last, which modules pass on to each other.
 
-    Of a distributed tensor, identity and version are its own: operators that write to it change
-    its local tensor without counting that there.
+    A version alone does not show whether a tensor has changed. Collectives write to tensors without
+    counting that, and so do in-place operators on lists below a dispatch mode, and those that write
+    to the local tensor of a distributed one. Hence numbers hold until anything runs.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, _KnownFacts] = {}
 
-    def of(self, tensor: torch.Tensor, layout: TensorLayout) -> torch.Tensor | None:
+    def of(self, tensor: torch.Tensor, layout: TensorLayout, moment: Moment) -> torch.Tensor | None:
         """Return the numbers of a tensor that has not changed since; None if they are unknown."""
         known = self._known.get(id(tensor))
         if known is None or known[0]() is not tensor or known[2] is not layout:
             return None
-        return known[3] if known[1] == tensor._version else None
+        return known[4] if known[1] == tensor._version and known[3] == moment else None
 
-    def keep(self, tensor: torch.Tensor, layout: TensorLayout, facts: torch.Tensor) -> torch.Tensor:
+    def keep(
+        self, tensor: torch.Tensor, layout: TensorLayout, moment: Moment, facts: torch.Tensor
+    ) -> torch.Tensor:
         """Keep the numbers of a tensor, and return them."""
         if not tensor.is_inference():  # whose changes are not counted
             self._known.pop(id(tensor), None)
-            self._known[id(tensor)] = weakref.ref(tensor), tensor._version, layout, facts
+            self._known[id(tensor)] = weakref.ref(tensor), tensor._version, layout, moment, facts
             while len(self._known) > _NUM_LATEST:
                 del self._known[next(iter(self._known))]
         return facts

@@ -87,8 +87,11 @@ def _known(table: dict[int, tuple[weakref.ref[Any], Declared]], target: Any) -> 
 class ValueObserver:
     """Observes tensors while sinks want them."""
 
-    def __init__(self, locator: Callable[[], Locator], failures: Failures) -> None:
+    def __init__(
+        self, locator: Callable[[], Locator], num_ops: Callable[[], int], failures: Failures
+    ) -> None:
         self._locator = locator
+        self._num_ops = num_ops
         self._failures = failures
         self._sinks: tuple[ValueSink, ...] = ()
         self._layouts = Layouts()
@@ -395,10 +398,12 @@ class ValueObserver:
         if layout.weights is not None:
             # The version of what an operator writes changes only after it has returned.
             is_written = role in _CHANGED_UNCOUNTED or (op is not None and op._schema.is_mutable)
-            facts = None if is_written else self._latest.of(tensor, layout)
+            collectives = CURRENT.state.collectives
+            moment = self._num_ops(), collectives.num_issued, collectives.num_waits
+            facts = None if is_written else self._latest.of(tensor, layout, moment)
             if facts is None:
                 part = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
-                facts = self._latest.keep(tensor, layout, facts_of(part, layout.weights))
+                facts = self._latest.keep(tensor, layout, moment, facts_of(part, layout.weights))
         state = CURRENT.state
         entry = ObservedValue(
             rank, role, name, op, now(), location, owner.module if owner else None,

@@ -18,6 +18,7 @@ import commtrace
 from commtrace.errors import RecordingError, UsageError
 from commtrace.recorder import RECORDER
 from commtrace.recorder.values.found_tensors import tensors_in
+from commtrace.recorder.values.sketches import facts_of
 from commtrace.schema import NUM_SKETCHES
 from commtrace.torch_internals.dispatcher import current_mode
 from commtrace.tracefile import read_trace
@@ -304,3 +305,55 @@ def test_distributed_tensors_written_in_place_are_seen_as_they_are_then() -> Non
         table = read_trace(Path(folder) / "rank0.json").tables["fingerprints"]
     totals = dict(zip(table["name"], table["total"], strict=True))
     assert totals == {"before": 2.0, "after": 4.0}
+
+
+class Written(nn.Module):
+    """A module whose layer's output is written to in place, without a version of its own."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.layer = kind, nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return twice the input."""
+        x = self.layer(x * 1)
+        if self.kind == "list":
+            torch._foreach_mul_([x], 2.0)
+        elif self.kind == "collective":
+            dist.all_reduce(x)
+        else:
+            work: Any = dist.all_reduce(x, async_op=True)
+            x = nn.Identity()(x)  # observed while it is reduced
+            work.wait()
+        return x
+
+
+@pytest.mark.parametrize("values", ["module", "op"])
+@pytest.mark.parametrize("kind", ["list", "collective", "asynchronous collective"])
+def test_a_tensor_that_is_written_to_in_place_has_a_fingerprint_of_its_own(
+    kind: str, values: str
+) -> None:
+    def program() -> None:
+        with commtrace.record(values=values) as recording, torch.no_grad():
+            Written(kind)(torch.ones(3))
+        totals = [(row["module"], row["total"]) for row in rows(recording, role="output")]
+        assert (totals[0], totals[-1]) == (("layer", 3.0), ("", 6.0))
+
+    run_threads(program, 2)
+
+
+def test_a_tensor_that_modules_pass_on_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_read = 0
+
+    def counting(*args: Any) -> torch.Tensor:
+        nonlocal num_read
+        num_read += 1
+        return facts_of(*args)
+
+    monkeypatch.setattr("commtrace.recorder.values.observer.facts_of", counting)
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
+    with commtrace.record(values="module") as recording, torch.no_grad():
+        model(torch.ones(2, 4))
+    assert len(rows(recording, role="output")) == 3
+    # Two parameters, the input and the output.
+    assert num_read == 4
