@@ -18,6 +18,8 @@ import torch.distributed as dist
 from commtrace.recorder.values.sketches import Index, Weights
 
 _MAX_LAYOUTS = 4096
+_MAX_BYTES = 1 << 28
+"""Bound on the random numbers that are kept; a tensor of many elements may need more alone."""
 _KEPT = "_local_tensor"
 
 
@@ -43,6 +45,7 @@ class Layouts:
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[Any, TensorLayout]] = {}
+        self._num_bytes = 0
 
     def of(
         self, tensor: torch.Tensor, group: str = "", placement: str = "R"
@@ -99,8 +102,11 @@ class Layouts:
     def _keep(
         self, key: tuple[Any, ...], mesh: Any, layout: TensorLayout
     ) -> tuple[Any, TensorLayout]:
-        if len(self._known) >= _MAX_LAYOUTS:
+        added = layout.weights.num_bytes if layout.weights is not None else 0
+        if len(self._known) >= _MAX_LAYOUTS or self._num_bytes + added > _MAX_BYTES:
             self._known.clear()
+            self._num_bytes = 0
+        self._num_bytes += added
         self._known[key] = known = (mesh, layout)
         return known
 

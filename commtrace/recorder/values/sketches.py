@@ -96,6 +96,11 @@ class Weights:
         self.rows = _product(vectors[:split]).t().contiguous().to(device)
         self.columns = _product(vectors[split:]).to(device)
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the random numbers."""
+        return self.rows.nbytes + self.columns.nbytes
+
 
 def _split(lengths: Sequence[int]) -> int:
     """Return the dimension from which on dimensions are columns: at least 64, if there are any."""
@@ -108,8 +113,10 @@ def _split(lengths: Sequence[int]) -> int:
 
 def _product(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the vectors of several dimensions as those of one."""
-    product = torch.ones(1, _WIDTH, dtype=torch.float64)
-    for each in vectors:
+    if not vectors:
+        return torch.ones(1, _WIDTH, dtype=torch.float64)
+    product, *others = vectors
+    for each in others:
         product = (product[:, None, :] * each[None, :, :]).reshape(-1, _WIDTH)
     return product
 

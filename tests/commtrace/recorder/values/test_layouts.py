@@ -107,3 +107,14 @@ def test_layouts_are_found_again_and_their_number_is_bounded(
     for length in range(20):
         layouts.of(torch.ones(length))
     assert len(layouts._known) <= 4
+
+
+def test_random_numbers_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commtrace.recorder.values.layouts._MAX_BYTES", 100_000)
+    known = Layouts()
+    made = [known.of(torch.empty(size, 64))[1] for size in range(1, 200)]
+    kept = [layout for _, layout in known._known.values()]
+    assert kept[-1] is made[-1]
+    assert len(kept) < 50
+    assert sum(each.weights.num_bytes for each in kept if each.weights) <= 100_000
+    assert known.of(torch.empty(199, 64))[1] is made[-1]
