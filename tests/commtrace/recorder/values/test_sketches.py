@@ -166,3 +166,25 @@ def test_differences_are_rarely_underestimated(shape: tuple[int, ...]) -> None:
         few += (own[:NUM_SKETCHES].square().mean().sqrt() < 0.1 * own[NORM]).item()
     # With a probability of about e ** 4 for e = 0.1, times powers of its logarithm.
     assert few / num < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(200_000,), (3, 70_000), (15, 5_000), (20, 9_000), (700, 130)])
+def test_a_tensor_of_several_tiles_has_the_numbers_of_its_definition(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    part = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    part[(-1,) * len(shape)] = -9.0
+    last = len(shape) - 1
+    exact = part.double()[..., None]
+    for dim, length in enumerate(shape):
+        vectors = random_vectors(length, last - dim)
+        exact = exact * vectors.view(*(length if d == dim else 1 for d in range(last + 1)), -1)
+    found = facts(part)
+    sums = exact.flatten(0, -2).sum(0)
+    scale = exact.flatten(0, -2).abs().sum(0)
+    assert ((found[: len(sums)] - sums).abs() <= 1e-14 * scale).all()
+    assert found[NORM].item() == pytest.approx(part.double().norm().item(), rel=1e-13)
+    assert found[LARGEST].item() == 9.0
+    part[(-1,) * len(shape)] = float("nan")
+    assert facts(part)[NAN].item() == 1
