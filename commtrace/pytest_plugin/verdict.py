@@ -135,7 +135,7 @@ class Verdict:
             found = observed_in(self.recorded.traces())
             self.report_data = self._report_data(found)
             failure = self._failure(found) if error is None else None
-            if failure is not None or isinstance(error, Exception):
+            if failure is not None or _is_failure(error):
                 self._save()
             if error is not None and not isinstance(error, ExpectationError):
                 self._item.add_report_section(
@@ -209,3 +209,10 @@ class Verdict:
         for path in paths:
             write_report(load(path), path.with_suffix(".html"))
         self.report_data["saved"] = str(place)
+
+
+def _is_failure(error: BaseException | None) -> bool:
+    """Return whether a test fails with an exception; those of `pytest.fail` are no `Exception`."""
+    if isinstance(error, pytest.fail.Exception):
+        return not isinstance(error, pytest.xfail.Exception)
+    return isinstance(error, Exception)

@@ -224,7 +224,7 @@ def _facts_of_finite(part: torch.Tensor, weights: Weights) -> torch.Tensor:
     finite = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
     # Squares of elements beyond 1e154 overflow, so the norm is taken of scaled elements.
     largest = finite.abs().max()
-    scale = largest if largest > 0 else torch.ones_like(largest)
+    scale = torch.where(largest > 0, largest, torch.ones_like(largest))
     matrix = finite.reshape(-1, len(weights.columns))
     sums = (torch.mm(matrix, weights.columns) * weights.rows.t()).sum(0)
     facts = torch.empty(NUM_FACTS, dtype=torch.float64, device=part.device)
