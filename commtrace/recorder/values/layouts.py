@@ -111,35 +111,6 @@ class Layouts:
         return known
 
 
-def dual_of(placements: Sequence[Any]) -> list[Any] | None:
-    """Return the placements of the gradient of a plain tensor; None if they do not follow.
-
-    A shard's gradient is a shard, and each contribution to a sum has the gradient of the sum. The
-    gradient of a replica may be a replica, or a contribution to the gradient of the tensor: that
-    depends on the layers that read it.
-    """
-    found: list[Any] = []
-    for placement in placements:
-        if getattr(placement, "dim", None) is not None:
-            found.append(placement)
-        elif getattr(placement, "reduce_op", None) == "sum":
-            found.append(_REPLICATE)
-        else:
-            return None
-    return found
-
-
-class _Replicate:
-    """Placement of tensors that each rank holds."""
-
-    def is_replicate(self) -> bool:
-        """Return True."""
-        return True
-
-
-_REPLICATE = _Replicate()
-
-
 def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 

@@ -46,9 +46,10 @@ from commtrace.recorder.events.sink import ValueSink
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.thread_state import CURRENT
+from commtrace.recorder.values.declared import Declared, DeclaredLayouts
 from commtrace.recorder.values.found_tensors import LatestFacts, has_numbers, tensors_in
 from commtrace.recorder.values.gradient_hooks import GradientHooks
-from commtrace.recorder.values.layouts import Layouts, dual_of
+from commtrace.recorder.values.layouts import Layouts
 from commtrace.recorder.values.observed_calls import observed_calls
 from commtrace.recorder.values.owners import UNKNOWN_OWNER, Owner, data_group, replicas_of
 from commtrace.recorder.values.sketches import facts_of
@@ -75,14 +76,6 @@ from commtrace.torch_internals.dispatcher import no_dispatch_modes
 # Below a dispatch mode, in-place operators on lists do not count as new versions.
 _CHANGED_UNCOUNTED = frozenset({UNCLIPPED, GRADIENT, UPDATED, STATE})
 
-Declared = tuple[Any, tuple[Any, ...]]
-"""Mesh and placements that the program declares for a plain tensor."""
-
-
-def _known(table: dict[int, tuple[weakref.ref[Any], Declared]], target: Any) -> Declared | None:
-    known = table.get(id(target))
-    return known[1] if known is not None and known[0]() is target else None
-
 
 class ValueObserver:
     """Observes tensors while sinks want them."""
@@ -103,8 +96,7 @@ class ValueObserver:
         self._replaced: tuple[Any, Any] | None = None
         self._owners: dict[int, tuple[weakref.ref[Any], Owner]] = {}
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._declared: dict[int, tuple[weakref.ref[Any], Declared]] = {}
-        self._declared_gradients: dict[int, tuple[weakref.ref[Any], Declared]] = {}
+        self._declared = DeclaredLayouts()
         self._has_stepped = self._has_run = False
         self._latest_rank: int | None = None
         # Of the program's first model that is data parallel, for tensors outside of modules.
@@ -147,8 +139,7 @@ class ValueObserver:
         self._latest_rank = None
         self._data_group = ""
         self._met.clear()
-        self._declared.clear()
-        self._declared_gradients.clear()
+        self._declared = DeclaredLayouts()
 
     @property
     def is_on(self) -> bool:
@@ -163,15 +154,7 @@ class ValueObserver:
         gradient: Sequence[Any] | None = None,
     ) -> None:
         """Take the outputs of a module, or a parameter, for parts of distributed tensors."""
-        self._declared[id(target)] = weakref.ref(target), (mesh, tuple(placements))
-        dual = gradient if gradient is not None else dual_of(placements)
-        if dual is None:
-            self._declared_gradients.pop(id(target), None)
-        else:
-            self._declared_gradients[id(target)] = weakref.ref(target), (mesh, tuple(dual))
-
-    def _declared_of(self, target: Any) -> Declared | None:
-        return _known(self._declared, target)
+        self._declared.declare(target, mesh, placements, gradient)
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
         """Return the place of a module as called inside `outer`; None before its first call."""
@@ -191,7 +174,7 @@ class ValueObserver:
                     replicas = replicas_of(module)
                     for name, each in module.named_parameters():
                         owner = Owner(plain_path(module, name), replicas)
-                        declared = self._declared_of(each)
+                        declared = self._declared.of(each)
                         self._see(PARAMETER, owner.name, each, location, owner, declared=declared)
                     self._see_buffers(module, location)
                 for name, tensor in tensors_in((args, kwargs)):
@@ -206,8 +189,8 @@ class ValueObserver:
         try:
             phase = FORWARD if current_graph_task_id() < 0 else RECOMPUTE
             location = Location(phase, call, None, -1, None)
-            declared = self._declared_of(module)
-            of_gradient = _known(self._declared_gradients, module)
+            declared = self._declared.of(module)
+            of_gradient = self._declared.of_gradient(module)
             with torch.no_grad(), no_dispatch_modes():
                 for name, tensor in tensors_in(result):
                     self._see(OUTPUT, name, tensor, location, declared=declared)
@@ -235,7 +218,7 @@ class ValueObserver:
 
     def _local_gradient(self, name: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         # Each rank has a contribution of its own to the gradient of replicas.
-        declared = self._declared_of(parameter)
+        declared = self._declared.of(parameter)
         self._read(LOCAL_GRADIENT, name, gradient, BACKWARD, Owner(name), declared)
 
     def _loss(self, name: str, loss: torch.Tensor) -> None:
@@ -249,7 +232,7 @@ class ValueObserver:
             if parameter.grad is not None:
                 owner = self._owner_of(parameter)
                 name = owner.name if owner is not None else str(place)
-                declared = self._declared_of(parameter)
+                declared = self._declared.of(parameter)
                 self._read(UNCLIPPED, name, parameter.grad, OTHER, owner, declared)
 
     def _read(
@@ -282,7 +265,7 @@ class ValueObserver:
                 for reference, owner in list(self._owners.values()):
                     parameter = reference()
                     if parameter is not None and parameter.grad is not None:
-                        declared = self._declared_of(parameter)
+                        declared = self._declared.of(parameter)
                         self._see(
                             GRADIENT, owner.name, parameter.grad, location, owner, declared=declared
                         )
@@ -322,7 +305,7 @@ class ValueObserver:
                 for name, parameter, owner in self._parameters_of(optimizer):
                     see = partial(
                         self._see, location=location, owner=owner,
-                        declared=self._declared_of(parameter),
+                        declared=self._declared.of(parameter),
                     )  # fmt: skip
                     if not is_over:
                         if parameter.grad is not None:
