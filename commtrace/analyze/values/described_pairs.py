@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.values.tolerance import scales, sizes
+from commtrace.analyze.values.tolerance import scales
 
 _OF_BOTH = ("layout", "dtype", "norm")
 
@@ -27,7 +27,7 @@ def described(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) ->
         theirs: that in the second run.
     """
     # Small tensors are judged by their distance relative to others.
-    distance = judged["distance"] * scales(ours, sizes(ours, theirs))
+    distance = judged["distance"] * scales(ours, theirs)
     excess = distance / judged["tolerance"]
     is_not_finite = judged["is_wrong"] & (excess <= 1)
     sides = {"left": ours, "right": theirs}

@@ -6,8 +6,8 @@ to the norm: an estimate of the relative Euclidean distance.
 With a run in float64 as a reference, the tolerance of a tensor is a multiple of the distance
 between the run on the left and the reference: the error that the program's own precision makes
 there. Without one, it is a multiple of the unit roundoff of the coarsest dtype seen up to there, or
-of the distance of what was accepted before, since rounding errors grow along a program. A tensor
-that is small beside others of its role may be what is left of larger numbers that cancel, and is
+of the distance of what was accepted before, since rounding errors grow along a program. Nothing is
+accepted after the first tensor that is wrong. A tensor that is small beside others of its role may be what is left of larger numbers that cancel, and is
 measured against those.
 """
 
@@ -57,14 +57,14 @@ def sizes(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
     return np.where(np.isnan(norm), np.fmax(*sketches), norm)
 
 
-def scales(pairs: pd.DataFrame, size: np.ndarray) -> np.ndarray:
-    """Return the factors by which the distances of small tensors count less.
+def scales(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
+    """Return the factor by which the distance of each pair of rows counts less if it is small.
 
-    Args:
-        pairs: step, phase, role, module and name of each pair.
-        size: norm of each pair.
+    It is small beside tensors of the left run, which is taken for right: a tensor that is wrong by
+    a large factor does not hide others.
     """
-    norms = pd.Series(size, index=pairs.index)
+    pairs, size = left, sizes(left, right)
+    norms = pd.Series(sizes(left, left), index=pairs.index)
     by_role = [pairs[name] for name in ("step", "phase", "role")]
     # States, such as means of squares, are measured by their kind.
     kind = pairs["name"].str.rpartition(".")[2].where(pairs["role"] == STATE, "")

@@ -4,6 +4,9 @@ A pair is wrong if its distance exceeds the tolerance there (`tolerance`), if th
 the second run does, or if the second run has more elements that are not finite. Parameters without
 influence, such as the bias of an attention's keys, have gradients that are rounding errors alone;
 an optimizer like Adam makes steps of full size of them (`noise`).
+
+Distances that are accepted let the tolerance grow, up to the first pair of known layout that is
+wrong: what follows may have been computed from it, and its distance is no rounding.
 """
 
 from __future__ import annotations
@@ -36,24 +39,26 @@ def judged(
     apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
     replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
     tolerance, noise = Tolerance(), Noise()
-    allowed, verdicts = [], []
+    allowed, verdicts, may_grow = [], [], True
     more_bad = [
         (theirs[name] > ours[name].clip(lower=0)).to_numpy() for name in ("num_nan", "num_inf")
     ]
     is_bad = more_bad[0] | more_bad[1]
     # A tensor of numbers that cancel is measured against the others of its role.
-    scaled = np.fmax(apart, np.where(np.isnan(apart), np.nan, replicas)) * scales(ours, size)
+    scaled = np.fmax(apart, np.where(np.isnan(apart), np.nan, replicas)) * scales(ours, theirs)
     values = [side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs)]
     named = zip(ours["role"], ours["name"], ours["module"], strict=True)
     units = roundoffs(ours["dtype"], theirs["dtype"])
     for place, (role, name, module) in enumerate(named):
         error, distance = errors[place], scaled[place]
         usual = tolerance.of(units[place], None if np.isnan(error) else error)
-        noise.follow(role, name, values[0][place], values[1][place])
+        if may_grow:
+            noise.follow(role, name, values[0][place], values[1][place])
         limit = max(usual, noise.allowed(role, name, module, size[place]))
         is_known = not np.isnan(distance)
         is_wrong = is_known and bool(distance > limit or is_bad[place])
-        if is_known and is_certain[place] and not is_wrong:
+        may_grow &= not (is_wrong and is_certain[place])
+        if may_grow and is_known and is_certain[place]:
             if distance <= usual:
                 tolerance.accept(distance)
             noise.accept(role, name, module, apart[place], usual)

@@ -72,6 +72,45 @@ def test_the_relation_to_the_right_tensor_is_named(kind: str, change: Any, text:
     assert found.fault.before["module"] == "layer1"
 
 
+def apart_by(distances: list[float]) -> Any:
+    """Return two runs of tensors with these distances, relative to the norm."""
+    values = some(len(distances))
+    wrong = [
+        (columns, tensor * (1 + distance))
+        for (columns, tensor), distance in zip(values, distances, strict=True)
+    ]
+    return held_by_one(values), sharded(wrong, [Shard(0)], TP)
+
+
+def test_differences_may_grow_as_far_as_all_before_them_were_accepted() -> None:
+    growing = [3e-6, 9e-6, 3e-5, 9e-5]
+    assert compare(*apart_by(growing)).agrees
+    found = compare(*apart_by([3e-6, 0.5, *growing[1:]]))
+    assert found.fault is not None
+    assert found.fault.right["module"] == "layer1"
+    assert found.pairs["is_wrong"].tolist() == [False, True, False, True, True]
+    assert found.pairs["tolerance"].nunique() == 2
+    assert (found.pairs["excess"] > 1).tolist() == found.pairs["is_wrong"].tolist()
+
+
+def test_a_difference_of_unknown_layout_does_not_end_the_growth() -> None:
+    left, right = apart_by([3e-6, 0.5, 9e-6, 3e-5])
+    rows = right.fingerprints.astype({"placements": str})
+    rows.loc[rows["id"] == 1, "placements"] = ""
+    found = compare(left, replace(right, fingerprints=rows))
+    assert found.pairs["is_wrong"].tolist() == [False, True, False, False]
+
+
+def test_a_wrong_tensor_of_large_norm_does_not_hide_others() -> None:
+    values = [({"role": "gradient", "name": str(place)}, x) for place, (_, x) in enumerate(some(3))]
+    factors = (1e6, 1.001, 1.0)
+    wrong = [
+        (columns, x * factor) for (columns, x), factor in zip(values, factors, strict=True)
+    ]
+    found = compare(held_by_one(values), sharded(wrong, [Shard(0)], TP))
+    assert found.pairs["is_wrong"].tolist() == [True, True, False]
+
+
 def test_a_value_of_an_earlier_step_is_named() -> None:
     first, second = torch.randn(4, 4), torch.randn(4, 4)
     columns = [{"module": "layer", "step": step} for step in (0, 1)]
@@ -182,6 +221,24 @@ def test_a_parameter_without_influence_moves_by_rounding_errors(
         ]
 
     assert compare(held_by_one(run(1)), sharded(run(2), [Replicate()], TP)).agrees == agrees
+
+
+def test_parameters_without_influence_are_not_looked_for_after_a_fault() -> None:
+    def run(seed: int, factor: float) -> list[tuple[dict[str, Any], Any]]:
+        noise = 1e-9 * torch.randn(8, generator=torch.Generator().manual_seed(seed))
+        names = {"module": "attention.k", "name": "attention.k.bias"}
+        ones = torch.ones(8)
+        return [
+            ({"role": "parameter", **names}, ones),
+            ({"role": "gradient", "name": "other"}, factor * ones),
+            ({"role": "gradient", **names}, noise),
+            ({"role": "updated", **names}, ones - 1e-2 * noise.sign()),
+        ]
+
+    right = held_by_one(run(1, 1.0))
+    assert compare(right, sharded(run(2, 1.0), [Replicate()], TP)).agrees
+    found = compare(right, sharded(run(2, 2.0), [Replicate()], TP))
+    assert found.pairs["is_wrong"].tolist() == [False, True, False, True]
 
 
 def test_a_choice_on_rounded_numbers_is_in_doubt() -> None:
