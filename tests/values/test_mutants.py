@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import pytest
 
-from commtrace.analyze import CATALOG
-from commtrace.analyze.values import compare, name_of
+from commtrace.analyze import CATALOG, Frames
+from commtrace.analyze.values import Fault, compare, name_of
+from tests.values import operator_mutants
 from tests.values.layouts import LAYOUTS
 from tests.values.mutants import KINDS, Place, is_named, noting, places, planted
 from tests.values.programs import recorded
+from tests.values.rule_faults import RULE_FAULTS
 
 MUTATED = (
     "dense tp", "dense sp", "mixture ep", "mixture experts", "convolution cp", "tables rows",
     "tables columns",
+)  # fmt: skip
+OF_OPERATORS = (
+    "mixture experts", "convolution cp", "tables rows", "tables dp uneven", "encoder-decoder cp",
+    "dense dp",
 )  # fmt: skip
 NOT_COMPARED = {"nll_loss_forward", "view"}
 """Operators outside of modules whose arguments are counts and tokens."""
@@ -36,26 +43,38 @@ def kinds_of(place: Place) -> list[str]:
 
 
 @cache
+def runs(layout: str) -> tuple[Frames, Frames, Callable[..., Frames]]:
+    """Return the run on one device, that in a layout, and a function that records it again."""
+    one = LAYOUTS[layout]
+    options = one.options | {"num_steps": 1}
+    options.pop("max_norm", None)
+    record = partial(recorded, one.model, layout=one, **options)
+    alone, right = recorded(one.model, **options), record()
+    assert compare(alone, right).agrees
+    return alone, right, record
+
+
+def _result(fault: Fault | None, is_there: bool) -> str:
+    """Return located, in doubt, mislocated or missed, and where the fault was found instead."""
+    if fault is None:
+        return "missed"
+    if is_there:
+        return "located"
+    return f"{'mislocated' if fault.is_certain else 'in doubt'}: {name_of(fault.right)}"
+
+
+@cache
 def results(layout: str) -> dict[str, str]:
     """Return the result of each mutant: located, in doubt, mislocated or missed."""
-    one, reduced, found = LAYOUTS[layout], [], {}
-    model, options = one.model, {k: v for k, v in one.options.items() if k != "max_norm"}
-    options |= {"num_steps": 1}
-    alone = recorded(model, **options)
-    right = recorded(model, layout=one, fault=noting(reduced), **options)
-    assert compare(alone, right).agrees
-    for place in places(right, reduced):
+    reduced, found = [], {}
+    alone, _, record = runs(layout)
+    for place in places(record(fault=noting(reduced)), reduced):
         for kind in kinds_of(place):
             with planted(place, kind):
-                fault = compare(alone, recorded(model, layout=one, **options)).fault
+                fault = compare(alone, record()).fault
             where = f"{place.number} {place.op} in {place.module or place.parameter}: {kind}"
-            if fault is None:
-                found[where] = "missed"
-            elif place.has(fault) or is_named(place, fault):
-                found[where] = "located"
-            else:
-                is_known = "mislocated" if fault.is_certain else "in doubt"
-                found[where] = f"{is_known}: {name_of(fault.right)}"
+            is_there = fault is not None and (place.has(fault) or is_named(place, fault))
+            found[where] = _result(fault, is_there)
     return found
 
 
@@ -72,6 +91,48 @@ def test_nearly_all_faults_are_located() -> None:
     )
     assert counted.total() >= 65
     assert counted["located"] >= 0.95 * counted.total(), counted
+
+
+def results_of_operators() -> dict[str, str]:
+    """Return the result of each mutant of an operator's local result: an operator and phase twice.
+
+    Those that change no number are left out.
+    """
+    numbers, found = Counter[tuple[str, str]](), {}
+    for layout in OF_OPERATORS:
+        alone, right, record = runs(layout)
+        first = {(call.op, call.phase): call for call in reversed(operator_mutants.calls(right))}
+        for place, (key, call) in enumerate(first.items()):
+            if (number := numbers[key]) == 2:
+                continue
+            numbers[key] += 1
+            kind = list(operator_mutants.KINDS)[(place + number) % len(operator_mutants.KINDS)]
+            with operator_mutants.wrong_at(call, kind) as has_effect:
+                run = record()
+            if has_effect():
+                where = f"{layout}: {call.op} in {call.module}, {call.phase}: {kind}"
+                fault = compare(alone, run).fault
+                found[where] = _result(fault, fault is not None and call.has(fault))
+    return found
+
+
+def test_faults_of_operators_are_located() -> None:
+    found = results_of_operators()
+    assert len(found) >= 70
+    assert {where: each for where, each in found.items() if each != "located"} == {}
+
+
+@pytest.mark.parametrize("fault", RULE_FAULTS)
+def test_faults_that_rules_share_are_located(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = RULE_FAULTS[fault]
+    alone, _, record = runs(wrong.layout)
+    monkeypatch.setattr(wrong.owner, wrong.name, wrong.changed(getattr(wrong.owner, wrong.name)))
+    found = compare(alone, record()).fault
+    assert found is not None
+    assert (found.right["op"], found.right["module"]) == (wrong.op, wrong.module), name_of(
+        found.right
+    )
+    assert found.is_certain
 
 
 def test_replicas_that_come_apart_are_found_without_a_second_run() -> None:
