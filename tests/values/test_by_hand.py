@@ -8,8 +8,9 @@ from functools import cache
 import pytest
 
 from commtrace.analyze import Frames
-from commtrace.analyze.values import compare, name_of
+from commtrace.analyze.values import compare
 from tests.values.by_hand import recorded
+from tests.values.located import result_of
 
 _SUMS = ("dropped", "doubled", "divided", "in bfloat16", "without a rank", "maximum", "wrong rank")
 FAULTS: dict[str, dict[str, str]] = {
@@ -41,11 +42,12 @@ FAULTS: dict[str, dict[str, str]] = {
     },
 }
 """Module or parameter of each fault of each kind of program."""
+_OF_TWO_STEPS = ("update skipped on a rank", "momentum of a rank stale")
 
 
 @cache
-def on_one_device(level: str) -> Frames:
-    return recorded(level=level)
+def on_one_device(level: str, num_steps: int = 2) -> Frames:
+    return recorded(level=level, num_steps=num_steps)
 
 
 @pytest.mark.parametrize("level", ["module", "op"])
@@ -61,15 +63,9 @@ def results(kind: str) -> dict[str, str]:
     """Return the result of each fault: located, in doubt, mislocated or missed."""
     found = {}
     for fault, place in FAULTS[kind].items():
-        wrong = compare(on_one_device("module"), recorded(kind, fault)).fault
-        if wrong is None:
-            found[fault] = "missed"
-        elif place in (wrong.right["module"], wrong.right["name"]):
-            found[fault] = "located"
-        else:
-            found[fault] = f"{'mislocated' if wrong.is_certain else 'in doubt'}: " + name_of(
-                wrong.right
-            )
+        num_steps = 2 if fault in _OF_TWO_STEPS else 1
+        run = recorded(kind, fault, num_steps=num_steps)
+        found[fault] = result_of(compare(on_one_device("module", num_steps), run).fault, place)
     return found
 
 

@@ -12,6 +12,7 @@ from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze.values import Fault, compare, name_of
 from tests.values import operator_mutants
 from tests.values.layouts import LAYOUTS
+from tests.values.located import result_of
 from tests.values.mutants import KINDS, Place, is_named, noting, places, planted
 from tests.values.programs import recorded
 from tests.values.rule_faults import RULE_FAULTS
@@ -54,13 +55,8 @@ def runs(layout: str) -> tuple[Frames, Frames, Callable[..., Frames]]:
     return alone, right, record
 
 
-def _result(fault: Fault | None, is_there: bool) -> str:
-    """Return located, in doubt, mislocated or missed, and where the fault was found instead."""
-    if fault is None:
-        return "missed"
-    if is_there:
-        return "located"
-    return f"{'mislocated' if fault.is_certain else 'in doubt'}: {name_of(fault.right)}"
+def _is_there(place: Place, fault: Fault) -> bool:
+    return place.has(fault) or is_named(place, fault)
 
 
 @cache
@@ -73,8 +69,7 @@ def results(layout: str) -> dict[str, str]:
             with planted(place, kind):
                 fault = compare(alone, record()).fault
             where = f"{place.number} {place.op} in {place.module or place.parameter}: {kind}"
-            is_there = fault is not None and (place.has(fault) or is_named(place, fault))
-            found[where] = _result(fault, is_there)
+            found[where] = result_of(fault, partial(_is_there, place))
     return found
 
 
@@ -112,7 +107,7 @@ def results_of_operators() -> dict[str, str]:
             if has_effect():
                 where = f"{layout}: {call.op} in {call.module}, {call.phase}: {kind}"
                 fault = compare(alone, run).fault
-                found[where] = _result(fault, fault is not None and call.has(fault))
+                found[where] = result_of(fault, call.has)
     return found
 
 
