@@ -141,6 +141,8 @@ def _facts(fault: Fault | None) -> list[tuple[str, str]]:
     ]
     if wrong["source_file"]:
         facts.append(("line", f"{wrong['source_file']}:{wrong['source_line']}"))
+    if fault.reduction:
+        facts.append(("reduction", fault.reduction))
     before = "none" if fault.before is None else name_of(fault.before)
     return [*facts, ("last tensor that agrees", before)]
 
@@ -150,8 +152,9 @@ def _call(call: Mapping[str, Any]) -> dict[str, str]:
     over = call["axis"] or call["group"]
     by = f" ({call['reduce_op']})" if call["reduce_op"] else ""
     line = f"{call['source_file']}:{call['source_line']}" if call["source_file"] else ""
+    often = f"{call['count']} " if call["count"] > 1 else ""
     return {
-        "kind": f"{call['kind']}{by}",
+        "kind": f"{often}{call['kind']}{by}",
         "over": f"over {over}" if over else "",
         "why": call["reason"],
         "line": line,

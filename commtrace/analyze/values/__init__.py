@@ -8,6 +8,7 @@ tolerance       the difference that rounding explains
 noise           parameters whose gradient is rounding errors alone
 faults          names the relation between a wrong tensor and the right one
 doubts          reasons for which a fault may be none, or elsewhere
+between         communication between the last tensor that agrees and the wrong one
 comparison      the first tensor of a run that is wrong, and all that differ
 described_pairs pairs with the layouts, dtypes and norms of both runs
 divergence      the worst difference of each module and step, and along the program

@@ -17,6 +17,7 @@ import pandas as pd
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values import verdicts
 from commtrace.analyze.values.alignment import aligned
+from commtrace.analyze.values.between import communication_before, reduction_of
 from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
@@ -26,7 +27,6 @@ from commtrace.errors import UsageError
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
 
 _MOST_EARLIER = 8
-_MOST_COMMUNICATION = 5
 _MOST_RANKS = 64
 _MOST_UNRELATED = 3
 """Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
@@ -49,10 +49,12 @@ class Fault:
         distance: distance, relative to the norm.
         tolerance: distance that rounding explains there.
         relation: relation to the right tensor.
-        communication: calls of the right run that led to it, as dictionaries.
+        communication: calls of the right run that led to it, as dictionaries; `count` is the number
+            of those that are alike, one after the other.
         before: the last tensor that agrees; None if there is none.
         is_certain: False if there is a doubt.
         doubt: why it may be right, or the fault may be elsewhere; empty if there is no doubt.
+        reduction: what a gradient is the sum of, and its factor; empty if unknown.
     """
 
     left: dict[str, Any]
@@ -64,6 +66,7 @@ class Fault:
     before: dict[str, Any] | None
     is_certain: bool
     doubt: str = ""
+    reduction: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     if pairs.empty:
         raise _nothing_in_common(left, right)
     ours, theirs = (
-        table.loc[pairs[side]].reset_index(drop=True)
+        table.loc[pairs[side]].rename_axis("tensor").reset_index()
         for table, side in zip(tables, ("left", "right"), strict=True)
     )
     errors = _errors(ours, pairs["left"], tables[0], reference)
@@ -204,12 +207,13 @@ def _fault(
         addends=_addends(right_row, theirs.iloc[:place], right),
         axes=_axes(right),
     )
-    communication = _communication(theirs.iloc[agreeing], right_row, right)
+    communication = communication_before(theirs.iloc[agreeing], right_row, right)
     doubt = doubt_of(judged.iloc[: place + 1], found, communication)
     return Fault(
         _properties(left_row), _properties(right_row), float(judged["distance"].iloc[place]),
         float(judged["tolerance"].iloc[place]), found, communication,
         None if before is None else _properties(before), not doubt, doubt,
+        reduction_of(right_row, right),
     )  # fmt: skip
 
 
@@ -243,9 +247,7 @@ def _addends(row: pd.Series, before: pd.DataFrame, right: Frames) -> list[tuple[
         return []
     latest = partial.iloc[-1]
     rows = parts(right)
-    for name in ("step", "phase", "role", "module", "module_call", "name", "op", "occurrence"):
-        rows = rows[rows[name] == latest[name]]
-    rows = rows[rows["counts"]]
+    rows = rows[(rows["tensor"] == latest["tensor"]) & rows["counts"]]
     if not 1 < len(rows) <= _MOST_RANKS:
         return []
     each = rows[[*SKETCHES]].to_numpy("float64") * rows[["weight"]].to_numpy()
@@ -278,35 +280,3 @@ def _axes(run: Frames) -> dict[str, int]:
             if is_named and size.isascii() and size.isdigit() and int(size[:9]) > 1:
                 axes.setdefault(name, int(size))
     return axes
-
-
-def _communication(
-    agreeing: pd.DataFrame, wrong: pd.Series, run: Frames
-) -> tuple[dict[str, Any], ...]:
-    """Return the calls of a rank that led to the wrong tensor, without those that are vouched for.
-
-    Those are the calls after the last tensor that agrees, and earlier ones in modules of which no
-    later tensor agrees.
-    """
-    comm = run.comm
-    own = comm[(comm["rank"] == int(parts(run)["rank"].min())) & (comm["step"] == wrong["step"])]
-    same = agreeing[agreeing["step"] == wrong["step"]]
-    latest = same.groupby(["module", "phase"])["at_ns"].max().to_dict()
-    last = int(agreeing["at_ns"].iloc[-1]) if len(agreeing) else -1
-    since = [
-        min(last, latest.get((str(module), str(phase)), -1)) if phase == wrong["phase"] else last
-        for module, phase in zip(own["module"], own["phase"], strict=True)
-    ]
-    found = own[(own["issue_ns"] > since) & (own["issue_ns"] <= wrong["at_ns"])]
-    names = ["kind", "phase", "module", "group", "reduce_op", "op", "argument", "source_spec",
-             "target_spec", "reason", "source_file", "source_line", "parameters"]  # fmt: skip
-    axis_of = dict(
-        zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)
-    )
-    return tuple(
-        {
-            **{name: _plain(each[name]) for name in names},
-            "axis": axis_of.get(str(each["group"]), ""),
-        }
-        for each in found.iloc[-_MOST_COMMUNICATION:].to_dict("records")
-    )

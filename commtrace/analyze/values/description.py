@@ -38,6 +38,7 @@ def evidence(fault: Fault) -> list[str]:
         lines.append(f"at {wrong['source_file']}:{wrong['source_line']}")
     if fault.before is not None:
         lines.append(f"the last tensor that agrees is {name_of(fault.before)}")
+    lines += [fault.reduction] * bool(fault.reduction)
     return lines + (
         [_call_text(call) for call in fault.communication] or ["no communication between them"]
     )
@@ -95,4 +96,5 @@ def _call_text(call: Mapping[str, Any]) -> str:
     by = f" ({call['reduce_op']})" if call["reduce_op"] else ""
     why = f": {call['reason']}" if call["reason"] else ""
     line = f", {call['source_file']}:{call['source_line']}" if call["source_file"] else ""
-    return f"before it: {call['kind']}{by}{over}{line}{why}"
+    often = f"{call['count']} " if call["count"] > 1 else ""
+    return f"before it: {often}{call['kind']}{by}{over}{line}{why}"

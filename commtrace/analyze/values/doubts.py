@@ -54,6 +54,8 @@ def doubt_of(
 
 
 def _is_elsewhere(call: Mapping[str, Any], wrong: pd.Series) -> bool:
+    if call["has_carried"]:
+        return False
     return (call["module"], call["phase"]) != (wrong["module"], wrong["phase"])
 
 

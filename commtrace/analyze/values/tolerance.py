@@ -7,8 +7,8 @@ With a run in float64 as a reference, the tolerance of a tensor is a multiple of
 between the run on the left and the reference: the error that the program's own precision makes
 there. Without one, it is a multiple of the unit roundoff of the coarsest dtype seen up to there, or
 of the distance of what was accepted before, since rounding errors grow along a program. Nothing is
-accepted after the first tensor that is wrong. A tensor that is small beside others of its role may be what is left of larger numbers that cancel, and is
-measured against those.
+accepted after the first tensor that is wrong. A tensor that is small beside others of its role may
+be what is left of larger numbers that cancel, and is measured against those.
 """
 
 from __future__ import annotations

@@ -104,9 +104,7 @@ def test_a_difference_of_unknown_layout_does_not_end_the_growth() -> None:
 def test_a_wrong_tensor_of_large_norm_does_not_hide_others() -> None:
     values = [({"role": "gradient", "name": str(place)}, x) for place, (_, x) in enumerate(some(3))]
     factors = (1e6, 1.001, 1.0)
-    wrong = [
-        (columns, x * factor) for (columns, x), factor in zip(values, factors, strict=True)
-    ]
+    wrong = [(columns, x * factor) for (columns, x), factor in zip(values, factors, strict=True)]
     found = compare(held_by_one(values), sharded(wrong, [Shard(0)], TP))
     assert found.pairs["is_wrong"].tolist() == [True, True, False]
 

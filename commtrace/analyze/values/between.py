@@ -1,0 +1,166 @@
+"""Communication between the last tensor that agrees and a wrong one.
+
+A tensor that is computed in a module follows from what was communicated since the last tensor that
+agrees, and earlier in modules of which no later tensor agrees. A gradient is observed when the
+optimizer steps, after those of other parameters. It follows from what was communicated before the
+rank's own backward pass had computed it, and from the reductions that carried it afterwards, until
+it was first seen reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.values.global_values import parts
+from commtrace.schema import GRADIENT, LOCAL_GRADIENT, STATE, UNCLIPPED, UPDATED
+
+_MOST = 5
+_NAMES = (
+    "kind", "phase", "module", "group", "reduce_op", "op", "argument", "source_spec",
+    "target_spec", "reason", "source_file", "source_line", "parameters",
+)  # fmt: skip
+_REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+_SCALARS = ("[]", "[1]", "")
+"""Shapes of losses and norms, which are no gradients."""
+_OF_GRADIENTS = (LOCAL_GRADIENT, UNCLIPPED, GRADIENT)
+_AFTER_BACKWARD = (GRADIENT, UPDATED, STATE)
+
+
+def communication_before(
+    agreeing: pd.DataFrame, wrong: pd.Series, run: Frames
+) -> tuple[dict[str, Any], ...]:
+    """Return the calls of the first rank that led to a wrong tensor, alike ones with their number.
+
+    `axis` is the mesh axis, and `has_carried` is true of a call that reduced the gradient itself.
+
+    Args:
+        agreeing: tensors of the run before it that agree.
+        wrong: the tensor.
+        run: the run that has it.
+    """
+    comm = run.comm
+    rank = int(parts(run)["rank"].min())
+    own = comm[(comm["rank"] == rank) & (comm["step"] == wrong["step"])]
+    of = _of_gradient if wrong["role"] == GRADIENT else _of_tensor
+    found = of(own, agreeing, wrong, run)
+    axes = dict(
+        zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)
+    )
+    described = (
+        {
+            **{name: _plain(each[name]) for name in _NAMES},
+            "axis": axes.get(str(each["group"]), ""),
+            "has_carried": each.get("has_carried") is True,
+        }
+        for each in found.to_dict("records")
+    )
+    return tuple(_counted(described))[-_MOST:]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _counted(calls: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield calls with the number of adjacent ones that are alike, as `count`."""
+    latest: dict[str, Any] | None = None
+    count = 0
+    for call in calls:
+        if call != latest:
+            if latest is not None:
+                yield {**latest, "count": count}
+            latest, count = call, 0
+        count += 1
+    if latest is not None:
+        yield {**latest, "count": count}
+
+
+def _of_tensor(
+    own: pd.DataFrame, agreeing: pd.DataFrame, wrong: pd.Series, _: Frames
+) -> pd.DataFrame:
+    same = agreeing[agreeing["step"] == wrong["step"]]
+    latest = same.groupby(["module", "phase"])["at_ns"].max().to_dict()
+    last = int(agreeing["at_ns"].iloc[-1]) if len(agreeing) else -1
+    since = [
+        min(last, latest.get((str(module), str(phase)), -1)) if phase == wrong["phase"] else last
+        for module, phase in zip(own["module"], own["phase"], strict=True)
+    ]
+    return own[(own["issue_ns"] > since) & (own["issue_ns"] <= wrong["at_ns"])]
+
+
+def _of_gradient(
+    own: pd.DataFrame, agreeing: pd.DataFrame, wrong: pd.Series, run: Frames
+) -> pd.DataFrame:
+    rows = _times(run)
+    rows = rows[(rows["name"] == wrong["name"]) & (rows["step"] == wrong["step"])]
+    rows = rows[rows["rank"] == parts(run)["rank"].min()]
+    reduced = rows.loc[rows["role"].isin((UNCLIPPED, GRADIENT)), "at_ns"]
+    end = int(reduced.min()) if len(reduced) else int(wrong["at_ns"])
+    local = rows.loc[(rows["role"] == LOCAL_GRADIENT) & (rows["at_ns"] <= end), "at_ns"]
+    earlier = agreeing[~agreeing["role"].isin(_AFTER_BACKWARD) & (agreeing["at_ns"] <= end)]
+    if len(local):
+        earlier = earlier[earlier["at_ns"] <= local.max()]
+    since = int(earlier["at_ns"].max()) if len(earlier) else -1
+    computed = int(local.max()) if len(local) else since
+    issued = own["issue_ns"]
+    before = own[(issued > since) & (issued <= computed)]
+    # Parameters that are gathered are compared on their own.
+    before = before[before["parameters"].astype(str) == ""]
+    carrying = _carrying(own[(issued > computed) & (issued <= end)], wrong)
+    return pd.concat([before, carrying.assign(has_carried=True)])
+
+
+def _gradients(part: Frames) -> pd.DataFrame:
+    table = part.fingerprints
+    rows = table.loc[table["role"].isin(_OF_GRADIENTS), ["rank", "step", "role", "name", "at_ns"]]
+    return rows.astype({"role": str, "name": str})
+
+
+@cached_per_run
+def _times(run: Frames) -> pd.DataFrame:
+    """Return when gradients were observed."""
+    return joined(run.by_ranks(_gradients))
+
+
+def _carrying(calls: pd.DataFrame, gradient: pd.Series) -> pd.DataFrame:
+    """Return the calls that carried a gradient: by its name, by its shape, or else in a bucket."""
+    texts = calls[["parameters", "input_shapes", "output_shapes", "source_spec"]].astype(str)
+    name, shape = str(gradient["name"]), str(gradient["shape"])
+    is_named = np.array([name in each.split(",") for each in texts["parameters"]], dtype=bool)
+    is_unnamed = (texts["parameters"] == "").to_numpy()
+    is_planned = np.array([shape in each for each in texts["source_spec"]], dtype=bool)
+    is_of_shape = (texts[["input_shapes", "output_shapes"]] == shape).any(axis=1) | is_planned
+    is_bucket = (calls["kind"].isin(_REDUCTIONS) & ~texts["input_shapes"].isin(_SCALARS)).to_numpy()
+    for chosen in (is_named, is_unnamed & is_of_shape.to_numpy(), is_unnamed & is_bucket):
+        if chosen.any():
+            return calls[chosen]
+    return calls[:0]
+
+
+def reduction_of(wrong: pd.Series, run: Frames) -> str:
+    """Return what a wrong gradient is the sum of, in words; empty if unknown."""
+    # The audit reads fingerprints, as this package does.
+    from commtrace.analyze.gradients.audit import gradients
+
+    if wrong["role"] != GRADIENT:
+        return ""
+    table = gradients(run)
+    found = table[
+        (table["what"] == GRADIENT)
+        & (table["name"] == wrong["name"])
+        & (table["step"] == wrong["step"])
+        & (table["num_reduced"] > 0)
+    ]
+    if found.empty:
+        return ""
+    row = found.iloc[0]
+    return (
+        f"it is the sum over {row['reduced_over']} of {row['num_reduced']} of "
+        f"{row['num_contributions']} different contributions, times {row['scale']:.4g}"
+    )
