@@ -1,58 +1,118 @@
 """Alignment of the tensors of two runs of one program.
 
 Tensors of modules, parameters and those that the program names are paired by step, phase, role,
-module, call and name. Results of operators are paired within a call of a module, in order, by
-operator, shape and line: what one run computes in addition, such as a redistribution, is passed
-over. Lines are left out if the runs have few in common, as those of different versions.
-A tensor of unknown layout is paired only if it has the shape of its counterpart.
+module, name and shape; results of operators by operator and line, too. Lines are left out if the
+runs have few in common, as those of different versions. Calls of a module are numbered in each step
+and phase anew, so that calls of one run alone, such as a recomputation, do not shift later ones.
+
+Of several tensors that are alike in all this, the first is paired with the first. If one run has
+more of them than the other, such as a loop over all experts or over more parts of a batch, those of
+equal values are paired, and the others only if those are many. Results that one run computes in
+another order are paired by their values, too. All else is passed over. A pair of several alike that
+differ is ambiguous: the runs may have computed other things, such as sums of other parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from difflib import SequenceMatcher
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 
+import numpy as np
 import pandas as pd
 
+from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.analyze.values.tolerance import ROUNDOFF
 from commtrace.schema import RESULT
 
-_OF_CALL = ["step", "phase", "module", "module_call"]
-_OF_TENSOR = ["step", "phase", "role", "module", "module_call", "name", "occurrence"]
+_OF_CALL = ("step", "phase", "module", "call")
+_OF_TENSOR = ("step", "phase", "role", "module", "name", "shape")
+_OF_EQUAL_VALUES = 2.0**10
+"""Multiple of the unit roundoff up to which values of different runs are equal."""
+_MOST_APART = 0.05
+_MOST_COMPARED = 256
+"""Tensors alike up to which values are compared, since pairs of them grow quadratically."""
 
 
 def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     """Return pairs of rows of two tables `tensors`, in the order of the first.
 
     Returns:
-        Columns `left` and `right`: labels of rows.
+        Columns `left` and `right`, labels of rows, and `is_ambiguous`.
     """
+    left, right = _with_calls(left, right)
     pairs = list(chain(_named(left, right), _results(left, right)))
-    table = pd.DataFrame(pairs, columns=["left", "right"], dtype="int64")
+    names = ["left", "right", "is_ambiguous"]
+    table = pd.DataFrame(pairs, columns=names, dtype="int64").astype({names[-1]: bool})
     order = left["order"].reindex(table["left"]).to_numpy()
     return table.iloc[order.argsort(kind="stable")].reset_index(drop=True)
 
 
-def _named(left: pd.DataFrame, right: pd.DataFrame) -> list[tuple[int, int]]:
-    """Pair tensors that have a name: all but the results of operators."""
-    sides = []
+def _with_calls(left: pd.DataFrame, right: pd.DataFrame) -> list[pd.DataFrame]:
+    """Add `call`: the number of each tensor's call among those of its module, step and phase.
+
+    It is 0 where one run has more calls, of which it is unknown which are those of the other.
+    """
+    calls, of_module = [], ["step", "phase", "module"]
     for side in (left, right):
-        own = side[side["role"] != RESULT]
-        # Of tensors that each rank has for itself, the first rank's stands for all that are alike.
-        sides.append(own.assign(label=own.index).drop_duplicates([*_OF_TENSOR, "shape"]))
-    found = sides[0].merge(sides[1], on=[*_OF_TENSOR, "shape"], suffixes=("", "_right"), sort=False)
-    return list(zip(found["label"], found["label_right"], strict=True))
+        grouped = side.groupby(of_module, sort=False)["module_call"]
+        of_side = side[of_module].assign(call=grouped.rank(method="dense").astype("int64"))
+        calls.append(of_side)
+    numbers = [each.groupby(of_module, sort=False)["call"].max() for each in calls]
+    is_equal = numbers[0].eq(numbers[1].reindex(numbers[0].index))
+    is_known = set(is_equal.index[is_equal])
+    return [
+        side.assign(
+            call=each["call"].where(pd.MultiIndex.from_frame(each[of_module]).isin(is_known), 0)
+        )
+        for side, each in zip((left, right), calls, strict=True)
+    ]
 
 
-def _results(left: pd.DataFrame, right: pd.DataFrame) -> list[tuple[int, int]]:
-    pairs: list[tuple[int, int]] = []
+Alike = dict[Hashable, list[int]]
+"""Labels of tensors that are alike, in order of time."""
+Pairs = list[tuple[int, int, bool]]
+"""Labels of both tensors, and whether the pair is ambiguous."""
+
+
+def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, bool]]:
+    """Pair tensors that have a name: all but the results of operators."""
+    ours, theirs = (_by_name(side) for side in (left, right))
+    values = _Values(left, right)
+    for key, own in ours.items():
+        other = theirs.get(key, [])
+        if len(own) == len(other):
+            yield from _sure(own, other)
+        elif other:
+            yield from values.equal(own, other)
+
+
+def _by_name(side: pd.DataFrame) -> Alike:
+    own = side[side["role"] != RESULT]
+    # Of tensors that each rank has for itself, the first rank's stands for all that are alike.
+    own = own.drop_duplicates([*_OF_TENSOR, "module_call", "occurrence"])
+    return _grouped(own.index, [own[name] for name in _OF_TENSOR])
+
+
+def _grouped(labels: pd.Index, columns: Sequence[Sequence[Hashable]]) -> Alike:
+    found: Alike = {}
+    for label, *key in zip(labels.tolist(), *columns, strict=True):
+        found.setdefault(tuple(key), []).append(label)
+    return found
+
+
+def _results(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, bool]]:
+    """Pair results of operators within a call of a module."""
     by_line = _have_lines_in_common(left, right)
-    theirs = _by_call(right, by_line=by_line)
-    for call, own in _by_call(left, by_line=by_line).items():
-        other = theirs.get(call)
-        if other is not None:
-            pairs += _in_order(own, other)
-    return pairs
+    ours, theirs = (_by_operator(side, by_line=by_line) for side in (left, right))
+    values = _Values(left, right)
+    for key, own in ours.items():
+        other = theirs.get(key, [])
+        if len(own) != len(other):
+            yield from values.equal(own, other) if other else ()
+        elif len(own) == 1:
+            yield own[0], other[0], False
+        else:
+            yield from values.in_any_order(own, other)
 
 
 def _have_lines_in_common(left: pd.DataFrame, right: pd.DataFrame) -> bool:
@@ -63,41 +123,79 @@ def _have_lines_in_common(left: pd.DataFrame, right: pd.DataFrame) -> bool:
     return 2 * len(lines[0] & lines[1]) >= min(map(len, lines))
 
 
-Keyed = list[tuple[tuple[Hashable, ...], int]]
-"""Operator, name, shape and line of each result of a module's call, with the label of its row."""
-
-
-def _by_call(side: pd.DataFrame, *, by_line: bool) -> dict[Hashable, Keyed]:
+def _by_operator(side: pd.DataFrame, *, by_line: bool) -> Alike:
     results = side[(side["role"] == RESULT) & (side["rank"].isin([-1, side["rank"].max()]))]
     # Overloads differ between runs, such as those with and without `out`.
     base = [op.rpartition(".")[0] for op in results["op"]]
-    calls: dict[Hashable, Keyed] = {}
-    for label, op, name, shape, line, *call in zip(
-        results.index, base, results["name"], results["shape"], results["source_line"],
-        *(results[column] for column in _OF_CALL), strict=True,
-    ):  # fmt: skip
-        key = (op, name, shape, line if by_line else -1)
-        calls.setdefault(tuple(call), []).append((key, label))
-    return calls
+    lines = results["source_line"] if by_line else [-1] * len(results)
+    columns = [results[name] for name in (*_OF_CALL, "name", "shape")]
+    return _grouped(results.index, [base, lines, *columns])
 
 
-def _in_order(left: Keyed, right: Keyed) -> list[tuple[int, int]]:
-    """Pair the longest runs of equal operators, in the order of both sides."""
-    num_equal = _common_length(left, right)
-    pairs = [(left[place][1], right[place][1]) for place in range(num_equal)]
-    left, right = left[num_equal:], right[num_equal:]
-    keys = [[key for key, _ in side] for side in (left, right)]
-    matcher = SequenceMatcher(None, keys[0], keys[1], autojunk=False)
-    for block in matcher.get_matching_blocks():
-        pairs += [
-            (left[block.a + place][1], right[block.b + place][1]) for place in range(block.size)
+class _Values:
+    """Values of the tensors of both runs, by the labels of their rows."""
+
+    def __init__(self, left: pd.DataFrame, right: pd.DataFrame) -> None:
+        self._of_left, self._of_right = (
+            pd.Series(range(len(side)), index=side.index) for side in (left, right)
+        )
+        self._left, self._right = (side[[*SKETCHES]].to_numpy("float64") for side in (left, right))
+        roundoff = [
+            side["dtype"].astype(str).map(ROUNDOFF).fillna(ROUNDOFF["float32"]).to_numpy("float64")
+            for side in (left, right)
         ]
-    return pairs
+        self._close = [np.fmin(_OF_EQUAL_VALUES * each, _MOST_APART) for each in roundoff]
+
+    def _are_equal(self, own: Sequence[int], other: Sequence[int]) -> np.ndarray:
+        """Return which tensors have equal values, as [len(own), len(other)]."""
+        ours, theirs = (
+            self._of_left.loc[list(own)].to_numpy(),
+            self._of_right.loc[list(other)].to_numpy(),
+        )
+        x, y = self._left[ours], self._right[theirs]
+        apart = np.linalg.norm(x[:, None] - y[None], axis=-1)
+        size = np.fmax.outer(np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1))
+        close = np.fmax.outer(self._close[0][ours], self._close[1][theirs])
+        return apart <= close * size
+
+    def equal(self, own: Sequence[int], other: Sequence[int]) -> Pairs:
+        """Pair tensors of equal values, and if these are many, the others in order."""
+        found = self._first_equal(own, other)
+        are_many = found and 2 * len(found) >= min(len(own), len(other))
+        return found + _rest(own, other, found) if are_many else found
+
+    def in_any_order(self, own: Sequence[int], other: Sequence[int]) -> Pairs:
+        """Pair tensors in order, but those that differ by their values where these are equal."""
+        pairs = _sure(own, other)
+        if len(own) > _MOST_COMPARED:
+            return pairs
+        is_equal = self._are_equal(own, other).diagonal()
+        found = [pair for pair, equal in zip(pairs, is_equal, strict=True) if equal]
+        differing = [pair[:2] for pair, equal in zip(pairs, is_equal, strict=True) if not equal]
+        if len(differing) > 1:
+            found += self._first_equal(*map(list, zip(*differing, strict=True)))
+        return found + _rest(own, other, found)
+
+    def _first_equal(self, own: Sequence[int], other: Sequence[int]) -> Pairs:
+        if max(len(own), len(other)) > _MOST_COMPARED:
+            return []
+        found: Pairs = []
+        free = np.ones(len(other), dtype=bool)
+        for label, row in zip(own, self._are_equal(own, other), strict=True):
+            places = np.flatnonzero(row & free)
+            if len(places):
+                free[places[0]] = False
+                found.append((label, other[places[0]], False))
+        return found
 
 
-def _common_length(left: Keyed, right: Keyed) -> int:
-    """Return the number of leading results that are alike, which spares most of the matching."""
-    for place, (own, other) in enumerate(zip(left, right, strict=False)):
-        if own[0] != other[0]:
-            return place
-    return min(len(left), len(right))
+def _sure(own: Sequence[int], other: Sequence[int]) -> Pairs:
+    return [(ours, theirs, False) for ours, theirs in zip(own, other, strict=True)]
+
+
+def _rest(own: Sequence[int], other: Sequence[int], found: Pairs) -> Pairs:
+    """Return ambiguous pairs, in order, of what is not paired yet."""
+    ours, theirs = {pair[0] for pair in found}, {pair[1] for pair in found}
+    left = [label for label in own if label not in ours]
+    right = [label for label in other if label not in theirs]
+    return [(label, partner, True) for label, partner in zip(left, right, strict=False)]

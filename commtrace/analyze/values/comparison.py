@@ -79,11 +79,12 @@ class ValueComparison:
         num_paired: pairs that were compared.
         num_unknown: pairs of which a value is unknown, such as an unreduced maximum.
         num_wrong: pairs whose distance exceeds the tolerance.
-        num_doubtful: those of them whose layout is unknown.
+        num_doubtful: those of them whose layout is unknown, or that are one of several alike.
         fault: the first of these, without those of unknown layout of which right ones were
             computed; None if the runs agree.
-        pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong and is_certain of
-            each pair, and the columns of `described_pairs`.
+        pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong, is_certain (the
+            layout is known) and is_ambiguous (one of several alike) of each pair, and the columns
+            of `described_pairs`.
         has_reference: a reference in float64 decided on the tolerance.
     """
 
@@ -124,13 +125,12 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     )
     errors = _errors(ours, pairs["left"], tables[0], reference)
     judged = verdicts.judged(ours, theirs, errors, tables[1])
-    judged = described(judged, ours, theirs)
+    judged = described(judged, ours, theirs).assign(is_ambiguous=pairs["is_ambiguous"])
     wrong = np.flatnonzero(judged["is_wrong"])
-    certain = np.flatnonzero(judged["is_wrong"] & judged["is_certain"])
-    fault = None
-    if len(wrong):
-        place = _first(judged)
-        fault = _fault(place, ours, theirs, judged, right)
+    is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
+    certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
+    place = _first(judged)
+    fault = None if place is None else _fault(place, ours, theirs, judged, right)
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
         len(wrong), len(wrong) - len(certain), fault, judged, reference is not None,
@@ -175,21 +175,27 @@ def _errors(
     return by_label[~by_label.index.duplicated()].reindex(labels).to_numpy("float64")
 
 
-def _first(judged: pd.DataFrame) -> int:
-    """Return the place of the first wrong tensor.
+def _first(judged: pd.DataFrame) -> int | None:
+    """Return the place of the first wrong tensor; None if there is none.
 
-    One of unknown layout counts unless several tensors of known layout agree between it and the
-    first wrong one of these: then it was a part of a tensor, of which others were computed rightly.
+    An ambiguous one counts only if another one follows in its step that is wrong for certain. One
+    of unknown layout counts unless several tensors of known layout agree between it and the
+    first wrong one of these, or the end: then it was a part of a tensor, of which others were
+    computed rightly.
     """
     is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
+    is_ambiguous, step = judged["is_ambiguous"].to_numpy(), judged["step"].to_numpy()
+    certain = np.flatnonzero(is_wrong & is_certain & ~is_ambiguous)
+    is_followed = (step == step[certain[0]]) if len(certain) else np.zeros(len(judged), bool)
+    is_wrong = is_wrong & (~is_ambiguous | is_followed)
     certain = np.flatnonzero(is_wrong & is_certain)
-    if not len(certain):
-        return int(np.flatnonzero(is_wrong)[0])
+    end = int(certain[0]) if len(certain) else len(judged)
     is_right = is_certain & ~is_wrong & judged["distance"].notna().to_numpy()
     is_right &= judged["role"].isin(_FOLLOWING).to_numpy()
-    right = np.flatnonzero(is_right[: certain[0]])
+    right = np.flatnonzero(is_right[:end])
     begin = right[-_MOST_UNRELATED - 1] + 1 if len(right) > _MOST_UNRELATED else 0
-    return int(begin + np.flatnonzero(is_wrong[begin:])[0])
+    wrong = np.flatnonzero(is_wrong[begin:])
+    return int(begin + wrong[0]) if len(wrong) else None
 
 
 def _fault(

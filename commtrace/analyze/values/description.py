@@ -62,8 +62,8 @@ def limits(comparison: ValueComparison) -> list[str]:
     ):
         num = comparison.num_doubtful
         lines.append(
-            f"{counted(num, 'other tensor')} of unknown layout differ{'s' * (num == 1)}, which "
-            "ranks may hold parts of"
+            f"{counted(num, 'other tensor')} differ{'s' * (num == 1)} with doubt: ranks may hold "
+            "parts of it, or it is one of several alike"
         )
     if not comparison.has_reference:
         lines.append(

@@ -1,6 +1,7 @@
 """Doubts on a fault: reasons for which the tensor may be right, or the fault may be elsewhere.
 
 layout          the layout of the tensor is unknown, so that ranks may hold parts of it
+ambiguity       it is one of several alike in a module's call, whose order may differ
 communication   no tensor that agrees vouches for a collective of another module or phase before it
 decision        numbers that agree within rounding were sorted or compared before it, so that
                 elements may have fallen differently: a token has another expert
@@ -37,6 +38,11 @@ def doubt_of(
     if not wrong["is_certain"]:
         doubts.append(
             "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
+        )
+    if wrong["is_ambiguous"]:
+        doubts.append(
+            "it is one of several results alike in its module's call: the runs may compute them in "
+            "another order"
         )
     others = [call["module"] for call in communication if _is_elsewhere(call, wrong)]
     if others:
