@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values bench-operators opdb programs fuzz docs docs-site notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values check-values bench-operators opdb programs fuzz docs docs-site notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ bench-scale: $(READY) ## a run that is larger than memory: all tables, their pas
 
 bench-values: $(READY) ## what fingerprints of tensors cost a training step
 	$(BIN)/python -m benchmarks.values
+
+check-values: $(READY) ## five models in 22 layouts, ten steps in float32 and bfloat16, compared with one device
+	VALUES_STEPS=10 $(BIN)/python $(PYTEST) tests/values/test_layouts_agree.py
 
 bench-operators: $(READY) ## what torch's operator database communicates, against torch's DTensor
 	$(BIN)/python -m benchmarks.operators --json build/operators.json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import pytest
@@ -13,27 +14,16 @@ from tests.values.layouts import LAYOUTS
 from tests.values.programs import recorded
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-NUM_STEPS = 10
+NUM_STEPS = int(os.environ.get("VALUES_STEPS", "2"))
+"""Steps of each run, all of which are recorded. `make check-values` runs ten."""
 _WITH_EMPTY_PARTS = ("dense fsdp uneven", "convolution dp uneven", "tables dp uneven")
 """Layouts in which a rank sends nothing in an exchange; thread ranks record no output of it."""
 
 
-def _steps(layout: str, dtype: str) -> dict[str, int]:
-    """Return the steps of a run, of which the first and the last one are recorded.
-
-    The last step depends on all before it. Each layout is trained longer in one of the dtypes.
-    """
-    is_long = (list(LAYOUTS).index(layout) + list(DTYPES).index(dtype)) % 2 == 0
-    num_steps = NUM_STEPS if is_long else 2
-    return {"num_steps": num_steps, "every": num_steps - 1}
-
-
 @cache
-def _on_one_device(first: str, dtype: str, num_steps: int) -> Frames:
+def _on_one_device(first: str, dtype: str) -> Frames:
     one = LAYOUTS[first]
-    return recorded(
-        one.model, dtype=DTYPES[dtype], num_steps=num_steps, every=num_steps - 1, **one.options
-    )
+    return recorded(one.model, dtype=DTYPES[dtype], num_steps=NUM_STEPS, **one.options)
 
 
 def on_one_device(layout: str, dtype: str) -> Frames:
@@ -44,17 +34,17 @@ def on_one_device(layout: str, dtype: str) -> Frames:
         for name, each in LAYOUTS.items()
         if (each.model, each.options) == (of.model, of.options)
     )
-    return _on_one_device(first, dtype, _steps(layout, dtype)["num_steps"])
+    return _on_one_device(first, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_agrees_with_one_device(layout: str, dtype: str) -> None:
-    of, steps = LAYOUTS[layout], _steps(layout, dtype)
-    run = recorded(of.model, layout=of, dtype=DTYPES[dtype], **steps, **of.options)
+    of = LAYOUTS[layout]
+    run = recorded(of.model, layout=of, dtype=DTYPES[dtype], num_steps=NUM_STEPS, **of.options)
     found = compare(on_one_device(layout, dtype), run)
     assert found.agrees, found.fault
-    assert set(found.pairs["step"]) == {0, steps["num_steps"] - 1}
+    assert set(found.pairs["step"]) == set(range(NUM_STEPS))
     assert found.num_paired > 100
     # Norms that are not reduced yet are the only values without a counterpart.
     assert found.num_unknown <= 0.1 * found.num_paired

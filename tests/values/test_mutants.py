@@ -91,7 +91,7 @@ def test_nearly_all_faults_are_located() -> None:
 def results_of_operators() -> dict[str, str]:
     """Return the result of each mutant of an operator's local result: an operator and phase twice.
 
-    Those that change no number are left out.
+    Calls without numbers to change are left out.
     """
     numbers, found = Counter[tuple[str, str]](), {}
     for layout in OF_OPERATORS:
