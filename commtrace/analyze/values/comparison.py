@@ -149,16 +149,25 @@ def _table_of(run: Frames, name: str) -> pd.DataFrame:
 
 
 def _nothing_in_common(left: Frames, right: Frames) -> UsageError:
-    names = [
-        sorted({str(name) for name in parts(run)["module"]} - {""})[:3] for run in (left, right)
-    ]
+    steps = [set(parts(run)["step"]) for run in (left, right)]
+    has_step = bool(steps[0] & steps[1])
+    what = "no tensor" if has_step else "no step"
     return UsageError(
         f"cannot compare {left.path or 'the first run'} and {right.path or 'the second run'}",
-        found=f"modules {', '.join(names[0]) or 'without names'} in the first run, "
-        f"{', '.join(names[1]) or 'without names'} in the second one",
-        why="no tensor of one has a counterpart of its name and global shape in the other",
+        found=f"{_contents(left)} in the first run, {_contents(right)} in the second one",
+        why=f"{what} of one has a counterpart "
+        + ("of its name and global shape in the other" if has_step else "in the other"),
         attempt="record the same model, with steps and inputs that are the same",
     )
+
+
+def _contents(run: Frames) -> str:
+    """Return the modules and steps of a run in words."""
+    table = parts(run)
+    modules = sorted({str(name) for name in table["module"]} - {""})[:3]
+    steps = sorted(set(table["step"]))
+    last = f" to {steps[-1]}" if len(steps) > 1 else ""
+    return f"modules {', '.join(modules) or 'without names'} in steps {steps[0]}{last}"
 
 
 def _errors(

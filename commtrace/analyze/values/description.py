@@ -8,6 +8,9 @@ from typing import Any
 from commtrace.analyze.values.comparison import Fault, ValueComparison
 from commtrace.units import counted
 
+_FEW = 0.25
+"""Share of the tensors of the smaller run below which those that were compared are few."""
+
 
 def agreement(comparison: ValueComparison) -> str:
     """Return the sentence on a comparison without a fault."""
@@ -36,8 +39,11 @@ def evidence(fault: Fault) -> list[str]:
     lines += [f"in doubt: {fault.doubt}"] * bool(fault.doubt)
     if wrong["source_file"]:
         lines.append(f"at {wrong['source_file']}:{wrong['source_line']}")
-    if fault.before is not None:
-        lines.append(f"the last tensor that agrees is {name_of(fault.before)}")
+    lines.append(
+        f"the last tensor that agrees is {name_of(fault.before)}"
+        if fault.before is not None
+        else "no tensor agrees before it: are the inputs, seeds and weights the same?"
+    )
     lines += [fault.reduction] * bool(fault.reduction)
     return lines + (
         [_call_text(call) for call in fault.communication] or ["no communication between them"]
@@ -50,6 +56,11 @@ def limits(comparison: ValueComparison) -> list[str]:
         f"{counted(comparison.num_paired, 'pair')} of {comparison.num_left:,} and "
         f"{comparison.num_right:,} tensors compared"
     ]
+    if comparison.num_paired < _FEW * min(comparison.num_left, comparison.num_right):
+        lines.append(
+            "most tensors have no counterpart of their name and global shape: is it the same "
+            "program?"
+        )
     if comparison.num_unknown:
         lines.append(
             f"{counted(comparison.num_unknown, 'pair')} not comparable: unreduced maxima, missing "

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from commtrace.analyze.values import compare
+from commtrace.analyze.values import compare, evidence, limits
 from commtrace.errors import UsageError
 from dtensor_core import Replicate, Shard
 from tests.commtrace.analyze.rows import run_of
@@ -268,8 +268,28 @@ def test_runs_without_values_are_refused() -> None:
 
 def test_runs_of_different_programs_are_refused() -> None:
     other = [({"module": "elsewhere"}, torch.ones(3))]
-    with pytest.raises(UsageError, match="cannot compare"):
+    with pytest.raises(UsageError, match="no tensor of one has a counterpart") as raised:
         compare(held_by_one(some()), held_by_one(other))
+    assert "modules elsewhere in steps 0 in the second one" in str(raised.value)
+
+
+def test_runs_without_a_step_in_common_are_refused() -> None:
+    later = [({**columns, "step": step}, x) for step, (columns, x) in enumerate(some(3), 4)]
+    with pytest.raises(UsageError, match="no step of one has a counterpart in the other") as raised:
+        compare(held_by_one(some()), held_by_one(later))
+    assert "steps 4 to 6 in the second one" in str(raised.value)
+
+
+def test_few_pairs_and_different_inputs_are_pointed_at() -> None:
+    values = some(12)
+    others = [({"module": f"other{place}"}, x) for place, (_, x) in enumerate(values[1:])]
+    found = compare(held_by_one(values), held_by_one([(values[0][0], torch.ones(8, 12)), *others]))
+    assert any("is it the same program?" in line for line in limits(found))
+    assert not any("same program" in line for line in limits(compare(*apart_by([0.0] * 3))))
+    assert found.fault is not None
+    assert any(
+        "are the inputs, seeds and weights the same?" in each for each in evidence(found.fault)
+    )
 
 
 def test_missing_ranks_make_pairs_unknown_not_wrong() -> None:
