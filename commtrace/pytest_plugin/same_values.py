@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from commtrace.analyze.compared import compare
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.values import compare, evidence, limits, name_of, title
+from commtrace.analyze.values import evidence, limits, name_of, title
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.process_options import VALUE_LEVELS

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commtrace.analyze import Frames
+from commtrace.analyze.compared import compare as compare_frames
 from commtrace.analyze.values import (
     ValueComparison,
     agreement,
@@ -16,7 +17,6 @@ from commtrace.analyze.values import (
     name_of,
     title,
 )
-from commtrace.analyze.values import compare as compare_frames
 from commtrace.analyze.values.divergence import divergence
 from commtrace.escaping import visible
 from commtrace.tracefile import Trace

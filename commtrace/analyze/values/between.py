@@ -141,26 +141,3 @@ def _carrying(calls: pd.DataFrame, gradient: pd.Series) -> pd.DataFrame:
         if chosen.any():
             return calls[chosen]
     return calls[:0]
-
-
-def reduction_of(wrong: pd.Series, run: Frames) -> str:
-    """Return what a wrong gradient is the sum of, in words; empty if unknown."""
-    # The audit reads fingerprints, as this package does.
-    from commtrace.analyze.gradients.audit import gradients
-
-    if wrong["role"] != GRADIENT:
-        return ""
-    table = gradients(run)
-    found = table[
-        (table["what"] == GRADIENT)
-        & (table["name"] == wrong["name"])
-        & (table["step"] == wrong["step"])
-        & (table["num_reduced"] > 0)
-    ]
-    if found.empty:
-        return ""
-    row = found.iloc[0]
-    return (
-        f"it is the sum over {row['reduced_over']} of {row['num_reduced']} of "
-        f"{row['num_contributions']} different contributions, times {row['scale']:.4g}"
-    )

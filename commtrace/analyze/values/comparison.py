@@ -17,7 +17,7 @@ import pandas as pd
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values import verdicts
 from commtrace.analyze.values.alignment import aligned
-from commtrace.analyze.values.between import communication_before, reduction_of
+from commtrace.analyze.values.between import communication_before
 from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
@@ -54,7 +54,7 @@ class Fault:
         before: the last tensor that agrees; None if there is none.
         is_certain: False if there is a doubt.
         doubt: why it may be right, or the fault may be elsewhere; empty if there is no doubt.
-        reduction: what a gradient is the sum of, and its factor; empty if unknown.
+        reduction: what a gradient is the sum of, and its factor, as `compared` adds it.
     """
 
     left: dict[str, Any]
@@ -228,7 +228,6 @@ def _fault(
         _properties(left_row), _properties(right_row), float(judged["distance"].iloc[place]),
         float(judged["tolerance"].iloc[place]), found, communication,
         None if before is None else _properties(before), not doubt, doubt,
-        reduction_of(right_row, right),
     )  # fmt: skip
 
 

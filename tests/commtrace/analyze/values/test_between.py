@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from commtrace.analyze.values import compare, evidence
+from commtrace.analyze.compared import compare
+from commtrace.analyze.values import evidence
 from tests.commtrace.analyze.rows import START_NS, call, run_of
 from tests.commtrace.analyze.values.rows import held_by_one, row
 
@@ -87,11 +88,3 @@ def test_the_backward_pass_communicates_before_the_gradient_is_computed(
     found = wrong_gradient(reduction(at, "[3]", source_line=5))
     assert lines_of(found) == lines
     assert found.is_certain == (not lines)
-
-
-def test_the_contributions_and_the_factor_of_a_gradient_are_named() -> None:
-    found = wrong_gradient(reduction(40))
-    assert found.reduction == (
-        "it is the sum over tp (ranks 0, 1) of 1 of 1 different contributions, times 2"
-    )
-    assert found.reduction in evidence(found)
