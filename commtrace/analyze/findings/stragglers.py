@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,16 @@ def stragglers(frames: Frames) -> list[Finding]:
     if not late:
         return []
     sums = _joined(frames.by_collectives(_of_late_ranks, fold=_joined))
+    of_ranks = [sums[sums["rank"] == rank] for rank in late]
+    worst_places = [_worst_place(own) for own in of_ranks]
+    evidence = frames.together(
+        partial(_calls, frames, own["cost"].sum(), _at_place, rank, place)
+        for rank, own, (place, _) in zip(late, of_ranks, worst_places, strict=True)
+    )
     found = []
-    for rank in late:
-        own = sums[sums["rank"] == rank]
-        place, worst = _worst_place(own)
+    for rank, own, (place, worst), calls in zip(
+        late, of_ranks, worst_places, evidence, strict=True
+    ):
         part = worst["delay_ns"].sum() / own["delay_ns"].sum()
         found.append(
             Finding(
@@ -48,7 +54,7 @@ def stragglers(frames: Frames) -> list[Finding]:
                 f"{part:.0%} of it before {_text(place)}{_because(worst)}.",
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",
-                calls=_calls(frames, own["cost"].sum(), _at_place, rank, place),
+                calls=calls,
             )
         )
     return found
@@ -58,6 +64,11 @@ def stalls(frames: Frames) -> list[Finding]:
     """Delays far above the median, by ranks that are not always late, after the first step."""
     stalled = joined(frames.by_collectives(_stalled))
     stalled = stalled.sort_values(["cost", "rank", "id"], ascending=[False, True, True])
+    of_ranks = [*stalled.groupby("rank")]
+    evidence = frames.together(
+        partial(_calls, frames, own["cost"].sum(), _among, frozenset(own.index))
+        for _, own in of_ranks
+    )
     return [
         Finding(
             title=f"Rank {rank} stalled the other ranks {_times(len(own))}, for "
@@ -66,9 +77,9 @@ def stalls(frames: Frames) -> list[Finding]:
             f"{_because(_summed(own.head(1)))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
-            calls=_calls(frames, own["cost"].sum(), _among, frozenset(own.index)),
+            calls=calls,
         )
-        for rank, own in stalled.groupby("rank")
+        for (rank, own), calls in zip(of_ranks, evidence, strict=True)
     ]
 
 
