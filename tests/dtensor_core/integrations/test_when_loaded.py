@@ -54,8 +54,8 @@ def test_a_module_that_another_finder_finds_is_changed(
     assert importlib.import_module(name).changes == ["changed"]
 
 
-def test_a_module_that_does_not_exist_is_reported_as_such() -> None:
+def test_a_module_that_does_not_exist_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     when_loaded("no_such_module", lambda module: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module")
-    sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "_Changer"]
