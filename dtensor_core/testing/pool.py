@@ -15,6 +15,7 @@ the other processes; arguments and results are pickled.
 from __future__ import annotations
 
 import atexit
+import math
 import multiprocessing
 import os
 import pickle
@@ -268,6 +269,7 @@ class _RankCall:
         self._pending = dict(enumerate(workers))
         self._values: dict[int, bytes] = {}
         self._skipped: str | None = None
+        self._raised_s: dict[int, float] = {}
 
     def collect(self) -> None:
         """Wait for every rank, or for the first failure and its consequences."""
@@ -278,7 +280,13 @@ class _RankCall:
         late = f"after {self._timeout_s:g} s" if not self.reports else "when it was ended"
         if self._skipped is None:
             self._report_unfinished(late)
-        self.reports.sort(key=lambda report: report.outcome is not Outcome.DIED)
+        # Others fail after the cause, although several answers may be found at once.
+        self.reports.sort(
+            key=lambda report: (
+                report.outcome is not Outcome.DIED,
+                self._raised_s.get(report.rank, math.inf),
+            )
+        )
         self._print_output()
 
     def values(self) -> list[Any]:
@@ -304,6 +312,7 @@ class _RankCall:
             self._skipped = answer.summary.partition(": ")[2]
             self._hurry()
         else:
+            self._raised_s[rank] = answer.at_s
             self._fail(
                 RankReport(rank, Outcome.FAILED, answer.summary, answer.detail, _read(each.output))
             )

@@ -14,6 +14,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -58,11 +59,12 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The rank raised or skipped."""
+    """The rank raised or skipped; `at_s` is when, on the clock that all processes share."""
 
     summary: str
     detail: str
     skipped: bool
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ def _perform(task: Task, store: dist.Store) -> Returned | Raised:
             dist.barrier()  # no rank leaves while another may still be receiving
         return Returned(pickle.dumps(value))
     except BaseException as error:  # any error is the rank's outcome, reported to the pool
-        return Raised(summarize(error), format_error(error), is_skip(error))
+        at_s = time.monotonic()
+        return Raised(summarize(error), format_error(error), is_skip(error), at_s)
     finally:
         sys.excepthook = excepthook
         sys.stdout.flush()

@@ -38,14 +38,15 @@ dist.destroy_process_group()
 """
 
 
-def require_last(trace: Trace, num_calls: int) -> None:
+def require_last(trace: Trace, num_calls: int, most_uncounted: int = 0) -> None:
     """Check that both ranks have their last calls of at least so many, and count the others."""
     comm, ranks = trace.tables["comm"], trace.tables["ranks"]
     assert list(ranks["rank"]) == [0, 1]
     for rank, num_dropped in zip(ranks["rank"], ranks["num_dropped"], strict=True):
         ids = [each for each, of in zip(comm["id"], comm["rank"], strict=True) if of == rank]
         assert num_dropped > 0
-        assert ids == list(range(num_dropped, num_dropped + len(ids)))
+        assert ids == list(range(ids[0], ids[0] + len(ids)))
+        assert 0 <= ids[0] - num_dropped <= most_uncounted
         assert ids[-1] + 1 >= num_calls
 
 
@@ -95,7 +96,8 @@ def test_a_killed_run_has_its_last_calls(tmp_path: Path) -> None:
     finish(process)
     trace = read_trace(tmp_path / "RUN.comm")
     # A rank writes several times a second.
-    require_last(trace, 1000)
+    # The call in flight at the end of a segment that is dropped may be missing in the count.
+    require_last(trace, 1000, most_uncounted=1)
     assert trace.run["torn_ranks"] == [0, 1]
     size = sum(path.stat().st_size for path in (tmp_path / "RUN.comm").glob("*.spool"))
     assert size < 2 * 64_000 * 2
