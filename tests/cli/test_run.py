@@ -292,10 +292,16 @@ def test_what_is_written_is_its_owners_alone(recorded: tuple[Ended, Path]) -> No
     assert permissions(folder / "out.json") == {0o600}
 
 
+# Rank 1 leaves once rank 0 is connected to it.
 LEAVING = """\
-import os
+import os, pathlib, time
 import torch.distributed as dist
 dist.init_process_group("gloo")
+connected = pathlib.Path("connected")
+if dist.get_rank() == 0:
+    connected.touch()
+while not connected.exists():
+    time.sleep(0.01)
 if dist.get_rank() == 1:
     os._exit(0)
 """
