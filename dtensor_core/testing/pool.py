@@ -280,13 +280,9 @@ class _RankCall:
         late = f"after {self._timeout_s:g} s" if not self.reports else "when it was ended"
         if self._skipped is None:
             self._report_unfinished(late)
-        # Others fail after the cause, although several answers may be found at once.
-        self.reports.sort(
-            key=lambda report: (
-                report.outcome is not Outcome.DIED,
-                self._raised_s.get(report.rank, math.inf),
-            )
-        )
+        # By time, since several answers may be found at once; a rank that died is the cause.
+        self.reports.sort(key=lambda report: self._raised_s.get(report.rank, math.inf))
+        self.reports.sort(key=lambda report: report.outcome is not Outcome.DIED)
         self._print_output()
 
     def values(self) -> list[Any]:

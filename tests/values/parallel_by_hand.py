@@ -23,7 +23,7 @@ import commtrace
 from commtrace.analyze import Frames
 from dtensor_core import Replicate, Shard
 from dtensor_core.testing import kept_mesh
-from tests.values.by_hand import NUM_RANKS, Faults, part, reduced
+from tests.values.by_hand import NUM_RANKS, Copy, Faults, part, reduced
 from tests.values.programs import run_of
 
 WIDTH, VOCABULARY, LENGTH, BATCH, NUM_EXPERTS = 6, 12, 6, 4, 2
@@ -66,19 +66,6 @@ class Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         return gradients[0], None, None
-
-
-class Copy(torch.autograd.Function):
-    """The same on all ranks, whose gradients are summed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, faults: Faults) -> torch.Tensor:
-        ctx.faults = faults
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return reduced(gradients[0], ctx.faults, "copy"), None
 
 
 class Exchange(torch.autograd.Function):

@@ -218,7 +218,7 @@ def _summed(events: pd.DataFrame) -> pd.DataFrame:
     """Return sums by rank, place and reason; times are weighted by the delay."""
     delay = events["delay_ns"].astype("float64")
     known = delay.where(events["work_ns"].notna() & events["others_work_ns"].notna())
-    return _summed_again(
+    return _sums_of(
         events[["rank", *_PLACE, "reason", "cost"]].assign(
             num=1,
             delay_ns=delay,
@@ -231,10 +231,10 @@ def _summed(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    return _summed_again(joined(parts))
+    return _sums_of(joined(parts))
 
 
-def _summed_again(rows: pd.DataFrame) -> pd.DataFrame:
+def _sums_of(rows: pd.DataFrame) -> pd.DataFrame:
     by = ["rank", *_PLACE, "reason"]
     return rows.groupby(by, observed=True)[_SUMS].sum().reset_index()
 
