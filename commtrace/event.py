@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
-from commtrace.schema import COMM, FINGERPRINTS, GROUPS, KERNELS, OPS, RANKS, SOURCES, STEPS, Column
+from commtrace.schema import (
+    COMM,
+    FINGERPRINTS,
+    GROUPS,
+    HOST_EVENTS,
+    KERNELS,
+    OPS,
+    RANKS,
+    SOURCES,
+    STEPS,
+    Column,
+)
 
 
 def _row_type(name: str, columns: tuple[Column, ...], meaning: str) -> Any:
@@ -31,6 +42,9 @@ KernelRow = _row_type("KernelRow", KERNELS, "One kernel or copy on a device of o
 FingerprintRow = _row_type(
     "FingerprintRow", FINGERPRINTS, "Fingerprint of a tensor, of one rank's part of it."
 )
+HostEventRow = _row_type(
+    "HostEventRow", HOST_EVENTS, "What happened on the host of one rank, beside its calls."
+)
 GroupRow = _row_type("GroupRow", GROUPS, "One process group.")
 RankRow = _row_type("RankRow", RANKS, "One rank of the run.")
 StepRow = _row_type("StepRow", STEPS, "One step of one rank.")
@@ -41,6 +55,7 @@ ROWS: dict[str, Any] = {
     "ops": OpEvent,
     "kernels": KernelRow,
     "fingerprints": FingerprintRow,
+    "host_events": HostEventRow,
     "groups": GroupRow,
     "ranks": RankRow,
     "steps": StepRow,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -51,6 +51,18 @@ Inputs and outputs of modules and the gradients of outputs; results of operators
 the first step, and buffers; scalars at which backward passes begin; gradients as the rank's own
 backward pass has them, as clipping finds them, and as the optimizer does; the norms that clipping
 uses; parameters and states as the optimizer leaves them; and tensors that the program names.
+"""
+
+HOST_EVENT_KINDS = (
+    COMPILE, RECOMPILE, EXCEPTION, DATA_END, DATA_WAIT, GC_PAUSE, NOT_RUNNING,
+) = (
+    "compile", "recompile", "exception", "data_end", "data_wait", "gc_pause", "not_running",
+)  # fmt: skip
+"""Kinds of events on the host, in table `host_events`.
+
+Dynamo compiles a frame, or compiles it again; an exception passes a module or a collective, or is
+caught by the program; an iterator of a data loader ends, or takes long; Python's garbage collector
+takes long; and no thread of Python ran, since the process was stopped or held Python's lock.
 """
 
 NUM_SKETCHES = 4
@@ -265,6 +277,29 @@ FINGERPRINTS = (
     Column("num_inf", int, "", "infinite elements", 6),
 )  # fmt: skip
 
+HOST_EVENTS = (
+    _rank("rank", "global rank that it happened on", 7, least=0),
+    Column("id", int, "", "number of the event on its rank, from 0", 7),
+    Column(
+        "kind", str, "", f"{', '.join(HOST_EVENT_KINDS[:-1])} or {HOST_EVENT_KINDS[-1]}", 7,
+        form="host_event",
+    ),
+    Column("at_ns", int, INSTANT, "when it began", 7),
+    Column(
+        "duration_ns", int, "ns",
+        "how long it took; unknown for what was still going on when the row was written", 7,
+    ),
+    Column("step", int, "", "step that was in progress, as in table `comm`", 7),
+    Column("thread", int, "", "native id of the thread", 7),
+    Column(
+        "text", str, "", "the guard that failed, the exception, or the number of batches", 7,
+        title="Event",
+    ),
+    Column("source_file", str, "", "file of the user's line", 7, title="Source"),
+    Column("source_line", int, "", "line in that file", 7),
+    Column("source_function", str, "", "function that the line is in", 7, title="Function"),
+)  # fmt: skip
+
 GROUPS = (
     Column("name", str, "", "name of the process group"),
     Column("description", str, "", "description that its creator gave"),
@@ -302,6 +337,10 @@ RANKS = (
         "num_fingerprints_dropped", int, "",
         "rows of table `fingerprints` dropped by the limits of the recording", 6,
     ),
+    Column(
+        "alive_ns", int, INSTANT,
+        "last time at which the rank is known to have run, while it recorded nothing new", 7,
+    ),
 )  # fmt: skip
 
 STEPS = (
@@ -322,6 +361,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "ops": OPS,
     "kernels": KERNELS,
     "fingerprints": FINGERPRINTS,
+    "host_events": HOST_EVENTS,
     "groups": GROUPS,
     "ranks": RANKS,
     "steps": STEPS,
@@ -338,6 +378,7 @@ FORMS: dict[str, str] = {
     "level": r"(?:dtensor|local)?",
     "category": rf"(?:{'|'.join(CATEGORIES)})?",
     "role": rf"(?:{'|'.join(ROLES)})?",
+    "host_event": rf"(?:{'|'.join(HOST_EVENT_KINDS)})?",
     "splits": r"(?:\d{1,18}(?:,\d{1,18})*)?",
     "shapes": rf"(?:{_SHAPE}(?:;{_SHAPE})*)?",
     "ranks": r"(?:\d{1,9}(?:,\d{1,9})*)?",
@@ -350,6 +391,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "ops": ("rank", "id"),
     "kernels": ("rank", "id"),
     "fingerprints": ("rank", "id"),
+    "host_events": ("rank", "id"),
     "groups": ("name",),
     "ranks": ("rank",),
     "steps": ("rank", "step"),

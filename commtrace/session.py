@@ -42,6 +42,7 @@ from commtrace.process_options import (
 )
 from commtrace.recorder import (
     CURRENT,
+    HOST_EVENTS,
     OBSERVER,
     RECORDER,
     Buffer,
@@ -71,7 +72,7 @@ from commtrace.tracefile import (
     write_trace,
 )
 from commtrace.tracefile.dump_files import CALL_FIELDS
-from commtrace.tracefile.liveness import BEAT_S
+from commtrace.tracefile.liveness import ALIVE, BEAT_S
 from commtrace.tracefile.stores import Memory, Store, store_for
 from commtrace.units import counted
 from commtrace.views.cells import with_cells
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
 # Shorter than `processes._PEER_GRACE_S`, the time in which peers of a failed rank can write.
 _FLUSH_INTERVAL_S = 0.25
 _FLUSHES_PER_BEAT = round(BEAT_S / _FLUSH_INTERVAL_S)
+_LIFE_NS = 2_000_000_000
 _GRACE_S = 0.1
 _MAX_CALLS_IN_MEMORY = 2_000_000
 
@@ -186,6 +188,7 @@ class Recording(Views, Decorator):
         self._depth = 0
         self._is_over = False
         self._num_flushes = 0
+        self._life_ns = -1
         self._dumps: StackDumps | None = None
         self._signal: int | None = None
         self._stream: BinaryIO | None = None
@@ -348,12 +351,28 @@ class Recording(Views, Decorator):
         )
 
     def _flush_and_beat(self) -> None:
+        HOST_EVENTS.poll()
+        try:
+            self._flush_once()
+        finally:
+            HOST_EVENTS.rest()
+
+    def _flush_once(self) -> None:
         self._num_flushes += 1
         if self._num_flushes % _FLUSHES_PER_BEAT == 0:
             self._store.beat()
             if self._dumps is not None:
                 self._dumps.poll(self._facts.rank, self._calls_in_flight)
+            self._write_life()
         self._flush()
+
+    def _write_life(self) -> None:
+        """Write that the rank runs, at intervals that grow while it records nothing new."""
+        at = now()
+        quiet = at - self._buffer.rows_ns
+        if at - max(self._life_ns, self._buffer.rows_ns) >= max(_LIFE_NS, quiet // 20):
+            self._life_ns = at
+            self._buffer.flush({ALIVE: at + self._epoch})
 
     def _calls_in_flight(self) -> list[dict[str, Any]]:
         rows = self._buffer.in_flight()

@@ -13,6 +13,7 @@ from commtrace.units import contracted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.parting import of_fault, print_parting
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ def check(
     can deadlock, and sends without matching receives. Ranks that differ from the majority are
     blamed. Calls lost by the recording are distinguished from calls that were never made.
 
+    Below a fault is where the ranks parted before it: the last call that they made alike, the line
+    that each went on to, the branch between these lines, and what happened on one rank only (an
+    exception, a compilation, the end of its data, a pause).
+
     The output states how many calls were compared, and why others were not. `--json` has these
     numbers under `compared`.
 
@@ -65,17 +70,20 @@ def check(
 
     analysis = CATALOG["consistency"]
     problems = analysis.function(frames)
+    has_fault = bool(problems["is_fault"].any())
+    parted = CATALOG["divergences"]
     audit = {CATALOG["gradients"]: CATALOG["gradients"].function(frames)} if gradients else {}
     if as_csv:
         write_csv(next(iter(audit.values()), problems))
     elif as_json:
-        write_json(frames.run, {analysis: problems, **audit}, compared=asdict(compared(frames)))
+        tables = {analysis: problems, parted: parted.function(frames), **audit}
+        write_json(frames.run, tables, compared=asdict(compared(frames)))
     elif not problems.empty or audit or not is_silent(frames, trace):
-        _print(frames, problems, compared(frames))
+        _print(frames, problems, compared(frames), parted.function(frames) if has_fault else None)
         if gradients:
             _print_gradients(frames)
         finish([], then=["commtrace", "report", trace])
-    if problems["is_fault"].any():
+    if has_fault:
         raise typer.Exit(FAULT)
 
 
@@ -105,7 +113,9 @@ _STYLE_OF_STATE = {"right": "green"}
 _STYLES = {"good": "bold green", "bad": "bold red", "": "bold yellow"}
 
 
-def _print(frames: Frames, problems: pd.DataFrame, comparison: Comparison) -> None:
+def _print(
+    frames: Frames, problems: pd.DataFrame, comparison: Comparison, parted: pd.DataFrame | None
+) -> None:
     from commtrace.analyze.consistency import NOT_COMPARED, result_of
 
     console = data_console()
@@ -117,6 +127,8 @@ def _print(frames: Frames, problems: pd.DataFrame, comparison: Comparison) -> No
         console.print(Text(f"note: {text}", style="yellow"))
     for row in problems[problems["problem"] != NOT_COMPARED].to_dict("records"):
         _print_one(console, row)  # `lines` has said what was not compared
+        if parted is not None and row["is_fault"]:
+            print_parting(console, of_fault(parted, row))
 
 
 def _lacks(frames: Frames) -> list[str]:

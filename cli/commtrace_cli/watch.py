@@ -19,6 +19,7 @@ import typer
 from commtrace.errors import UsageError
 from commtrace.units import text_of_ranks
 from commtrace_cli import options
+from commtrace_cli.parting import print_parting_of_growing
 from commtrace_cli.terminal import Text, data_console, is_terminal, say, write
 from commtrace_cli.time_window import ranks_of
 
@@ -45,6 +46,8 @@ by Ctrl-C.
 DIED = 1
 HANG, STRAGGLER, MISMATCH, UNANSWERED = 4, 5, 6, 7
 STOPPED = 130
+_PARTING = ("hang", "mismatch")
+"""Problems before which ranks have parted."""
 CODES = {"hang": HANG, "straggler": STRAGGLER, "mismatch": MISMATCH, "died": DIED}
 """Exit code of each problem at which watching ends."""
 
@@ -70,8 +73,8 @@ def watch(
     ranks that died or whose node stopped writing.
 
     With `--on-hang 60s`, it ends with exit code 4 once a rank has been in a call for that long, and
-    says who is missing where and in what the others wait; `--exec` runs a command then, which finds
-    the problem in COMMTRACE_PROBLEM, COMMTRACE_RANKS and COMMTRACE_TEXT.
+    says who is missing where, in what the others wait, and where the ranks parted before; `--exec`
+    runs a command then, which finds the problem in COMMTRACE_PROBLEM, COMMTRACE_RANKS and COMMTRACE_TEXT.
 
     `--dump 3` asks rank 3 for the Python stacks of all its threads and its calls in flight, prints
     them and exits; with an alarm, it does so when the alarm goes off. A rank answers even while its
@@ -102,6 +105,8 @@ def watch(
     if problem is None:
         return
     _report(problem)
+    if problem.problem in _PARTING:
+        print_parting_of_growing(data_console(), folder)
     if dump is not None and not _print_dumps(observer, folder, asked):
         say("note: no rank answered --dump", always=True)
     if command is not None:

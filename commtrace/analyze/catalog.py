@@ -15,6 +15,7 @@ from commtrace.analyze.by_rank import BY_RANK
 from commtrace.analyze.by_step import BY_STEP
 from commtrace.analyze.calls import CALLS
 from commtrace.analyze.consistency import CONSISTENCY
+from commtrace.analyze.divergence import DIVERGENCES
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.findings import FINDINGS
 from commtrace.analyze.gpu_time import GPU_TIME
@@ -37,7 +38,7 @@ CATALOG: dict[str, Analysis] = {
         *(OVERLAP, GPU_TIME, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
         *(TENSORS, REPLICAS, GRADIENTS),
-        *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
+        *(CONSISTENCY, DIVERGENCES, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }
 

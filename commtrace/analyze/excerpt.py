@@ -91,6 +91,7 @@ def excerpt(
         ops=ops.reset_index(drop=True),
         kernels=kernels.reset_index(drop=True),
         fingerprints=fingerprints.reset_index(drop=True),
+        host_events=_of_ranks(run.host_events, chosen),
         groups=run.groups,
         ranks=_of_ranks(run.ranks, chosen),
         steps=_of_ranks(run.steps, chosen),

@@ -50,6 +50,7 @@ class Frames:
     ops: pd.DataFrame
     kernels: pd.DataFrame
     fingerprints: pd.DataFrame
+    host_events: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame
     steps: pd.DataFrame

@@ -113,12 +113,15 @@ def _part(frames: Frames, rows: pd.Index, first: int, last: int, description: st
         for name in ("start_ns", "end_ns"):
             known = table[name] >= 0
             table[name] = np.where(known, table[name].clip(first, last), table[name])
+    at = frames.host_events["at_ns"]
+    events = frames.host_events[(at < last) & (at + frames.host_events["duration_ns"] > first)]
     return Frames(
         run={**frames.run, "part": description},
         comm=comm,
         ops=ops.reset_index(drop=True),
         kernels=kernels.reset_index(drop=True),
         fingerprints=fingerprints.reset_index(drop=True),
+        host_events=events.reset_index(drop=True),
         groups=frames.groups,
         ranks=ranks,
         steps=steps[in_steps].reset_index(drop=True),

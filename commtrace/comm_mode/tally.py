@@ -50,6 +50,7 @@ class Tally:
     wants_stacks = False
     wants_tensor_identity = False
     value_sink = None
+    host_sink = None
 
     def __init__(self, rank: int | None, total: Counts) -> None:
         total.clear()

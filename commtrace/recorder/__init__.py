@@ -18,12 +18,20 @@ from commtrace.recorder.events.buffer import Buffer
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.sampled_buffer import SampledBuffer
 from commtrace.recorder.events.sink import OperatorSpan, Sink
-from commtrace.recorder.listening import OBSERVER, Listening, is_heard, listen, ranks_changed
+from commtrace.recorder.listening import (
+    HOST_EVENTS,
+    OBSERVER,
+    Listening,
+    is_heard,
+    listen,
+    ranks_changed,
+)
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.thread_state import CURRENT
 
 __all__ = [
     "CURRENT",
+    "HOST_EVENTS",
     "OBSERVER",
     "RECORDER",
     "Buffer",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from commtrace.errors import RecordingError
 from commtrace.recorder.bridge import set_runner
 from commtrace.recorder.events.sink import Sink
+from commtrace.recorder.host_events.observer import HostEvents
 from commtrace.recorder.interception.dynamo_skip import skip_own_code
 from commtrace.recorder.interception.interception import Interception
 from commtrace.recorder.interception.operators import OperatorMode, run_local
@@ -20,6 +21,8 @@ from commtrace.recorder.values.observer import ValueObserver
 from commtrace.recorder.values.result_mode import ResultMode
 from commtrace.torch_internals.dispatcher import current_mode
 
+HOST_EVENTS = HostEvents(RECORDER.failures)
+"""Observer of events on the host of this process."""
 OBSERVER = ValueObserver(lambda: RECORDER.locator, lambda: RECORDER.num_ops, RECORDER.failures)
 """Observer of the tensors of this process, active while a sink wants values."""
 
@@ -158,6 +161,8 @@ def _set_buffers(buffers: tuple[Sink, ...]) -> None:
     RECORDER.set_buffers(buffers)
     wanting = (sink.value_sink for sink in buffers)
     OBSERVER.report_to([sink for sink in wanting if sink is not None])
+    on_host = (sink.host_sink for sink in buffers)
+    HOST_EVENTS.report_to([sink for sink in on_host if sink is not None])
     for each in list(_recording_operators):
         each.sinks_changed()
 
@@ -186,6 +191,7 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
             warn_of_unrecorded_operators()
             skip_own_code()
             RECORDER.locator.install()
+            RECORDER.exception_passed = HOST_EVENTS.exceptions.passed
             _interception.install()
         _set_buffers((*RECORDER.buffers, buffer))
     return Listening(buffer)

@@ -7,7 +7,7 @@ recording ends; they never reach the recorded program.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -51,7 +51,8 @@ class Recorder:
         self.failures = Failures()
         self.pending = PendingCalls(self.failures)
         self.groups = Groups()
-        self.locator = Locator(self.ticked)
+        self.exception_passed: Callable[[BaseException], None] = _ignored
+        self.locator = Locator(self.ticked, self._exception_passed)
         self.device = "cpu"
         self.num_ops = 0
         self._num_calls: dict[int, list[int]] = {}
@@ -79,8 +80,11 @@ class Recorder:
         self._first_identity = 0
         self.pending.forget()
         self.groups = Groups()
-        self.locator = Locator(self.ticked)
+        self.locator = Locator(self.ticked, self._exception_passed)
         self._announced.clear()
+
+    def _exception_passed(self, error: BaseException) -> None:
+        self.exception_passed(error)
 
     def ticked(self, source: str, thing: Any) -> None:
         """Report a returned call that may end a step of this thread."""
@@ -142,6 +146,12 @@ class Recorder:
             self.failures.append(error)
             return None
 
+    def raised(self, call: Call, error: BaseException, state: ThreadState) -> None:
+        """Note that the operator of a call has raised; inside of a module, that notes the error."""
+        call.raised()
+        if state.modules.innermost is None:
+            self.exception_passed(error)
+
     def _new_count(self, rank: int) -> list[int]:
         # Threads of one rank may get here together, and all must count in the same list.
         return self._num_calls.setdefault(rank, [0])
@@ -183,6 +193,10 @@ class Recorder:
                 # The request keeps its reason alive, so that the identity in the key is not reused.
                 self._announced[id(reason), native_op] = request
         return request
+
+
+def _ignored(error: BaseException) -> None:
+    """Ignore an exception, while nothing is recorded."""
 
 
 def _is_tracing() -> bool:

@@ -29,6 +29,7 @@ class SelfCheck:
     wants_stacks = False
     wants_tensor_identity = False
     value_sink = None
+    host_sink = None
 
     def __init__(self) -> None:
         self.has_seen = False

@@ -19,7 +19,7 @@ from commtrace.report.overview import edges_ns
 MAX_CARDS = 100
 """Largest number of findings, and of problems, that a page shows."""
 
-OF_THE_WHOLE = ("consistency",)
+OF_THE_WHOLE = ("consistency", "divergences")
 """Analyses that are meaningless for a part of a run: a call outside of it is not a missing one."""
 
 

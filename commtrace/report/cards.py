@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from commtrace.analyze.consistency import GOOD, PROPERTIES, compared, result_of
 from commtrace.analyze.findings import by_missing_data, unanswered
 from commtrace.analyze.findings.finding import savings
@@ -89,8 +91,9 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
     checked = f": {checked} and order" if mood == GOOD else ""
     sentences = [f"{each[0].upper()}{each[1:]}." for each in (note + checked, *extent.lines())]
     rows = problems.head(MAX_CARDS)
+    parted = _partings(answers["divergences"]) if num_faults else {}
     cards = tuple(
-        _problem(row, calls)
+        _problem(row, calls, parted.get(_identity(row), ""))
         for row, calls in zip(rows.to_dict("records"), answers.evidence, strict=True)
     )
     num_left_out = len(problems) - len(rows)
@@ -112,7 +115,16 @@ def _finding(row: Mapping[Any, Any], of_what: str, num_ranks: int) -> Card:
     )
 
 
-def _problem(row: Mapping[Any, Any], evidence: str) -> Card:
+def _identity(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return row["problem"], row["group"], row["number"]
+
+
+def _partings(table: pd.DataFrame) -> dict[tuple[Any, ...], str]:
+    """Return where the ranks parted before each fault, in sentences."""
+    return {_identity(row): row["explanation"] for row in reversed(table.to_dict("records"))}
+
+
+def _problem(row: Mapping[Any, Any], evidence: str, parted: str) -> Card:
     ranks = f"rank{'s' if ',' in row['ranks'] else ''} {contracted(row['ranks'])}"
     blamed = f"blamed: {ranks}" if row["ranks"] and row["is_fault"] else ""
     group = f"group {row['mesh_axis'] or row['group']}" if row["group"] else ""
@@ -120,7 +132,7 @@ def _problem(row: Mapping[Any, Any], evidence: str) -> Card:
     return Card(
         name=row["problem"],
         title=row["explanation"],
-        advice="",
+        advice=parted if row["is_fault"] else "",
         saves="",
         share="",
         facts=tuple(filter(None, (blamed, group, number, row["source"]))),

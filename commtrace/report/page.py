@@ -135,7 +135,7 @@ def render_page(
     )
 
 
-BESIDE_TABLES = ("findings", "consistency", "facts")
+BESIDE_TABLES = ("findings", "consistency", "divergences", "facts")
 """Analyses that the page shows in sections of their own."""
 PATTERNS = ("steps", "waits", "sizes", "bandwidth", "matrix")
 """Pictures arranged in columns, each drawn from one table."""

@@ -114,6 +114,7 @@ CLOSING_FACTS: dict[str, Check] = {
     "num_before": _are_totals,
     "taken_for": _are_ranks,
     "beat_s": _is_step_count,
+    "alive_ns": _is_instant,
 }
 """Facts that a spool may have."""
 

@@ -18,6 +18,9 @@ BEAT = "beat_s"
 """Name of the fact of a spool that states the seconds between two signs of life."""
 BEAT_S = 1
 
+ALIVE = "alive_ns"
+"""Name of the fact of a spool that states when a rank that recorded nothing new still ran."""
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from commtrace.event import RankRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.join_plan import RankPlan, plan_of
+from commtrace.tracefile.liveness import ALIVE
 from commtrace.tracefile.outline import SpoolOrOutline, end_ns, rank_of
 from commtrace.tracefile.spool import RANK_TABLES, Spool
 from commtrace.tracefile.steps import with_steps_from
@@ -116,6 +117,7 @@ def rank_row(recording: SpoolOrOutline, plan: RankPlan, *, num_calls: int, last_
         complete=facts.get("complete", False) and not recording.is_truncated,
         num_ops_dropped=facts.get("num_ops_dropped", 0),
         num_fingerprints_dropped=facts.get("num_fingerprints_dropped", -1),
+        alive_ns=facts[ALIVE] + offset if ALIVE in facts else -1,
         clock_error_ns=plan.clock_error_ns,
         boot=facts["boot"],
         epoch_ns=facts["epoch_ns"],

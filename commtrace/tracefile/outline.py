@@ -15,7 +15,7 @@ from typing import Any
 from commtrace.tracefile.spool import FOUND_STEPS, SPOOL_SUFFIX, SPOOL_TABLES, Spool
 from commtrace.tracefile.trace import Columns
 
-SMALL_TABLES = ("groups", "steps", FOUND_STEPS)
+SMALL_TABLES = ("groups", "steps", "host_events", FOUND_STEPS)
 """Tables that an outline has."""
 
 OUTLINE_COLUMNS: dict[str, tuple[str, ...]] = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.event import GroupRow, RankRow, SourceRow
 from commtrace.schema import INSTANT, TABLES, Column
+from commtrace.tracefile.liveness import ALIVE
 from commtrace.tracefile.sources import FACT
 from commtrace.tracefile.spool import FOUND_STEPS, RANK_TABLES, STEP_SOURCES, Spool
 from commtrace.tracefile.steps import RECORDING, STEPS_FROM
@@ -80,6 +81,8 @@ def _facts(row: Any, run: Mapping[str, Any], clock: str, run_clock: str) -> dict
     facts = {} if is_certain else {CLOCK_ERROR: row.clock_error_ns}
     if row.num_fingerprints_dropped >= 0:
         facts["num_fingerprints_dropped"] = row.num_fingerprints_dropped
+    if row.alive_ns >= 0:
+        facts[ALIVE] = row.alive_ns - offset
     return facts | {
         "rank": row.rank,
         "host": row.host,

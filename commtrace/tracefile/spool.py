@@ -59,7 +59,10 @@ STEP_SOURCES = ("optimizer", "profiler", "scheduler")
 TAKEN_FOR = "taken_for"
 """Name of the fact that lists the ranks that the process took itself for before."""
 
-RANK_TABLES = (*EVENT_TABLES, "steps")
+SMALL_RANK_TABLES = ("steps", "host_events")
+"""Tables with few rows of each rank, which are read as a whole."""
+
+RANK_TABLES = (*EVENT_TABLES, *SMALL_RANK_TABLES)
 """Tables whose rows belong to one rank each."""
 
 SITE = Column("site", int, "", "number of the call site in this file, from 0")

@@ -43,7 +43,7 @@ Encoded = Mapping[str, tuple[Description, memoryview]]
 """Description and bytes of columns, by name."""
 
 _TABLES = (*TABLES, FOUND_STEPS)
-_RANKED = ("ops", "fingerprints", "steps")
+_RANKED = ("ops", "fingerprints", "host_events", "steps")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,12 @@ EVERY = "every"
 PARTIAL_STEPS = "partial_steps"
 """Name of the fact of a spool that lists marked steps of which a part was not recorded."""
 _NO_STEP = -1
-_INSTANTS = {"comm": "issue_ns", "ops": "start_ns", "fingerprints": "at_ns"}
+_INSTANTS = {
+    "comm": "issue_ns",
+    "ops": "start_ns",
+    "fingerprints": "at_ns",
+    "host_events": "at_ns",
+}
 
 
 def steps_from(recordings: Sequence[SpoolOrOutline]) -> str:

@@ -15,6 +15,7 @@ from commtrace.analyze.frame import values_of
 from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.tracefile.dataset import Dataset, RowGroup, StoredRows
+from commtrace.tracefile.spool import SMALL_RANK_TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,9 @@ def narrowed_tables(
 def tables_of_some(
     small: Mapping[str, pd.DataFrame], ranks: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
-    """Return tables with the rows of some ranks in `ranks` and `steps`."""
+    """Return tables with the rows of some ranks in `ranks`, `steps` and `host_events`."""
     tables = dict(small)
-    for name in ("ranks", "steps"):
+    for name in ("ranks", *SMALL_RANK_TABLES):
         own = tables[name][tables[name]["rank"].isin(ranks)]
         tables[name] = own.reset_index(drop=True)
     return tables

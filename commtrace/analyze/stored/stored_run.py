@@ -138,7 +138,7 @@ class StoredRun(PartedRun):
     ) -> None:
         trace = dataset.trace(columns={})
         run, tables = tables_of(trace)
-        small = {name: tables[name] for name in ("groups", "ranks", "steps", "sources")}
+        small = {name: tables[name] for name in TABLES if name not in EVENT_TABLES}
         super().__init__(run, small, trace.path, settings)
         vars(self).update(
             dataset=dataset, rows_of_part=rows_of_part, _nothing=tables, workers=workers
@@ -201,6 +201,7 @@ class StoredRun(PartedRun):
             ops=tables["ops"],
             kernels=tables["kernels"],
             fingerprints=tables["fingerprints"],
+            host_events=tables["host_events"],
             groups=tables["groups"],
             ranks=tables["ranks"],
             steps=tables["steps"],

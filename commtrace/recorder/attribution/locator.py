@@ -34,7 +34,7 @@ from commtrace.recorder.attribution.ddp import (
     hook_bucket,
 )
 from commtrace.recorder.attribution.library_frames import FLAGS, GRADIENTS, attribution_by
-from commtrace.recorder.attribution.modules import ModuleTracker
+from commtrace.recorder.attribution.modules import ModuleTracker, Raised
 from commtrace.recorder.attribution.pipelines import note_transfers
 from commtrace.recorder.attribution.stack_frames import (
     CHECKPOINT,
@@ -69,8 +69,8 @@ _new = tuple.__new__
 class Locator:
     """Locates calls; tracks modules and optimizer steps while installed."""
 
-    def __init__(self, ticked: Ticked) -> None:
-        self.modules = ModuleTracker()
+    def __init__(self, ticked: Ticked, raised: Raised) -> None:
+        self.modules = ModuleTracker(raised)
         self._step_calls = StepCalls(ticked)
         self._optimizer_hooks: list[Any] = []
         self._end_of_noting: Callable[[], None] | None = None

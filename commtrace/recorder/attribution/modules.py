@@ -40,13 +40,16 @@ _MAX_MARKS = 1 << 17
 _NO_RANK = -1
 _PACKAGE = __name__.partition(".")[0]
 _TRACKED_CALL = "tracked_call"
+Raised = Callable[[BaseException], None]
+"""Function that receives an exception that leaves an outermost module."""
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._inductor")
 
 
 class ModuleTracker:
     """Tracks module calls while installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, raised: Raised) -> None:
+        self.raised = raised
         self._outside = Place.outside()
         self._roots: list[tuple[int, Place]] = []
         self._replaced: tuple[Callable[..., Any], Callable[..., Any]] | None = None
@@ -301,6 +304,10 @@ def _tracked(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable[.
             if is_torchs:
                 return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
             return original(self, *args, **kwargs)
+        except BaseException as error:
+            if outer is None:
+                tracker.raised(error)
+            raise
         finally:
             modules.innermost = outer
             seqs.append(next_seq())

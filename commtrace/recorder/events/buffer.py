@@ -21,6 +21,7 @@ from commtrace.event import CommEvent, StepRow
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.call_sites import CallSites
+from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.observed_value import ObservedValue, rows_of_values
 from commtrace.recorder.events.operator_sites import KIND, SPAN_FIELDS, OperatorSites
@@ -40,6 +41,7 @@ _POLL_S = 0.001
 _MAX_OPS_PER_CALL = 10
 _SPAN_WIDTH = len(NUMBERS["ops"])
 _CALL_SITE_COLUMNS = [column for column, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
+_MAX_HOST_EVENTS = 20_000
 NO_STEP = -1
 
 
@@ -92,6 +94,7 @@ class Buffer:
         self.wants_layouts = False
         self.wants_stacks = wants_stacks
         self.value_sink = self if wants_values else None
+        self.host_sink = self
         self.wants_tensor_identity = wants_spans
         self._num_kept = 0
         self._most_calls = sys.maxsize if max_calls is None else max_calls
@@ -109,6 +112,9 @@ class Buffer:
         self._values: deque[tuple[ObservedValue, int]] = deque()
         self._num_values = 0
         self._most_values = self._most_ops
+        self._host_events: deque[tuple[HostEvent, int]] = deque()
+        self._num_host_events = 0
+        self.rows_ns = now()
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
         self._shown: list[int] = []
@@ -140,6 +146,11 @@ class Buffer:
             self.num_fingerprints_dropped += 1
             return
         self._values.append((entry, self.step))
+
+    def add_host_event(self, event: HostEvent) -> None:
+        """Keep an event on the host, of which there are few; those of an endless loop are not."""
+        if self._num_host_events + len(self._host_events) < _MAX_HOST_EVENTS:
+            self._host_events.append((event, self.step))
 
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
@@ -229,13 +240,17 @@ class Buffer:
             "groups": self._new_groups([*done, *waiting]),
             "steps": _take(self._steps, len(self._steps)),
             "fingerprints": self._take_fingerprints(),
+            "host_events": self._take_host_events(),
             FOUND_STEPS: _take(self._found.new, len(self._found.new)),
         }
         for name, call_sites in self._call_sites.items():
             tables[sites_of(name)] = _take(call_sites.new, len(call_sites.new))
         shown = [call.id for call, _ in waiting]
-        if not any((facts, shown != self._shown, *numbers.values(), *tables.values())):
+        has_rows = any((shown != self._shown, *numbers.values(), *tables.values()))
+        if not has_rows and not facts:
             return
+        if has_rows:
+            self.rows_ns = now()
         tables[OUTSTANDING] = [
             call.row(self._epoch, step, self._numbering)
             for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
@@ -331,6 +346,15 @@ class Buffer:
         first = self._num_values
         self._num_values += len(taken)
         return rows_of_values(taken, first, self._epoch)
+
+    def _take_host_events(self) -> list[Any]:
+        """Take the events on the host, as rows of table `host_events`."""
+        taken = _take(self._host_events, len(self._host_events))
+        first = self._num_host_events
+        self._num_host_events += len(taken)
+        return [
+            event.row(first + place, self._epoch, step) for place, (event, step) in enumerate(taken)
+        ]
 
     def _by_step(self, spans: list[Any]) -> Iterator[tuple[int, list[Any]]]:
         """Yield the operators that completed in each step, as `_set_step` has marked them."""

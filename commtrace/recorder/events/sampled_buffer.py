@@ -42,7 +42,7 @@ class StandIn:
     value_sink = None
 
     def __init__(self, buffer: Buffer) -> None:
-        self._buffer = buffer
+        self._buffer = self.host_sink = buffer
         self.num_calls = 0
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.events.observed_value import ObservedValue
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import OperatorKind
@@ -37,6 +38,19 @@ class ValueSink(Protocol):
         ...
 
 
+class HostSink(Protocol):
+    """Interface that the observer of events on the host reports to."""
+
+    @property
+    def rank(self) -> int | None:
+        """The only rank of which events are wanted; None for all ranks."""
+        ...
+
+    def add_host_event(self, event: HostEvent) -> None:
+        """Receive an event."""
+        ...
+
+
 class Sink(Protocol):
     """Interface that the recorder reports to: calls when issued, operators when completed."""
 
@@ -53,6 +67,11 @@ class Sink(Protocol):
     @property
     def value_sink(self) -> ValueSink | None:
         """The receiver of fingerprints of tensors; None if they are not wanted."""
+        ...
+
+    @property
+    def host_sink(self) -> HostSink | None:
+        """The receiver of events on the host; None if they are not wanted."""
         ...
 
     def add(self, call: Call) -> None:

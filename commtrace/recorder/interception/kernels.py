@@ -83,9 +83,9 @@ def native(
             return pass_on(BELOW[keyset.raw_repr()], *args)
         try:
             result = pass_on(BELOW[keyset.raw_repr()], *args)
-        except BaseException:
+        except BaseException as error:
             # After an interrupt as well, or the call would remain outstanding.
-            call.raised()
+            receiver.raised(call, error, state)
             raise
         receiver.pending.returned(call, result, state)
         return result
@@ -105,8 +105,8 @@ def issuing(receiver: CallReceiver) -> DispatcherKernel:
             return function(*args)
         try:
             work = function(*args)
-        except BaseException:
-            call.raised()
+        except BaseException as error:
+            receiver.raised(call, error, state)
             raise
         receiver.pending.returned(call, work, state)
         return work
@@ -191,9 +191,9 @@ def direct(
         include(CPU, True)
         try:
             result = pass_on(BELOW[keyset.raw_repr()], *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             if call is not None:
-                call.raised()
+                receiver.raised(call, error, state)
             raise
         else:
             if call is not None:

@@ -31,6 +31,10 @@ class CallReceiver(Protocol):
         """Return the call about to be made; None if it is not recorded."""
         ...
 
+    def raised(self, call: Call, error: BaseException, state: ThreadState) -> None:
+        """Note that the operator of a call has raised."""
+        ...
+
     def runs_in_cpp(self, tensor: Any, group: Any) -> bool:
         """Return whether a functional collective runs no Python."""
         ...

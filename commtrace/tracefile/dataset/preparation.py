@@ -49,9 +49,9 @@ from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_folder import PREPARED
 from commtrace.tracefile.segment_join import joined_segments
 from commtrace.tracefile.split import LEFT_OUT
-from commtrace.tracefile.spool import Spool
+from commtrace.tracefile.spool import SMALL_RANK_TABLES, Spool
 from commtrace.tracefile.steps import with_steps_from
-from commtrace.tracefile.trace import Columns, StringTable, table_of
+from commtrace.tracefile.trace import Columns, StringColumn, StringTable, table_of
 from commtrace.workers import Workers
 
 OnProgress = Callable[[int, int], None]
@@ -116,8 +116,9 @@ def _manifest(
     found: Mapping[int, Converted],
 ) -> Manifest:
     rows = {name: {rank: each.rows[name] for rank, each in found.items()} for name in EVENT_TABLES}
-    steps = Counter(small["steps"]["rank"])
-    rows["steps"] = {rank: steps[rank] for rank in found}
+    for name in SMALL_RANK_TABLES:
+        num = Counter(small[name]["rank"])
+        rows[name] = {rank: num[rank] for rank in found}
     totals = {name: len(next(iter(small[name].values()))) for name in SHARED_TABLES}
     return Manifest(parts, run, rows, totals)
 
@@ -175,22 +176,31 @@ def _small_tables(
 ) -> dict[str, Columns]:
     """Return the tables that are one file each."""
     strings = StringTable([""])
-    steps: dict[str, Any] = dict(table_of("steps", (), strings))
+    of_ranks: dict[str, dict[str, Any]] = {
+        name: dict(table_of(name, (), strings)) for name in SMALL_RANK_TABLES
+    }
     rank_rows = []
     for outline, of_rank in zip(outlines, plan.ranks, strict=True):
         done = found[rank_of(outline)]
         own = with_steps_from(of_rank.steps_from, _without_events(outline))
-        for name, values in converted(own, of_rank, strings)["steps"].items():
-            steps[name].extend(values)
+        tables = converted(own, of_rank, strings)
+        for table, columns in of_ranks.items():
+            for name, values in tables[table].items():
+                _array(columns[name]).extend(_array(values))
         rank_rows.append(
             rank_row(outline, of_rank, num_calls=done.rows["comm"], last_ns=done.last_ns)
         )
     return {
-        "steps": steps,
+        **of_ranks,
         "groups": table_of("groups", plan.groups, strings),
         "ranks": table_of("ranks", rank_rows, strings),
         "sources": table_of("sources", plan.sources, strings),
     }
+
+
+def _array(values: Any) -> Any:
+    """Return the numbers of a column: those of its strings, if it has any."""
+    return values.codes if isinstance(values, StringColumn) else values
 
 
 def _without_events(outline: Outline) -> Spool:

@@ -186,6 +186,8 @@ class Dataset:
     def _small(
         self, table: str, ranks: Collection[int], strings: StringTable, summary: str
     ) -> Columns:
+        if table in RANK_TABLES and table not in self.manifest.rows:
+            return table_of(table, (), strings)
         path = table_path(self.target, table)
         found = _read(table, path, self.num_rows(table), strings, None, summary)
         if "rank" not in found or len(ranks) == len(self.ranks):

@@ -1,0 +1,11 @@
+"""Where ranks part ways before a fault: the first place at which one does something else.
+
+sequences     the calls of two ranks side by side, and the last ones that agree
+branches      the statement in the source that leads to one line rather than to another
+events        what happened on the host of one rank only
+divergence    the table
+"""
+
+from commtrace.analyze.divergence.divergence import DIVERGENCES, divergences, lines_of
+
+__all__ = ["DIVERGENCES", "divergences", "lines_of"]

@@ -1,0 +1,383 @@
+"""The table `divergences`: for each fault of the consistency check, where the ranks parted before.
+
+A hang shows the call in which ranks wait. Its cause lies before: at the last call that all of them
+made alike, one rank took another branch, left a loop, raised, or stayed where it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.consistency.check import consistency
+from commtrace.analyze.consistency.problem import numbers_text
+from commtrace.analyze.consistency.waiting import hanging_calls
+from commtrace.analyze.divergence.branches import (
+    LOOPS,
+    Lines,
+    branch_between,
+    line_that_calls,
+)
+from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
+from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import members as members_of
+from commtrace.schema import INSTANT, Column
+from commtrace.tracefile.sources import read_lines
+from commtrace.units import text_of_duration, text_of_ranks
+
+COLUMNS = (
+    Column("problem", str, "", "the fault, as in table `consistency`"),
+    Column("group", str, "", "name of its process group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it", title="Axis"),
+    Column("number", int, "", "number of the collective in the group, from 0"),
+    Column("ranks", str, "", "ranks that did something else, `1,3`", form="ranks"),
+    Column("others", str, "", "the other ranks of the group", form="ranks"),
+    Column("common", str, "", "last call that both made alike"),
+    Column("common_source", str, "", "source line of it"),
+    Column("own", str, "", "next call of a rank that did something else; empty if it made none"),
+    Column("own_source", str, "", "source line of it"),
+    Column("instead", str, "", "next call of the others; empty if they made none"),
+    Column("instead_source", str, "", "source line of it"),
+    Column("branch", str, "", "statements in the source by which they parted"),
+    Column("event", str, "", "what happened on the rank meanwhile, and on no other"),
+    Column("explanation", str, "", "all of this in sentences"),
+    Column("at_ns", int, INSTANT, "when the last common call was issued; -1 unknown"),
+)
+
+_ABSENT = ("missing call", "extra call", "deadlock")
+_DIFFERENT = {
+    "kind": "kind", "reduce_op": "reduction", "root": "root", "dtype": "element type",
+    "size": "size",
+}  # fmt: skip
+_SILENT_NS = 3_000_000_000
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """One row of the table; the fields are `COLUMNS`, in order."""
+
+    problem: str
+    group: str
+    mesh_axis: str
+    number: int
+    ranks: str
+    others: str
+    common: str
+    common_source: str
+    own: str
+    own_source: str
+    instead: str
+    instead_source: str
+    branch: str
+    event: str
+    explanation: str
+    at_ns: int
+
+
+@of_run
+def divergences(frames: Frames) -> pd.DataFrame:
+    """Return one row per fault that can be traced back, the earliest parting first."""
+    problems = consistency(frames)
+    faults = problems[problems["problem"].isin([*_ABSENT, *_DIFFERENT]) & problems["is_fault"]]
+    found: list[Divergence] = []
+    for fault in faults.to_dict("records"):
+        row = _divergence(frames, {str(name): value for name, value in fault.items()})
+        if row is not None:
+            found.append(row)
+    found.sort(key=lambda each: (each.at_ns < 0, each.at_ns, astuple(each)))
+    rows = [astuple(each) for each in found]
+    return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
+
+
+def _divergence(frames: Frames, fault: dict[str, object]) -> Divergence | None:
+    group, number = str(fault["group"]), int(str(fault["number"]))
+    recorded = set(frames.ranks["rank"].tolist())
+    everyone = members_of(frames)
+    members = sorted(recorded & set(everyone.loc[everyone["group"] == group, "rank"]))
+    blamed = [rank for rank in ranks_in(str(fault["ranks"])) if rank in recorded]
+    if fault["problem"] == "deadlock":
+        own_ranks, others = _sides_of_cycle(frames, blamed)
+    else:
+        own_ranks, others = _sides(members, blamed)
+    if number < 0 or not own_ranks or not others:
+        return None
+    own, other = own_ranks[0], others[0]
+    calls = calls_of_ranks(frames, [own, other])
+    parted = parting(calls, own, other, group, number, _labels(frames, own, other))
+    return _Description(frames, fault, own_ranks, others, parted).row()
+
+
+def _sides_of_cycle(frames: Frames, cycle: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the rank of a deadlock cycle that waits where fewest ranks do, and the others."""
+    hanging = hanging_calls(frames)
+    calls = zip(hanging["group"].astype(object), hanging["number"], strict=True)
+    place = dict(zip(hanging["rank"], calls, strict=True))
+    num_there = Counter(place.values())
+    own = min(reversed(cycle), key=lambda rank: num_there[place.get(rank, ("", _UNKNOWN))])
+    return [own], [rank for rank in cycle if rank != own]
+
+
+def _sides(members: Sequence[int], blamed: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the ranks that did something else, and the others; of equally many, those above."""
+    if blamed:
+        return [*blamed], [rank for rank in members if rank not in blamed]
+    return [*members[1:]], [*members[:1]]
+
+
+def _labels(frames: Frames, own: int, other: int) -> dict[str, str]:
+    """Return a label of each group, equal for corresponding groups of both ranks."""
+    labels = {}
+    for row in frames.groups.to_dict("records"):
+        ranks = {int(rank) for rank in str(row["ranks"]).split(",") if rank}
+        corresponding = str(row["mesh_axis"] or f"a group of {row['size']} ranks")
+        labels[str(row["name"])] = str(row["name"]) if {own, other} <= ranks else corresponding
+    return labels
+
+
+class _Description:
+    """One divergence in words."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        fault: dict[str, object],
+        own: Sequence[int],
+        others: Sequence[int],
+        parted: Parting,
+    ) -> None:
+        self._frames = frames
+        self._fault = fault
+        self._own, self._others = own, others
+        self._parted = parted
+        self._is_earlier = False
+        self._axes = dict(
+            zip(frames.groups["name"].astype(object), frames.groups["mesh_axis"], strict=True)
+        )
+
+    def row(self) -> Divergence:
+        """Return the row of the table."""
+        fault, parted = self._fault, self._parted
+        common = parted.common
+        branch, event = self._branch(), self._event()
+        at_ns = _UNKNOWN if common is None else int(common[0]["issue_ns"])
+        return Divergence(
+            problem=str(fault["problem"]),
+            group=str(fault["group"]),
+            mesh_axis=str(fault["mesh_axis"]),
+            number=int(str(fault["number"])),
+            ranks=numbers_text(self._own),
+            others=numbers_text(self._others),
+            common=self._call(None if common is None else common[0]),
+            common_source=_source(None if common is None else common[0]),
+            own=self._call(parted.own),
+            own_source=_source(parted.own),
+            instead=self._call(parted.others),
+            instead_source=_source(parted.others),
+            branch=branch,
+            event=event,
+            explanation=" ".join(filter(None, self._sentences(branch, event))),
+            at_ns=at_ns,
+        )
+
+    def _sentences(self, branch: str, event: str) -> list[str]:
+        parted = self._parted
+        own, others = (text_of_ranks(ranks[:1]) for ranks in (self._own, self._others))
+        common = None if parted.common is None else parted.common[0]
+        if parted.own is None and parted.others is None and self._fault["problem"] in _DIFFERENT:
+            return [
+                f"{_capital(own)} and {others} made the same calls from the same lines; only the "
+                f"{_DIFFERENT[str(self._fault['problem'])]} of this one differs."
+            ]
+        if common is None:
+            begin = f"{_capital(own)} and {others} differ from their first call on."
+        else:
+            begin = f"{_capital(own)} and {others} made the same calls up to {self._at(common)}."
+        ends = [
+            "made no further call" if call is None else f"made {self._at(call)}"
+            for call in (parted.own, parted.others)
+        ]
+        then = f"Then {own} {ends[0]}, but {others} {ends[1]}."
+        way = f"They parted at {branch}." if branch else ""
+        if self._is_earlier:
+            what = (
+                f"{_capital(own)} {event}, and {others} did not. A call that is left out there "
+                "shows only here, since those of the loop are alike."
+            )
+        else:
+            what = f"Meanwhile, {own} {event}." if event else ""
+        return [begin, then, way, what]
+
+    def _at(self, call: pd.Series) -> str:
+        source = _source(call)
+        return f"{self._call(call)} at {source}" if source else self._call(call)
+
+    def _call(self, call: pd.Series | None) -> str:
+        if call is None:
+            return ""
+        group = str(call["group"])
+        axis = self._axes.get(group) or f"group {group}"
+        number = f" {call['number']}" if call["number"] >= 0 else ""
+        module = f" in module {call['module']}" if call["module"] else ""
+        return f"{call['kind']}{number} of {axis}{module}"
+
+    def _state(self, common: pd.Series | None) -> str:
+        """Return what is known of a rank that made no further call, behind its name."""
+        rank = self._own[0]
+        rows = self._frames.ranks
+        own = rows[rows["rank"] == rank].iloc[0]
+        since = int(common["issue_ns"]) if common is not None else int(own["start_ns"])
+        if own["complete"]:
+            after = text_of_duration(max(int(own["end_ns"]) - since, 0))
+            return f"ended its recording {after} after that"
+        alive = self._last_sign(rows[rows["rank"] == rank])
+        latest = self._last_sign(rows[rows["rank"].isin(self._others)])
+        if alive < 0 or latest < 0:
+            return "did not close its recording"
+        if latest - alive >= _SILENT_NS:
+            return (
+                f"gave no sign of life for the last {text_of_duration(latest - alive)} in which "
+                "others did: it was stopped, or had died"
+            )
+        return "ran until the end, outside of communication"
+
+    @staticmethod
+    def _last_sign(ranks: pd.DataFrame) -> int:
+        return int(ranks[["alive_ns", "end_ns"]].max().max()) if len(ranks) else _UNKNOWN
+
+    def _branch(self) -> str:
+        parted = self._parted
+        calls = [parted.common[0] if parted.common else None, parted.own, parted.others]
+        base = next((call for call in calls if call is not None and call["source_file"]), None)
+        if base is None or (parted.own is None and parted.others is None):
+            return ""
+        file = str(base["source_file"])
+        lines = _lines_of(self._frames, file)
+        after = int(base["source_line"]) if base is calls[0] else _UNKNOWN
+        places = [_place_of(call, base, lines, after) for call in calls[1:]]
+        if places[0] == places[1]:
+            own, others = parted.own, parted.others
+            places = [_line_of_module(*pair, lines) for pair in ((own, others), (others, own))]
+        if places[0] == places[1] or None in places:
+            return ""
+        own_line, other_line = (_UNKNOWN if place is None else place for place in places)
+        found = branch_between(lines, after, own_line, other_line)
+        if self._is_on_its_way and all(each.keyword in LOOPS for each in found):
+            return ""
+        return ", ".join(f"`{each.text}` ({file}:{each.line})" for each in found)
+
+    @property
+    def _is_on_its_way(self) -> bool:
+        """Return whether the rank made no further call, but had not ended either."""
+        rows = self._frames.ranks
+        ended = bool(rows.loc[rows["rank"] == self._own[0], "complete"].all())
+        return self._parted.own is None and not ended
+
+    def _event(self) -> str:
+        parted = self._parted
+        rank, other = self._own[0], self._others[0]
+        since = [_UNKNOWN, _UNKNOWN]
+        if parted.common is not None:
+            since = [int(call["issue_ns"]) for call in parted.common]
+        until, until_other = (
+            int(call["issue_ns"]) if call is not None else _UNKNOWN
+            for call in (parted.own, parted.others)
+        )
+        event = event_of(self._frames, rank, since[0], until, (other, since[1], until_other))
+        if event is None and parted.earliest_ns >= 0:
+            event = exception_since(self._frames, rank, parted.earliest_ns, since[0], other)
+            self._is_earlier = event is not None
+        if event is not None:
+            return f"{'earlier ' if self._is_earlier else ''}{text_of_event(event)}"
+        if parted.own is None and parted.others is not None:
+            return self._state(None if parted.common is None else parted.common[0])
+        return ""
+
+
+def _place_of(call: pd.Series | None, base: pd.Series, lines: Lines, after: int) -> int | None:
+    """Return the line of a call in the function of another, or that of what it calls there.
+
+    Returns:
+        The line; -1 without a call, and None if it is not found.
+    """
+    if call is None:
+        return _UNKNOWN
+    is_same = all(call[name] == base[name] for name in ("source_file", "source_function"))
+    if is_same:
+        return int(call["source_line"])
+    found = line_that_calls(lines, str(call["source_function"]), after)
+    return found if found > 0 else None
+
+
+def _line_of_module(call: pd.Series | None, other: pd.Series | None, lines: Lines) -> int | None:
+    """Return the line that calls the module in which two calls differ; None if it is not found."""
+    if call is None or other is None:
+        return None
+    own, others = (str(each["module"]).split(".") for each in (call, other))
+    pairs = zip_longest(own, others, fillvalue="")
+    name = next((mine for mine, theirs in pairs if mine != theirs), "")
+    found = line_that_calls(lines, name, _UNKNOWN)
+    return found if found > 0 else None
+
+
+def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a row in a few lines, each with what it is about."""
+    own, others = (text_of_ranks(ranks_in(row[name])[:1]) for name in ("ranks", "others"))
+    if not row["own"] and not row["instead"]:
+        return [("parted", str(row["explanation"]))]
+    places = [
+        ("last alike", row["common"], row["common_source"]),
+        (own, row["own"] or "no further call", row["own_source"]),
+        (others, row["instead"] or "no further call", row["instead_source"]),
+        ("parted at", row["branch"], ""),
+        (own, row["event"], ""),
+    ]
+    return [(name, f"{text}, {at}" if at else str(text)) for name, text, at in places if text]
+
+
+def ranks_in(text: str) -> list[int]:
+    """Return the ranks of a cell."""
+    return [int(rank) for rank in text.split(",") if rank]
+
+
+def _lines_of(frames: Frames, file: str) -> dict[int, str]:
+    """Return the lines of a file, as it is now if the recorded lines are still in it."""
+    rows = frames.sources[frames.sources["file"] == file]
+    recorded = {
+        int(row.line) + place: text
+        for row in rows.itertuples()
+        for place, text in enumerate(str(row.text).split("\n"))
+    }
+    folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
+    found = next(filter(None, (read_lines(folder / file) for folder in folders)), [])
+    now = dict(enumerate(found, 1))
+    is_same = all(now.get(line, "").rstrip() == text for line, text in recorded.items())
+    return now if is_same and recorded else recorded
+
+
+def _source(call: pd.Series | None) -> str:
+    if call is None or not call["source_file"]:
+        return ""
+    return f"{call['source_file']}:{call['source_line']}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+DIVERGENCES = Analysis(
+    "divergences",
+    "Divergences",
+    "Where did the ranks part ways before a fault?",
+    divergences,
+    COLUMNS,
+)

@@ -1,0 +1,9 @@
+"""Events on the host that can make a rank do something else than the others.
+
+    compilations      frames that Dynamo compiles, or compiles again, with the guard that failed
+    data_loading      ends of iterators of data loaders, and long waits for their batches
+    exceptions        exceptions that pass modules and collectives, or that the program catches
+    pauses            long garbage collections, and times at which no thread of Python ran
+
+`observer` composes them. They cost nothing while nothing of the sort happens.
+"""

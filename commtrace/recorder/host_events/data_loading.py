@@ -1,0 +1,59 @@
+"""Ends of the iterators of `torch.utils.data.DataLoader`, and long waits for their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from commtrace.recorder.host_events.exceptions import Exceptions
+from commtrace.recorder.host_events.note import Keep, note_here
+from commtrace.recorder.host_events.ongoing import LONG_NS, Ongoing
+from commtrace.schema import DATA_END, DATA_WAIT
+from commtrace.torch_internals.data_loaders import loader_iterator_class, num_batches
+
+
+class DataLoading:
+    """Source of what data loaders do, once the program has loaded them."""
+
+    def __init__(self, ongoing: Ongoing, keep: Keep, exceptions: Exceptions) -> None:
+        self._ongoing = ongoing
+        self._keep = keep
+        self._exceptions = exceptions
+        self._replaced: tuple[type[Any], Callable[..., Any], Callable[..., Any]] | None = None
+
+    def install(self) -> None:
+        """Replace the iterators' `__next__`, if data loaders are loaded."""
+        owner = loader_iterator_class() if self._replaced is None else None
+        if owner is not None:
+            original = owner.__next__
+            ours = self._observed(original)
+            owner.__next__ = ours
+            self._replaced = (owner, ours, original)
+
+    def uninstall(self) -> None:
+        """Restore it, unless someone has replaced it again since."""
+        if self._replaced is not None:
+            owner, ours, original = self._replaced
+            if owner.__next__ is ours:
+                owner.__next__ = original
+            self._replaced = None
+
+    def _observed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def observed_next(iterator: Any) -> Any:
+            wait = note_here(DATA_WAIT)
+            self._ongoing.begin(wait)
+            try:
+                return original(iterator)
+            except StopIteration:
+                text = f"the data loader had no batch after {num_batches(iterator)}"
+                self._keep(note_here(DATA_END, text))
+                raise
+            except BaseException as error:
+                self._exceptions.passed(error)
+                raise
+            finally:
+                self._ongoing.end(wait, LONG_NS)
+
+        return observed_next

@@ -1,0 +1,90 @@
+"""Exceptions after which a rank may go on elsewhere.
+
+From Python 3.12 on, those that the program catches in its own code are known from the interpreter.
+Before, only those are known that leave a collective, the outermost module, or a data loader.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from types import CodeType, TracebackType
+from typing import Any
+
+from commtrace.recorder.attribution.stack_frames import USER, kind_of
+from commtrace.recorder.host_events.note import Keep, note_here
+from commtrace.schema import EXCEPTION
+
+_NO_FAULTS = (StopIteration, StopAsyncIteration, GeneratorExit)
+_NAME = "commtrace"
+
+
+class Exceptions:
+    """Source of exceptions."""
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+        self._tool: int | None = None
+
+    def install(self) -> None:
+        """Ask the interpreter for exceptions that are caught, if it can tell."""
+        if sys.version_info >= (3, 12) and self._tool is None:
+            self._tool = _free_tool()
+            if self._tool is not None:
+                events = sys.monitoring.events.EXCEPTION_HANDLED
+                sys.monitoring.register_callback(self._tool, events, self._handled)
+                sys.monitoring.set_events(self._tool, events)
+
+    def uninstall(self) -> None:
+        """Ask no more."""
+        if sys.version_info >= (3, 12) and self._tool is not None:
+            sys.monitoring.set_events(self._tool, 0)
+            sys.monitoring.free_tool_id(self._tool)
+            self._tool = None
+
+    def passed(self, error: BaseException) -> None:
+        """Note that an exception leaves a collective, the outermost module or a data loader."""
+        if self._tool is None:
+            self._note(error)
+
+    def _handled(self, code: CodeType, instruction: int, error: BaseException) -> None:
+        # Libraries catch exceptions all the time; the program's own code decides where it goes on.
+        if kind_of(sys._getframe(1)) == USER:
+            self._note(error)
+
+    def _note(self, error: BaseException) -> None:
+        if isinstance(error, _NO_FAULTS):
+            return
+        note = note_here(EXCEPTION, _text_of(error))
+        frame = _raised_by_user(error.__traceback__)
+        if frame is not None:
+            note.code, note.line = frame.tb_frame.f_code, frame.tb_lineno
+        self._keep(note)
+
+
+def _free_tool() -> int | None:
+    """Take a number of `sys.monitoring` that no other tool has; None if there is none."""
+    if sys.version_info >= (3, 12):
+        for tool in (3, 4, 2, 1, 0, 5):
+            with suppress(ValueError):
+                sys.monitoring.use_tool_id(tool, _NAME)
+                return tool
+    return None
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        text = str(error).partition("\n")[0]
+    except Exception:  # an exception of the program may fail to print
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _raised_by_user(traceback: TracebackType | None) -> Any:
+    """Return the innermost entry of a traceback in the user's code; None without one."""
+    found = None
+    while traceback is not None:
+        if kind_of(traceback.tb_frame) == USER:
+            found = traceback
+        traceback = traceback.tb_next
+    return found
