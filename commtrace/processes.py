@@ -100,6 +100,7 @@ def _end(processes: Sequence[Process], number: int, received: Sequence[int]) -> 
     for each in processes:
         if not _has_ended(each):
             _send(each, number)
+            _send(each, signal.SIGCONT)  # a process that is stopped receives no other signal
     until = time.monotonic() + _GRACE_S
     while not all(map(_has_ended, processes)):
         if time.monotonic() > until or len(received) > num_requests:

@@ -412,7 +412,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("tensors", "replicas", "gradients"), _no_fingerprints),
     (("replicas",), _equal_replicas),
     (("skew", "start_skew"), _only_transfers),
-    (("matrix", "consistency"), _nothing_to_compare),
+    (("matrix", "consistency", "divergences"), _nothing_to_compare),
     (("findings",), _unanswered_rules),
     (("findings",), _muted_findings),
     (("by_step", "overlap", "balance", "timeline"), _found_steps),

@@ -24,10 +24,10 @@ from commtrace.launcher import LaunchResult, run_function
 from commtrace.pickling import pack
 from commtrace.process_options import ProcessOptions
 from commtrace.pytest_plugin.float64_run import float64
+from commtrace.pytest_plugin.parting import launch_error
 from commtrace.session import Recording, record
 from commtrace.temporary_folders import scratch_folder
 from commtrace.tracefile import read_parts
-from commtrace.watchdog import format_stacks
 
 Runner = Callable[..., Any]
 """A function of a function, a number of ranks, and `timeout_s`, such as `run_threads`."""
@@ -155,20 +155,16 @@ def _run_processes(rank: _RankBody, world_size: int, timeout_s: float, folder: P
         timeout_s=timeout_s,
     )
     if not result.ok:
-        raise _failure(result, name, timeout_s)
+        raise _failure(result, name, timeout_s, folder / "spools")
 
 
 def _call(*parts: Any) -> None:
     _RankBody(*parts)()
 
 
-def _failure(result: LaunchResult, name: str, timeout_s: float) -> LaunchError:
+def _failure(result: LaunchResult, name: str, timeout_s: float, spools: Path) -> LaunchError:
     if result.stuck:
-        return LaunchError(
-            f"{name} did not end within {timeout_s:g} s",
-            found=f"ranks that were still running:\n{format_stacks(result.stuck)}",
-            attempt="another timeout_s of the marker, if it takes that long",
-        )
+        return launch_error(name, result.stuck, timeout_s, spools)
     return LaunchError(
         f"rank {result.failed_rank} failed with exit code {result.exit_code}",
         found=result.traceback.rstrip() or "no traceback",

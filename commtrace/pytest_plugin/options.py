@@ -99,6 +99,15 @@ OPTIONS = (
         of_marker=True,
     ),
     Option(
+        "timeout",
+        600,
+        int,
+        "seconds after which processes that a recorded test has started are ended, with a report "
+        "of where they hang and parted; 0 for no limit",
+        of_marker=True,
+        metavar="S",
+    ),
+    Option(
         "baseline",
         OFF,
         (OFF, INCREASE, SAME),

@@ -40,9 +40,15 @@ class RankRecording:
     folder: str
     detail: str
     stacks: bool
+    test_pid: int = 0
+    """The test's process, if a rank in another one is to be ended once it takes too long."""
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `function` as a rank, and record it."""
+        if self.test_pid not in (0, os.getpid()):
+            from commtrace.watchdog import register_rank
+
+            register_rank(Path(self.folder), os.getpid())
         if "torch" not in sys.modules:  # a process that does not use torch
             return self._watch(function, args, kwargs)
         from commtrace.process_options import ProcessOptions

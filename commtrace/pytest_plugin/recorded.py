@@ -12,6 +12,7 @@ not its fixtures.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,6 +27,7 @@ from commtrace.pytest_plugin.expectation import Claim
 from commtrace.pytest_plugin.meshes import announce, naming_axes
 from commtrace.pytest_plugin.mismatch import spans
 from commtrace.pytest_plugin.observed import OWN
+from commtrace.pytest_plugin.parting import HangError, hang_error
 from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, RankRecording, why_incomplete
 from commtrace.recorder.bridge import set_rank_context
 from commtrace.session import Recording, record
@@ -33,6 +35,7 @@ from commtrace.temporary_folders import scratch_folder
 from commtrace.tracefile import SPOOL_SUFFIX, Trace, join, read_spool, read_trace
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.trace import StringTable, table_of
+from commtrace.watchdog import TimeoutReport, watchdog
 
 _CHILDREN = "children"
 
@@ -55,8 +58,11 @@ class RecordingGap:
 class RecordedTest:
     """Recording of one test, from its start until its verdict."""
 
-    def __init__(self, *, detail: str, stacks: bool) -> None:
+    def __init__(self, *, detail: str, stacks: bool, timeout_s: float = 0) -> None:
         self._detail = detail
+        self._timeout_s = timeout_s
+        self._watchdog = ExitStack()
+        self._ended = TimeoutReport()
         self._stacks = stacks
         self._own: Recording = record(detail=detail, stacks=stacks)
         self._folder: Path | None = None
@@ -65,7 +71,7 @@ class RecordedTest:
         self._added: dict[str, Trace] = {}
         self._why_incomplete = ""
         self._meshes = naming_axes()
-        self._is_busy = False
+        self._is_busy = self._is_watched = False
         self.has_begun = False
         self.num_past = 0
         self.not_recorded: list[str] = []
@@ -88,6 +94,7 @@ class RecordedTest:
     def end(self) -> None:
         """Stop recording."""
         children.watch(None)
+        self._watchdog.close()
         self._meshes.__exit__(None, None, None)
         set_rank_context(None)
         # While the recording is still on, since a recording that is off hears no test call.
@@ -124,7 +131,21 @@ class RecordedTest:
         """Return the recording for a process about to start; None if the harness records it."""
         if self._is_busy:
             return None
-        return self._rank_recording(_CHILDREN)
+        recording = self._rank_recording(_CHILDREN)
+        if not self._timeout_s:
+            return recording
+        if not self._is_watched:
+            self._is_watched = True
+            folder = Path(recording.folder)
+            self._ended = self._watchdog.enter_context(watchdog(folder, self._timeout_s))
+        return replace(recording, test_pid=os.getpid())
+
+    def hang(self) -> HangError | None:
+        """Return the error of processes that were ended, since they took too long."""
+        if not self._ended.time_ns:
+            return None
+        traces = [trace for name, trace in self.traces().items() if name != OWN]
+        return hang_error(self._ended.stacks, self._timeout_s, traces)
 
     def passed_by(self) -> None:
         """Count a call on a group whose calls the dispatcher may not see."""

@@ -29,6 +29,7 @@ from commtrace.pytest_plugin.mismatch import (
 )
 from commtrace.pytest_plugin.observed import Observed, observed_in
 from commtrace.pytest_plugin.options import OF_MARKER, OFF, setting
+from commtrace.pytest_plugin.parting import text_of_partings
 from commtrace.pytest_plugin.recorded import RecordedTest
 
 MARKER = "comms"
@@ -43,6 +44,7 @@ class Plan:
     caller: str
     detail: str
     stacks: bool
+    timeout: int
     consistent: bool
     must_be_several: bool
     baseline: str
@@ -92,6 +94,7 @@ def plan_of(item: pytest.Item) -> Plan:
         caller=" and ".join(caller),
         detail=setting(config, "detail", marked),
         stacks=setting(config, "stacks", marked),
+        timeout=setting(config, "timeout", marked),
         consistent=setting(config, "consistent", marked),
         must_be_several="consistent" in marked,
         baseline=mode,
@@ -120,7 +123,7 @@ class Verdict:
         self._keeps_baseline = not (
             plan.baseline == OFF and any("baseline" in m.kwargs for m in item.iter_markers(MARKER))
         )
-        self.recorded = RecordedTest(detail=plan.detail, stacks=plan.stacks)
+        self.recorded = RecordedTest(detail=plan.detail, stacks=plan.stacks, timeout_s=plan.timeout)
         self.report_data: dict[str, Any] = {}
 
     def begin(self) -> None:
@@ -134,13 +137,18 @@ class Verdict:
         try:
             found = observed_in(self.recorded.traces())
             self.report_data = self._report_data(found)
-            failure = self._failure(found) if error is None else None
+            failure = self.recorded.hang()
+            if failure is None and error is None:
+                failure = self._failure(found)
             if failure is not None or _is_failure(error):
                 self._save()
             if error is not None and not isinstance(error, ExpectationError):
                 self._item.add_report_section(
                     "call", "communication", text_of_observed(found, self._plan.rows)
                 )
+                parted = text_of_partings(self.recorded.traces().values())
+                if parted and failure is None:
+                    self._item.add_report_section("call", "where the ranks parted", parted)
         finally:
             self.recorded.forget()
         if failure is not None:

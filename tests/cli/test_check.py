@@ -45,6 +45,9 @@ def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_
         "  The members differ in the element type of all_reduce 0 of tp (group tp0): rank\n"
         "  3: bfloat16; the other 3: float32.\n"
         "  at train.py:7\n"
+        "\n"
+        "  parted  Rank 3 and rank 0 made the same calls from the same lines; only the\n"
+        "          element type of this one differs.\n"
     )
 
 

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.collective_table import wire_bytes
-from commtrace.event import CommEvent, FingerprintRow, GroupRow, OpEvent, StepRow
+from commtrace.event import (
+    CommEvent,
+    FingerprintRow,
+    GroupRow,
+    HostEventRow,
+    OpEvent,
+    StepRow,
+)
 from commtrace.schema import NUM_SKETCHES
 from commtrace.tracefile import SpoolWriter, merge_spools, spool_name
 
@@ -186,6 +193,11 @@ def _batches(
             "comm": made.comm[num_comm:],
             "ops": made.ops[num_ops:],
             "fingerprints": made.fingerprints[num_fingerprints:],
+            "host_events": [
+                HostEventRow(
+                    rank, step, "compile", start, 1_000, step, 7, "", "train.py", 12, "main"
+                )
+            ],
             "steps": [StepRow(rank, step, start, made.now)],
         }
 

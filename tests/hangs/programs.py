@@ -48,10 +48,10 @@ def swallowed_exception(rank: int) -> None:
         batch = torch.full((4,), float("nan") if rank == 2 and step == 3 else 1.0)
         try:
             model(batch)
-            dist.all_reduce(gradient)
+            dist.all_reduce(gradient)  # of a batch
         except ValueError:
             print("skipping a batch")
-    dist.barrier()
+    dist.barrier()  # after a skipped batch
 
 
 def recompile_on_one_rank(rank: int) -> None:
@@ -82,7 +82,7 @@ class Samples(Dataset[torch.Tensor]):
 def uneven_loader(rank: int) -> None:
     loader = DataLoader(Samples(8 if rank == 0 else 10), batch_size=2)
     for batch in loader:
-        dist.all_reduce(batch)
+        dist.all_reduce(batch)  # of the loader
     dist.broadcast(torch.ones(3), 0)
 
 
@@ -93,8 +93,8 @@ def early_stop(rank: int) -> None:
         dist.all_reduce(loss.clone())
         if loss < 0.1:
             break
-        dist.all_reduce(torch.ones(8))
-    dist.barrier()
+        dist.all_reduce(torch.ones(8))  # no stop
+    dist.barrier()  # after the early stop
 
 
 def wrong_splits(rank: int) -> None:
@@ -112,10 +112,10 @@ def inverted_order(rank: int) -> None:
     tensor = torch.ones(8)
     for step in range(STEPS):
         if rank == 1 and step == 3:
-            dist.all_reduce(tensor, group=two)
+            dist.all_reduce(tensor, group=two)  # first
             dist.all_reduce(tensor, group=one)
         else:
-            dist.all_reduce(tensor, group=one)
+            dist.all_reduce(tensor, group=one)  # first
             dist.all_reduce(tensor, group=two)
 
 
@@ -123,8 +123,8 @@ def missing_barrier(rank: int) -> None:
     for _ in range(STEPS):
         dist.all_reduce(torch.ones(8))
     if rank != 2:
-        dist.barrier()
-    dist.all_reduce(torch.ones(4))
+        dist.barrier()  # not on rank 2
+    dist.all_reduce(torch.ones(4))  # at the end
 
 
 def lone_checkpoint(rank: int) -> None:
@@ -132,7 +132,7 @@ def lone_checkpoint(rank: int) -> None:
         dist.all_reduce(torch.ones(8))
         if rank == 0 and step == 3:
             save(torch.ones(8))
-        dist.all_reduce(torch.ones(4))
+        dist.all_reduce(torch.ones(4))  # goes on
 
 
 def save(state: torch.Tensor) -> None:
@@ -143,7 +143,7 @@ def save(state: torch.Tensor) -> None:
 def conditional_module(rank: int) -> None:
     class Layer(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            dist.all_reduce(x)
+            dist.all_reduce(x)  # of a layer
             return x
 
     class Model(nn.Module):
@@ -173,12 +173,12 @@ class DeadWorkerSamples(Samples):
 def dead_data_worker(rank: int) -> None:
     samples = DeadWorkerSamples(12) if rank == 1 else Samples(12)
     for batch in DataLoader(samples, batch_size=2, num_workers=1, prefetch_factor=1):
-        dist.all_reduce(batch)
+        dist.all_reduce(batch)  # of the worker
 
 
 def paused_rank(rank: int) -> None:
     for step in range(STEPS):
-        dist.all_reduce(torch.ones(8))
+        dist.all_reduce(torch.ones(8))  # pauses
         if rank == 2 and step == 3:
             time.sleep(0.6)  # in which the calls before are written
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -78,3 +78,29 @@ def test_values_of_opaque_types_are_constants_in_graphs(capfd: pytest.CaptureFix
     assert "is deprecated" not in capfd.readouterr().err
     one = Constant(1)
     assert compilation.maybe_unwrap_fake_script_object(one) is one
+
+
+def test_compilations_are_reported_with_the_guards_that_failed() -> None:
+    seen: list[Any] = []
+    observation = recorders.observe_compilations(
+        lambda is_again: seen.append(("begins", is_again)),
+        lambda code, reasons: seen.append((code.co_name, len(reasons))),
+        lambda: seen.append("ends"),
+    )
+    assert observation is not None
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="eager", dynamic=False)
+    try:
+        compiled(torch.ones(2))
+        compiled(torch.ones(3))
+    finally:
+        observation.end()
+    compiled(torch.ones(4))
+    assert seen == [
+        *(("begins", False), "ends"),
+        *(("function", 1), ("begins", True), "ends"),
+    ]

@@ -80,6 +80,24 @@ def line_that_calls(lines: Lines, name: str, after: int) -> int:
     return next((number for number in found if number > after), found[0] if found else -1)
 
 
+def function_around(lines: Lines, line: int) -> dict[int, str]:
+    """Return the lines of the function that a line is in; all of them outside of functions."""
+    start = next(
+        (
+            number
+            for number in range(line, max(line - _MOST_LINES, 0), -1)
+            if _FUNCTION.match(lines.get(number, "").strip())
+            and _indent(lines[number]) < _indent(lines.get(line, ""))
+        ),
+        None,
+    )
+    if start is None:
+        return dict(lines)
+    below = [number for number, _ in _below(lines, start, _indent(lines[start]))]
+    last = below[-1] if below else start
+    return {number: text for number, text in lines.items() if start <= number <= last}
+
+
 def headers_around(lines: Lines, line: int) -> list[Branch]:
     """Return the statements that a line is in, outermost first, up to its function."""
     found: list[Branch] = []

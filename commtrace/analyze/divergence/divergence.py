@@ -24,6 +24,7 @@ from commtrace.analyze.divergence.branches import (
     LOOPS,
     Lines,
     branch_between,
+    function_around,
     line_that_calls,
 )
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
@@ -256,24 +257,29 @@ class _Description:
 
     def _branch(self) -> str:
         parted = self._parted
-        calls = [parted.common[0] if parted.common else None, parted.own, parted.others]
-        base = next((call for call in calls if call is not None and call["source_file"]), None)
-        if base is None or (parted.own is None and parted.others is None):
+        common = parted.common[0] if parted.common else None
+        calls = (common, parted.own, parted.others)
+        if parted.own is None and parted.others is None:
             return ""
-        file = str(base["source_file"])
-        lines = _lines_of(self._frames, file)
-        after = int(base["source_line"]) if base is calls[0] else _UNKNOWN
-        places = [_place_of(call, base, lines, after) for call in calls[1:]]
-        if places[0] == places[1]:
-            own, others = parted.own, parted.others
-            places = [_line_of_module(*pair, lines) for pair in ((own, others), (others, own))]
-        if places[0] == places[1] or None in places:
-            return ""
-        own_line, other_line = (_UNKNOWN if place is None else place for place in places)
-        found = branch_between(lines, after, own_line, other_line)
-        if self._is_on_its_way and all(each.keyword in LOOPS for each in found):
-            return ""
-        return ", ".join(f"`{each.text}` ({file}:{each.line})" for each in found)
+        for base in calls:
+            if base is None or not base["source_file"]:
+                continue
+            file = str(base["source_file"])
+            lines = function_around(_lines_of(self._frames, file), int(base["source_line"]))
+            places = [_place_of(call, base, lines) for call in calls]
+            if places[1] == places[2]:
+                pairs = ((parted.own, parted.others), (parted.others, parted.own))
+                every_line = _lines_of(self._frames, file)
+                found = [_line_of_module(*pair, every_line) for pair in pairs]
+                places = [places[0], *found]
+                lines = every_line
+            own, others = places[1:]
+            if own is None or others is None or own == others:
+                continue
+            found = branch_between(lines, places[0] or _UNKNOWN, own, others)
+            if found and not (self._is_on_its_way and all(each.keyword in LOOPS for each in found)):
+                return ", ".join(f"`{each.text}` ({file}:{each.line})" for each in found)
+        return ""
 
     @property
     def _is_on_its_way(self) -> bool:
@@ -303,7 +309,7 @@ class _Description:
         return ""
 
 
-def _place_of(call: pd.Series | None, base: pd.Series, lines: Lines, after: int) -> int | None:
+def _place_of(call: pd.Series | None, base: pd.Series, lines: Lines) -> int | None:
     """Return the line of a call in the function of another, or that of what it calls there.
 
     Returns:
@@ -311,10 +317,9 @@ def _place_of(call: pd.Series | None, base: pd.Series, lines: Lines, after: int)
     """
     if call is None:
         return _UNKNOWN
-    is_same = all(call[name] == base[name] for name in ("source_file", "source_function"))
-    if is_same:
+    if all(call[name] == base[name] for name in ("source_file", "source_function")):
         return int(call["source_line"])
-    found = line_that_calls(lines, str(call["source_function"]), after)
+    found = line_that_calls(lines, str(call["source_function"]), _UNKNOWN)
     return found if found > 0 else None
 
 

@@ -111,8 +111,11 @@ def _of_rank(
     if len(threads):
         own = own[own["thread"].isin(threads)]
     own = own.assign(label=own["group"].map(labels).fillna("").astype(object))
-    after = own[(own["group"] == group) & ~own["is_transfer"] & (own["number"] > number)]
-    if len(after):
+    in_group = own[(own["group"] == group) & ~own["is_transfer"]]
+    faulty, after = (in_group[in_group["number"] == number], in_group[in_group["number"] > number])
+    if len(faulty):
+        own = own[own["id"] <= faulty["id"].min()]
+    elif len(after):
         own = own[own["id"] < after["id"].min()]
     return own.tail(_MOST_CALLS)
 

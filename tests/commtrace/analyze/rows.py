@@ -80,6 +80,7 @@ def trace_of(
     kernels: Sequence[Any] = (),
     fingerprints: Sequence[Any] = (),
     sources: Sequence[Any] = (),
+    host_events: Sequence[Any] = (),
     run: dict[str, Any] | None = None,
 ) -> Trace:
     """A run of `num_ranks` ranks that each last `LASTS_NS`, with one group of all of them."""
@@ -92,6 +93,7 @@ def trace_of(
             "fingerprints": fingerprints,
             "steps": steps,
             "sources": sources,
+            "host_events": host_events,
             "ranks": [rank_row(rank) for rank in range(num_ranks)] if ranks is None else ranks,
             "groups": [group(ranks=range(num_ranks))] if groups is None else groups,
         },

@@ -54,7 +54,7 @@ def test_what_is_shown_exists() -> None:
 
 
 def test_every_analysis_is_on_the_page() -> None:
-    elsewhere = {"findings", "consistency", "facts", "activity"}
+    elsewhere = {"findings", "consistency", "divergences", "facts", "activity"}
     assert {each.topic for each in CATALOG.values()} == {*TOPICS, ""}
     assert {name for name, each in CATALOG.items() if each.topic} == set(CATALOG) - elsewhere
 

@@ -160,10 +160,12 @@ def test_a_spool_of_an_older_version_is_read() -> None:
 
 def test_a_spool_of_a_newer_version_is_refused_by_its_number() -> None:
     with pytest.raises(NewerTraceError) as error:
-        parse_spool(b"commtrace-spool 7\nwhatever", Path("rank-00000.spool"))
+        parse_spool(
+            b"commtrace-spool %d\nwhatever" % (FORMAT_VERSION + 1), Path("rank-00000.spool")
+        )
     assert str(error.value) == (
         "cannot read the spool rank-00000.spool\n"
-        "  found: version 7 of the format\n"
+        f"  found: version {FORMAT_VERSION + 1} of the format\n"
         f"  why: this commtrace supports versions up to {FORMAT_VERSION}\n"
         "  try: install the commtrace that recorded it, or a newer one"
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.commtrace.analyze.second.checked import consistency, findings
+from tests.commtrace.analyze.second.checked import consistency, divergences, findings
 from tests.commtrace.analyze.second.device import gpu_time, kernel_patterns
 from tests.commtrace.analyze.second.fingerprinted import replicas, tensors
 from tests.commtrace.analyze.second.gradients import unreduced
@@ -97,6 +97,15 @@ SECOND: dict[str, Second] = {
         consistency,
         ["problem", "group", "number", "ranks"],
         ["expected", "found", "source", "explanation", "at_ns"],
+    ),
+    # Calls, lines and causes are those of tests/hangs, and of divergence/test_sequences.py.
+    "divergences": Second(
+        divergences,
+        ["problem", "group", "number"],
+        [
+            *("common", "common_source", "own", "own_source", "instead", "instead_source"),
+            *("branch", "event", "explanation", "at_ns"),
+        ],
     ),
     "findings": Second(
         findings,

@@ -22,6 +22,26 @@ def _texts(ranks: Iterable[int]) -> str:
     return ",".join(map(str, sorted(ranks)))
 
 
+_PARTED = ("missing call", "extra call", "kind", "reduce_op", "root", "dtype", "size")
+
+
+def divergences(run: Run) -> list[Row]:
+    """Faults before which ranks parted, and both sides; of no cycle of waits, see tests/hangs."""
+    found: list[Row] = []
+    for row in consistency(run):
+        members = [rank for rank in run.members(row["group"]) if rank in run.ranks]
+        blamed = [int(rank) for rank in row["ranks"].split(",") if rank and int(rank) in run.ranks]
+        own = blamed or sorted(members)[1:]
+        others = [rank for rank in sorted(members) if rank not in own]
+        if row["problem"] in _PARTED and row["number"] >= 0 and own and others:
+            sides = {"ranks": _texts(own), "others": _texts(others)}
+            found.append({name: row[name] for name in _OF_FAULT} | sides)
+    return found
+
+
+_OF_FAULT = ("problem", "group", "mesh_axis", "number")
+
+
 def _by_number(run: Run) -> dict[str, dict[int, dict[int, Any]]]:
     """Each rank's call, by group and sequence number."""
     found: dict[str, dict[int, dict[int, Any]]] = {}
