@@ -33,7 +33,7 @@ from commtrace.recorder.events.steps import OPTIMIZER
 from commtrace.recorder.events.tensor_identity import TensorIdentity, sent_id
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception.pending import PendingCalls
-from commtrace.recorder.thread_state import ThreadState, forget_module_calls
+from commtrace.recorder.thread_state import CURRENT, ThreadState, forget_module_calls
 from commtrace.torch_internals.compilation import TracingContext
 
 _MAX_ANNOUNCED = 4096
@@ -150,6 +150,11 @@ class Recorder:
         """Note that the operator of a call has raised; inside of a module, that notes the error."""
         call.raised()
         if state.modules.innermost is None:
+            self.exception_passed(error)
+
+    def wait_raised(self, error: BaseException) -> None:
+        """Note that the wait for a call has raised, as `raised` does."""
+        if CURRENT.modules.innermost is None:
             self.exception_passed(error)
 
     def _new_count(self, rank: int) -> list[int]:

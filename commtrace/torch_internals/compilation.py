@@ -41,8 +41,9 @@ class Observation:
     ) -> None:
         self._handler: Any = sys.modules["torch._dynamo.callback"].callback_handler  # type: ignore[attr-defined]
         self._frames: Any = sys.modules["torch._dynamo.convert_frame"]
-        self._begins = self._handler.register_start_callback(lambda args: begins(_is_again(args)))
-        self._ends = self._handler.register_end_callback(lambda args: ends())
+        self._begins = lambda args: begins(_is_again(args))
+        self._ends = lambda args: ends()
+        self.renew()
         self._original = original = getattr(self._frames, _WHY_AGAIN)
 
         def reasons_of(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
@@ -52,6 +53,13 @@ class Observation:
 
         self._ours = reasons_of
         setattr(self._frames, _WHY_AGAIN, reasons_of)
+
+    def renew(self) -> None:
+        """Add the callbacks again that a reset of Dynamo has removed."""
+        if self._begins not in self._handler.start_callbacks:
+            self._handler.register_start_callback(self._begins)
+        if self._ends not in self._handler.end_callbacks:
+            self._handler.register_end_callback(self._ends)
 
     def end(self) -> None:
         """Remove the callbacks, unless someone has removed them before."""

@@ -92,7 +92,8 @@ def test_compilations_are_reported_with_the_guards_that_failed() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x + 1
 
-    torch._dynamo.reset()
+    torch._dynamo.reset()  # removes all callbacks
+    observation.renew()
     compiled = torch.compile(function, backend="eager", dynamic=False)
     try:
         compiled(torch.ones(2))

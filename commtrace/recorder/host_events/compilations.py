@@ -20,9 +20,11 @@ class Compilations:
         self._current = threading.local()
 
     def install(self) -> None:
-        """Start to observe, if Dynamo is loaded."""
+        """Start to observe, if Dynamo is loaded, also again after `torch._dynamo.reset`."""
         if self._observation is None:
             self._observation = observe_compilations(self._begins, self._again, self._ends)
+        else:
+            self._observation.renew()
 
     def uninstall(self) -> None:
         """Stop to observe."""

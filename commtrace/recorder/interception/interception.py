@@ -64,7 +64,9 @@ class Interception:
         # A kernel costs time at each wait, so there is none before the first result.
         pending.before_first_result = self._register_wait_tensor
         set_issuer(issuing(receiver))
-        self._replace(dist.Work, "wait", lambda wait: work_wait(pending, wait))
+        self._replace(
+            dist.Work, "wait", lambda wait: work_wait(pending, receiver.wait_raised, wait)
+        )
         for owner, name in FUNCTIONS_THAT_WAIT:
             if owner and name in vars(owner):
                 self._replace(owner, name, lambda f: recording_waits(f, pending.blocked))
@@ -104,7 +106,9 @@ class Interception:
             # Several threads may have a first result at once, or another one may be uninstalling.
             if pending.before_first_result is not None:
                 pending.before_first_result = None
-                self._register(WAIT, wait_tensor(pending, next_kernel(WAIT)))
+                self._register(
+                    WAIT, wait_tensor(pending, self._receiver.wait_raised, next_kernel(WAIT))
+                )
 
     def _kernel(self, name: str, signature: Signature) -> DispatcherKernel | None:
         """Return the kernel of an operator; None if this torch does not have the operator."""

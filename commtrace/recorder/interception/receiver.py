@@ -35,6 +35,10 @@ class CallReceiver(Protocol):
         """Note that the operator of a call has raised."""
         ...
 
+    def wait_raised(self, error: BaseException) -> None:
+        """Note that the wait for a call has raised."""
+        ...
+
     def runs_in_cpp(self, tensor: Any, group: Any) -> bool:
         """Return whether a functional collective runs no Python."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +11,13 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.interception.kernels import BELOW, DispatcherKernel
 from commtrace.recorder.interception.pending import PendingCalls
 
+Raised = Callable[[BaseException], None]
+"""Function that receives an exception of a wait."""
 
-def wait_tensor(pending: PendingCalls, pass_on: DispatcherKernel) -> DispatcherKernel:
+
+def wait_tensor(
+    pending: PendingCalls, raised: Raised, pass_on: DispatcherKernel
+) -> DispatcherKernel:
     """Return the kernel of `wait_tensor`."""
 
     def kernel(keyset: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -19,14 +25,20 @@ def wait_tensor(pending: PendingCalls, pass_on: DispatcherKernel) -> DispatcherK
         if call is None:
             return pass_on(BELOW[keyset.raw_repr()], tensor)
         begin = now()
-        result = pass_on(BELOW[keyset.raw_repr()], tensor)
+        try:
+            result = pass_on(BELOW[keyset.raw_repr()], tensor)
+        except BaseException as error:
+            raised(error)
+            raise
         pending.waited_for_result(call, begin)
         return result
 
     return kernel
 
 
-def work_wait(pending: PendingCalls, original: DispatcherKernel) -> DispatcherKernel:
+def work_wait(
+    pending: PendingCalls, raised: Raised, original: DispatcherKernel
+) -> DispatcherKernel:
     """Return an instrumented `torch.distributed.Work.wait`."""
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -34,7 +46,11 @@ def work_wait(pending: PendingCalls, original: DispatcherKernel) -> DispatcherKe
         if call is None:
             return original(self, *args, **kwargs)
         begin = now()
-        result = original(self, *args, **kwargs)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            raised(error)
+            raise
         pending.waited_for_work(call, begin, self)
         return result
 
