@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from commtrace.importers.documents import FLIGHT_RECORDER, PROFILER, Document, documents_of
+from commtrace.importers.dump_entries import dump_of
 from commtrace.importers.flight_recorder import read_dumps
 from commtrace.importers.kineto import read_profiles
 from commtrace.importers.recorded import Imported, non_members
@@ -35,7 +36,7 @@ def import_trace(sources: Iterable[Path | str]) -> Trace:
     """
     from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
-    documents = documents_of(sources)
+    documents = documents_of(sources, {FLIGHT_RECORDER: dump_of})
     summary = f"cannot import {_named([document.path for document in documents])}"
     with reading(summary):
         source = documents[0].format

@@ -7,7 +7,7 @@ any. A file's type is determined by its bytes, not by its name or suffix.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from json import JSONDecodeError
 from pathlib import Path
@@ -71,13 +71,23 @@ _RANK = re.compile(
 )
 
 
-def documents_of(sources: Iterable[Path | str]) -> list[Document]:
+Reduce = Callable[["Document"], Any]
+"""Function that returns what is needed of a file's contents."""
+
+
+def documents_of(
+    sources: Iterable[Path | str], reduced: Mapping[str, Reduce] | None = None
+) -> list[Document]:
     """Read the files named by `sources`, and all files in folders; they must share one format.
+
+    Args:
+        sources: Files and folders.
+        reduced: By format, what replaces the contents of a file, so that only one is in memory.
 
     Raises:
         TraceError: names the file that cannot be imported, and the reason.
     """
-    documents = [_classified(path) for path in _files_of(sources)]
+    documents = [_classified(path, reduced or {}) for path in _files_of(sources)]
     formats = {document.format: document.path for document in documents}
     if len(formats) > 1:
         found = "; ".join(f"{path} of {name}" for name, path in formats.items())
@@ -90,7 +100,7 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
     return documents
 
 
-def _classified(path: Path) -> Document:
+def _classified(path: Path, reduced: Mapping[str, Reduce]) -> Document:
     """Return a file, without its content if that is the text of a chrome trace.
 
     The head of a chrome trace mostly shows that it is one. A dump is small, and is read at once.
@@ -99,6 +109,8 @@ def _classified(path: Path) -> Document:
     if not head.startswith(_PICKLE) and _is_chrome_trace(head.decode("utf-8-sig", "replace")):
         return Document(path, PROFILER, None)
     document = read_document(path)
+    if document.format in reduced:
+        return replace(document, content=reduced[document.format](document))
     return replace(document, content=None) if document.format == PROFILER else document
 
 

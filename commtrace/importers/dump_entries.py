@@ -16,6 +16,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,7 +166,7 @@ def dump_of(document: Document) -> Dump:
 
 def _require_bounded_stacks(entries: Sequence[Entry], document: Document) -> None:
     """Bound the texts of all distinct stacks, since few bytes of a pickle can stand for many."""
-    stacks = {entry.frames for entry in entries}
+    stacks = {id(entry.frames): entry.frames for entry in entries}.values()
     size = sum(len(frame.filename) + len(frame.name) for stack in stacks for frame in stack)
     if size > _MOST_STACK_CHARACTERS:
         raise OversizedTraceError(
@@ -312,8 +313,16 @@ def _group(about: Any, name: Any, document: Document) -> StatedGroup:
 
 def _ranks(value: Any) -> tuple[int, ...]:
     """Return ranks, given as a list or as its text; the first torchcomms left out its brackets."""
-    if isinstance(value, str):
-        value = parse_json(value if "[" in value else f"[{value}]")
+    return _ranks_of_text(value) if isinstance(value, str) else _distinct_ranks(value)
+
+
+# Every rank of a large job states the same ranks of its groups.
+@lru_cache(maxsize=512)
+def _ranks_of_text(value: str) -> tuple[int, ...]:
+    return _distinct_ranks(parse_json(value if "[" in value else f"[{value}]"))
+
+
+def _distinct_ranks(value: Any) -> tuple[int, ...]:
     ranks = tuple(natural(each) for each in items(value))
     if any(rank >= MAX_RANKS for rank in ranks) or len(set(ranks)) < len(ranks):
         raise ValueError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from commtrace.importers.names import NOT_KNOWN
@@ -103,10 +104,23 @@ _MOST_DIMS, _MOST_SIZE = 64, 10**18
 
 
 def _frames(value: Any) -> tuple[Frame, ...]:
-    return tuple(
-        Frame(text(each["filename"]), known_natural(each["line"]), text(each["name"]))
-        for each in items(value)
+    return _stack(
+        tuple(
+            [
+                _frame(text(each["filename"]), known_natural(each["line"]), text(each["name"]))
+                for each in items(value)
+            ]
+        )
     )
+
+
+_frame = lru_cache(maxsize=1 << 14)(Frame)
+
+
+@lru_cache(maxsize=1 << 14)
+def _stack(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return equal stacks as one, since those of all ranks and steps are alike."""
+    return frames
 
 
 class Field(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any
 from commtrace.event import CommEvent
 from commtrace.importers.documents import Document
 from commtrace.importers.dump_activity import list_calls_in_flight, partial_ranks, unsure_ranks
-from commtrace.importers.dump_entries import Dump, StatedGroup, dump_of
+from commtrace.importers.dump_entries import Dump, StatedGroup
 from commtrace.importers.dump_lacks import lacks_of
 from commtrace.importers.dump_launches import CallLaunch, launches_of, number_collectives
 from commtrace.importers.dump_rows import rows_of
@@ -27,8 +27,11 @@ from commtrace.importers.worlds import numbered, with_names, worlds_of
 
 
 def read_dumps(documents: Sequence[Document]) -> Imported:
-    """Import dumps rank by rank, and list the missing information."""
-    dumps = [dump_of(document) for document in documents]
+    """Import dumps rank by rank, and list the missing information.
+
+    The contents of the documents are those that `dump_of` returns.
+    """
+    dumps: list[Dump] = [document.content for document in documents]
     ranks = ranks_of(documents, [_stated_rank(dump) for dump in dumps])
     worlds = numbered([worlds_of(dump) for dump in dumps])
     dumps = [with_names(dump, numbers) for dump, numbers in zip(dumps, worlds, strict=True)]
@@ -97,8 +100,10 @@ def _complete_groups(
     for record, of_rank in zip(records, launches, strict=True):
         names = dict.fromkeys(launch.first.group for launch in of_rank)
         record.comm = [CommEvent(rank=record.rank, group=name) for name in names]
-    known = [rank for each in records for row in each.groups.values() for rank in members_of(row)]
-    world_size = 1 + max([*known, *[record.rank for record in records]])
+    # By text, since every rank of a large job states the same groups.
+    groups = {row.ranks: row for each in records for row in each.groups.values()}
+    highest = [max(members_of(row), default=0) for row in groups.values()]
+    world_size = 1 + max([*highest, *[record.rank for record in records]])
     for record in records:
         record.world_size = world_size
     return infer_members(records, world_size)

@@ -169,11 +169,17 @@ def group_row(name: str, description: str, ranks: Sequence[int], backend: str) -
     return GroupRow(
         name=name,
         description="" if description == "undefined" else description,  # torch's word for none
-        ranks=",".join(map(str, ranks)),
+        ranks=_text_of(tuple(ranks)),
         size=len(ranks) or -1,
         mesh_axis=mesh_axis_of(description),
         backend=backend,
     )
+
+
+# Every rank of a large job states the same groups.
+@lru_cache(maxsize=512)
+def _text_of(ranks: tuple[int, ...]) -> str:
+    return ",".join(map(str, ranks))
 
 
 def members_of(row: Any) -> tuple[int, ...]:
@@ -181,6 +187,6 @@ def members_of(row: Any) -> tuple[int, ...]:
     return _ranks(row.ranks) if row.ranks else ()
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _ranks(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))  # asked for each call of a group

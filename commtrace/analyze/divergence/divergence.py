@@ -237,6 +237,8 @@ class _Description:
         rows = self._frames.ranks
         own = rows[rows["rank"] == rank].iloc[0]
         since = int(common["issue_ns"]) if common is not None else int(own["start_ns"])
+        if "imported_from" in self._frames.run:
+            return "has no later call in its file"
         if own["complete"]:
             after = text_of_duration(max(int(own["end_ns"]) - since, 0))
             return f"ended its recording {after} after that"
