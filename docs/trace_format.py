@@ -63,6 +63,7 @@ TITLES = {
     "ops": 'a row per operator that a rank ran (recorded with `detail="op"`)',
     "kernels": "a row per kernel or copy on a device, from imported profiles",
     "fingerprints": "a row per observed tensor of a rank (recorded with `values`)",
+    "host_events": "a row per event on the host of a rank",
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",

@@ -74,7 +74,8 @@ def watch(
 
     With `--on-hang 60s`, it ends with exit code 4 once a rank has been in a call for that long, and
     says who is missing where, in what the others wait, and where the ranks parted before; `--exec`
-    runs a command then, which finds the problem in COMMTRACE_PROBLEM, COMMTRACE_RANKS and COMMTRACE_TEXT.
+    runs a command then, which finds the problem in COMMTRACE_PROBLEM, COMMTRACE_RANKS and
+    COMMTRACE_TEXT.
 
     `--dump 3` asks rank 3 for the Python stacks of all its threads and its calls in flight, prints
     them and exits; with an alarm, it does so when the alarm goes off. A rank answers even while its

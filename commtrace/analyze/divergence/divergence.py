@@ -200,7 +200,8 @@ class _Description:
                 f"{_DIFFERENT[str(self._fault['problem'])]} of this one differs."
             ]
         if common is None:
-            begin = f"{_capital(own)} and {others} differ from their first call on."
+            known = " that both recordings have" if parted.first_number else ""
+            begin = f"{_capital(own)} and {others} differ from their first call on{known}."
         else:
             begin = f"{_capital(own)} and {others} made the same calls up to {self._at(common)}."
         ends = [

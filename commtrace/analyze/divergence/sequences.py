@@ -41,6 +41,7 @@ class Parting:
         common: The last call that both made in the group, of each rank; None if there is none.
         own: The next call of the one rank; None if it made none.
         others: The next call of the other rank; None if it made none.
+        first_number: Number in the group of the first call that both have.
         earliest_ns: Time on the one rank from which on it may have left out, or added, a call that
             looks like its neighbours; -1 if the place is certain.
     """
@@ -49,6 +50,7 @@ class Parting:
     own: pd.Series | None
     others: pd.Series | None
     earliest_ns: int = -1
+    first_number: int = 0
 
 
 def calls_of_ranks(frames: Frames, ranks: Sequence[int]) -> pd.DataFrame:
@@ -99,7 +101,7 @@ def parting(
             int(np.flatnonzero(theirs.index == rows[1].name)[0]) + 1,
         ]
     at, then, common = _walk(mine, theirs, begins[0], begins[1], common)
-    return Parting(common, at, then, earliest)
+    return Parting(common, at, then, earliest, first)
 
 
 def _of_rank(
