@@ -1,4 +1,4 @@
-"""Where the ranks of a run parted before a fault, for the terminal."""
+"""Place at which the ranks of a run parted before a fault, for the terminal."""
 
 from __future__ import annotations
 

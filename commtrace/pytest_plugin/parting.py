@@ -6,13 +6,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from commtrace.errors import CommtraceError, LaunchError, TraceError
+from commtrace.errors import LaunchError, TraceError
 from commtrace.tracefile import SPOOL_SUFFIX, Trace, join, read_spool
 from commtrace.watchdog import DumpedStack, format_stacks
-
-
-class HangError(CommtraceError):
-    """The ranks of a test did not end in time."""
 
 
 def text_of_partings(traces: Iterable[Trace]) -> str:
@@ -35,7 +31,7 @@ def text_of_partings(traces: Iterable[Trace]) -> str:
 
 def hang_error(
     stuck: Mapping[int, DumpedStack], timeout_s: float, traces: Iterable[Trace]
-) -> HangError:
+) -> LaunchError:
     """Return the error of a test whose ranks were ended.
 
     Args:
@@ -51,7 +47,7 @@ def hang_error(
         for pid, rank in zip(table["pid"], table["rank"], strict=True)
     }
     by_rank = {rank_of.get(pid, pid): _below_start(stack) for pid, stack in stuck.items()}
-    return HangError(
+    return LaunchError(
         f"the ranks of the test did not end within {timeout_s:g} s, and were ended",
         found=_found(by_rank, traces),
         attempt="another timeout= of the marker, or --comms-timeout, if they take that long",

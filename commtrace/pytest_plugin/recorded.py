@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import EmptyTraceError, UnbegunSpoolError
+from commtrace.errors import EmptyTraceError, LaunchError, UnbegunSpoolError
 from commtrace.event import RankRow
 from commtrace.pytest_plugin import children
 from commtrace.pytest_plugin.expectation import Claim
 from commtrace.pytest_plugin.meshes import announce, naming_axes
 from commtrace.pytest_plugin.mismatch import spans
 from commtrace.pytest_plugin.observed import OWN
-from commtrace.pytest_plugin.parting import HangError, hang_error
+from commtrace.pytest_plugin.parting import hang_error
 from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, RankRecording, why_incomplete
 from commtrace.recorder.bridge import set_rank_context
 from commtrace.session import Recording, record
@@ -140,7 +140,7 @@ class RecordedTest:
             self._ended = self._watchdog.enter_context(watchdog(folder, self._timeout_s))
         return replace(recording, test_pid=os.getpid())
 
-    def hang(self) -> HangError | None:
+    def hang(self) -> LaunchError | None:
         """Return the error of processes that were ended, since they took too long."""
         if not self._ended.time_ns:
             return None

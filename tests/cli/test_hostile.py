@@ -16,7 +16,7 @@ import pytest
 
 from commtrace.errors import UsageError
 from commtrace.exporters.spreadsheet import text_of_cell
-from commtrace.schema import PHASES, ROLES
+from commtrace.schema import HOST_EVENT_KINDS, PHASES, ROLES
 from commtrace_cli.main import COMMANDS
 from commtrace_cli.terminal import Text, data_console, fail, finish, say
 from tests.cli.conftest import ROOT, Commtrace, Ended
@@ -26,7 +26,7 @@ BAD = "\x1b]0;owned\x07\x9b31m\u202e\u2066\r\x08\x00\x7f\u2028\u200b\ud800[red]:
 NAME = "=evil\x1b]0;x\x07\u202e\n.json"
 _STRUCTURED = re.compile(r"[\d,;\[\]]*|\[\[.*")
 """Structured texts that a reader parses: lists of ranks, shapes, candidates."""
-_LISTED = {*PHASES, *ROLES, "dtensor", "local"}
+_LISTED = {*PHASES, *ROLES, *HOST_EVENT_KINDS, "dtensor", "local"}
 """Values enumerated by the schema: a trace with another one is refused as a whole."""
 
 

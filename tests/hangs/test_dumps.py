@@ -1,4 +1,4 @@
-"""Where ranks parted, from dumps of the flight recorder alone, whatever their order and number."""
+"""Divergence of ranks, from dumps of the flight recorder alone, whatever their order and number."""
 
 from __future__ import annotations
 

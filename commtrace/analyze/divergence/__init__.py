@@ -1,4 +1,4 @@
-"""Where ranks part ways before a fault: the first place at which one does something else.
+"""Divergence of ranks before a fault: the first place at which one does something else.
 
 sequences     the calls of two ranks side by side, and the last ones that agree
 branches      the statement in the source that leads to one line rather than to another

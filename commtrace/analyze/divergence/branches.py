@@ -17,6 +17,8 @@ _HEADER = re.compile(r"(if|elif|else|for|while|try|except|finally|with|match|cas
 _FUNCTION = re.compile(r"(async\s+def|def|class)\b")
 _LEAVES = re.compile(r"(break|continue|return|raise)\b")
 _ENDS_LOOP = re.compile(r"(break|return|raise)\b")
+_WITH_BODY = re.compile(r"(if|elif|else|for|while|except)\b.*:\s*[^\s#]")
+_ENDS_ROUND = re.compile(r"continue\b")
 _SHORT_EXIT = re.compile(r"if\b.*:.*\b(break|continue|return|raise)\b")
 _CONDITIONS = ("if", "elif", "else", "case", "except")
 LOOPS = ("for", "while")
@@ -101,7 +103,10 @@ def function_around(lines: Lines, line: int) -> dict[int, str]:
 def headers_around(lines: Lines, line: int) -> list[Branch]:
     """Return the statements that a line is in, outermost first, up to its function."""
     found: list[Branch] = []
-    indent = _indent(lines.get(line, ""))
+    own = lines.get(line, "")
+    indent = _indent(own)
+    if _WITH_BODY.match(own.strip()):
+        found.append(_branch(line, own))
     for number in range(line - 1, max(line - _MOST_LINES, 0), -1):
         text = lines.get(number)
         if indent <= 0 or text is None:
@@ -168,14 +173,15 @@ def _below(lines: Lines, line: int, indent: int) -> Iterator[tuple[int, str]]:
 
 
 def _exits(lines: Lines, loop: Branch) -> Iterator[Branch]:
-    """Yield the conditions under which a loop is left from within, and what leaves it."""
-    for number, text in _below(lines, loop.line, _indent(lines[loop.line])):
-        if _ENDS_LOOP.match(text.strip()):
-            conditions = [each for each in headers_around(lines, number) if each.line > loop.line]
-            if conditions:
-                yield conditions[-1]
-            yield _branch(number, text)
-            return
+    """Yield what leaves a loop from within, or else a round of it, after its condition."""
+    below = [*_below(lines, loop.line, _indent(lines[loop.line]))]
+    for pattern in (_ENDS_LOOP, _ENDS_ROUND):
+        for number, text in below:
+            if pattern.match(text.strip()):
+                around = [each for each in headers_around(lines, number) if each.line > loop.line]
+                yield from around[-1:]
+                yield _branch(number, text)
+                return
 
 
 def _exits_between(lines: Lines, first: int, last: int) -> Iterator[Branch]:

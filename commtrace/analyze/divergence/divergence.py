@@ -42,6 +42,7 @@ COLUMNS = (
     Column("number", int, "", "number of the collective in the group, from 0"),
     Column("ranks", str, "", "ranks that did something else, `1,3`", form="ranks"),
     Column("others", str, "", "the other ranks of the group", form="ranks"),
+    Column("compared", str, "", "the rank of each side whose calls are compared", form="ranks"),
     Column("common", str, "", "last call that both made alike"),
     Column("common_source", str, "", "source line of it"),
     Column("own", str, "", "next call of a rank that did something else; empty if it made none"),
@@ -64,7 +65,7 @@ _UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class RankDivergence:
     """One row of the table; the fields are `COLUMNS`, in order."""
 
     problem: str
@@ -73,6 +74,7 @@ class Divergence:
     number: int
     ranks: str
     others: str
+    compared: str
     common: str
     common_source: str
     own: str
@@ -90,7 +92,7 @@ def divergences(frames: Frames) -> pd.DataFrame:
     """Return one row per fault that can be traced back, the earliest parting first."""
     problems = consistency(frames)
     faults = problems[problems["problem"].isin([*_ABSENT, *_DIFFERENT]) & problems["is_fault"]]
-    found: list[Divergence] = []
+    found: list[RankDivergence] = []
     for fault in faults.to_dict("records"):
         row = _divergence(frames, {str(name): value for name, value in fault.items()})
         if row is not None:
@@ -100,7 +102,7 @@ def divergences(frames: Frames) -> pd.DataFrame:
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
 
 
-def _divergence(frames: Frames, fault: dict[str, object]) -> Divergence | None:
+def _divergence(frames: Frames, fault: dict[str, object]) -> RankDivergence | None:
     group, number = str(fault["group"]), int(str(fault["number"]))
     recorded = set(frames.ranks["rank"].tolist())
     everyone = members_of(frames)
@@ -112,6 +114,8 @@ def _divergence(frames: Frames, fault: dict[str, object]) -> Divergence | None:
         own_ranks, others = _sides(members, blamed)
     if number < 0 or not own_ranks or not others:
         return None
+    # Rather not the first member, which is often the root.
+    others.sort(key=lambda rank: (rank == members[0], rank))
     own, other = own_ranks[0], others[0]
     calls = calls_of_ranks(frames, [own, other])
     parted = parting(calls, own, other, group, number, _labels(frames, own, other))
@@ -165,19 +169,20 @@ class _Description:
             zip(frames.groups["name"].astype(object), frames.groups["mesh_axis"], strict=True)
         )
 
-    def row(self) -> Divergence:
+    def row(self) -> RankDivergence:
         """Return the row of the table."""
         fault, parted = self._fault, self._parted
         common = parted.common
         branch, event = self._branch(), self._event()
         at_ns = _UNKNOWN if common is None else int(common[0]["issue_ns"])
-        return Divergence(
+        return RankDivergence(
             problem=str(fault["problem"]),
             group=str(fault["group"]),
             mesh_axis=str(fault["mesh_axis"]),
             number=int(str(fault["number"])),
             ranks=numbers_text(self._own),
             others=numbers_text(self._others),
+            compared=f"{self._own[0]},{self._others[0]}",
             common=self._call(None if common is None else common[0]),
             common_source=_source(None if common is None else common[0]),
             own=self._call(parted.own),
@@ -252,6 +257,8 @@ class _Description:
                 f"gave no sign of life for the last {text_of_duration(latest - alive)} in which "
                 "others did: it was stopped, or had died"
             )
+        if int(own["alive_ns"]) < 0:
+            return "did not close its recording"
         return "ran until the end, outside of communication"
 
     @staticmethod
@@ -276,8 +283,9 @@ class _Description:
                 found = [_line_of_module(*pair, every_line) for pair in pairs]
                 places = [places[0], *found]
                 lines = every_line
-            own, others = places[1:]
-            if own is None or others is None or own == others:
+            # One that went on elsewhere has left the function.
+            own, others = (_UNKNOWN if place is None else place for place in places[1:])
+            if own == others:
                 continue
             found = branch_between(lines, places[0] or _UNKNOWN, own, others)
             if found and not (self._is_on_its_way and all(each.keyword in LOOPS for each in found)):
@@ -339,7 +347,7 @@ def _line_of_module(call: pd.Series | None, other: pd.Series | None, lines: Line
 
 def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return a row in a few lines, each with what it is about."""
-    own, others = (text_of_ranks(ranks_in(row[name])[:1]) for name in ("ranks", "others"))
+    own, others = (text_of_ranks([rank]) for rank in ranks_in(row["compared"]))
     if not row["own"] and not row["instead"]:
         return [("parted", str(row["explanation"]))]
     places = [

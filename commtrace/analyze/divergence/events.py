@@ -32,13 +32,13 @@ _OF_CONTROL = (EXCEPTION, DATA_END)
 """Kinds after which a program goes on elsewhere, however long they take."""
 
 
-Event = dict[str, object]
+HostEventRecord = dict[str, object]
 """A row of table `host_events`."""
 
 
 def event_of(
     frames: Frames, rank: int, since_ns: int, until_ns: int, others: tuple[int, int, int]
-) -> Event | None:
+) -> HostEventRecord | None:
     """Return the event that most likely made a rank part from another; None if there is none.
 
     Args:
@@ -64,7 +64,7 @@ def event_of(
 
 def exception_since(
     frames: Frames, rank: int, since_ns: int, until_ns: int, other: int
-) -> Event | None:
+) -> HostEventRecord | None:
     """Return the first exception on a rank, and not on another, in a stretch of time."""
     raised = frames.host_events[frames.host_events["kind"] == EXCEPTION]
     own, usual = (_between(raised, each, since_ns, until_ns) for each in (rank, other))
@@ -82,7 +82,7 @@ def _between(table: pd.DataFrame, rank: int, since_ns: int, until_ns: int) -> pd
     return table[inside & (at <= until_ns)] if until_ns >= 0 else table[inside]
 
 
-def text_of_event(event: Event) -> str:
+def text_of_event(event: HostEventRecord) -> str:
     """Return an event in words, behind the name of its rank."""
     text = _SUBJECTS[str(event["kind"])].format(text=event["text"])
     duration = event["duration_ns"]

@@ -1,14 +1,17 @@
 """Parameter names in the buckets of DistributedDataParallel, and its log of unused parameters.
 
-They are resolved when a call is written and never during a backward pass: the reducer holds its
-lock there.
+They are resolved when a call is written. The reducer holds its lock while it waits for the last
+buckets of a backward pass, which is for ever if a rank is missing there. So it is asked by a thread
+that may get stuck, and is not waited for then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -55,6 +58,46 @@ class _KeepsModel:
         del self._process_group
 
 
+class ReducerLog:
+    """Log of one DistributedDataParallel model, as its reducer last stated it."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, Any] = {}
+        self._asking: threading.Thread | None = None
+
+    def ask(self, wrapper: Any) -> dict[str, Any] | None:
+        """Return the log now; None if the reducer does not answer in time."""
+        if self._asking is None or not self._asking.is_alive():
+            self._asking = threading.Thread(
+                target=self._ask, args=(wrapper, wrapper.process_group), daemon=True
+            )
+            self._asking.start()
+            self._asking.join(_ANSWER_S)
+        return None if self._asking.is_alive() else self._data
+
+    def latest(self, wrapper: Any) -> dict[str, Any]:
+        """Return the log; once the buckets have been rebuilt, they do not change any more."""
+        if not self._data.get(_REBUILT):
+            self.ask(wrapper)
+        return self._data
+
+    def _ask(self, wrapper: Any, _process_group: Any) -> None:
+        # The group is an argument so that it is dropped after the model (see `_KeepsModel`).
+        self._data = wrapper._get_ddp_logging_data()
+
+
+_ANSWER_S = 2.0
+_REBUILT = "rebuilt_per_bucket_param_indices"
+_logs: WeakKeyDictionary[Any, ReducerLog] = WeakKeyDictionary()
+
+
+def _log_of(wrapper: Any) -> ReducerLog:
+    log = _logs.get(wrapper)
+    if log is None:
+        log = _logs[wrapper] = ReducerLog()
+    return log
+
+
 class BucketNames(_KeepsModel):
     """Callable that returns the parameter names in a bucket of DistributedDataParallel.
 
@@ -70,9 +113,10 @@ class BucketNames(_KeepsModel):
     def __call__(self) -> Sequence[str]:
         """Return the names; none if they cannot be determined."""
         wrapper, parameter = self._wrapper, self._parameter
-        # The reducer holds its lock during a backward pass, so asking it here could hang.
+        # On the thread of a backward pass, whose reducer holds its lock, it is not asked at all.
         if current_graph_task_id() >= 0:
             return ()
+        log = _log_of(wrapper).latest(wrapper)
         named = [
             (plain_name(name), each)
             for name, each in wrapper.module.named_parameters()
@@ -82,7 +126,7 @@ class BucketNames(_KeepsModel):
         everything = list(range(len(named)))
         found = [
             [named[i][0] for i in indices]
-            for indices in (*_rebuilt(wrapper), everything, *_initial(wrapper, named))
+            for indices in (*_rebuilt(log), everything, *_initial(log, named))
             if position in (None, *indices)
             and sum(named[i][1].numel() for i in indices if i < len(named)) == self._numel
         ]
@@ -101,13 +145,14 @@ class UnusedNote(_KeepsModel):
         """Return the note; empty if nothing has been logged yet."""
         if current_graph_task_id() >= 0:
             return ""
-        num_bytes = self._wrapper._get_ddp_logging_data().get("unused_parameter_size")
+        log = _log_of(self._wrapper).ask(self._wrapper)
+        num_bytes = None if log is None else log.get("unused_parameter_size")
         return "" if num_bytes is None else SOME_UNUSED if num_bytes else ALL_USED
 
 
-def _initial(wrapper: Any, named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:
+def _initial(log: Mapping[str, Any], named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:
     """Return the initial buckets: runs of parameters in order, the last ones first."""
-    sizes = wrapper._get_ddp_logging_data().get("bucket_sizes", "")
+    sizes = log.get("bucket_sizes", "")
     buckets: list[list[int]] = []
     rest = iter(range(len(named)))
     for size in reversed([int(each) for each in sizes.split(",") if each.strip()]):
@@ -121,7 +166,7 @@ def _initial(wrapper: Any, named: Sequence[tuple[str, torch.Tensor]]) -> list[li
     return buckets
 
 
-def _rebuilt(wrapper: Any) -> list[list[int]]:
+def _rebuilt(log: Mapping[str, Any]) -> list[list[int]]:
     """Return the parameter indices of each bucket as the reducer has rebuilt them."""
-    texts = wrapper._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+    texts = log.get(_REBUILT, "")
     return [[int(number) for number in each.split()] for each in texts.split(",") if each.strip()]

@@ -34,7 +34,7 @@ from commtrace.recorder.attribution.ddp import (
     hook_bucket,
 )
 from commtrace.recorder.attribution.library_frames import FLAGS, GRADIENTS, attribution_by
-from commtrace.recorder.attribution.modules import ModuleTracker, Raised
+from commtrace.recorder.attribution.modules import ModuleTracker
 from commtrace.recorder.attribution.pipelines import note_transfers
 from commtrace.recorder.attribution.stack_frames import (
     CHECKPOINT,
@@ -46,6 +46,7 @@ from commtrace.recorder.attribution.stack_frames import (
     walk,
 )
 from commtrace.recorder.attribution.step_calls import StepCalls, Ticked
+from commtrace.recorder.events.host_event import Raised
 from commtrace.recorder.events.location import (
     BACKWARD,
     FORWARD,

@@ -32,6 +32,7 @@ from torch.fx import GraphModule
 
 from commtrace.recorder.attribution.pipelines import name_of_stage
 from commtrace.recorder.clock import now
+from commtrace.recorder.events.host_event import Raised
 from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.thread_state import CURRENT, ModuleCalls, ThreadState
 from commtrace.torch_internals.autograd import next_sequence_number
@@ -40,8 +41,6 @@ _MAX_MARKS = 1 << 17
 _NO_RANK = -1
 _PACKAGE = __name__.partition(".")[0]
 _TRACKED_CALL = "tracked_call"
-Raised = Callable[[BaseException], None]
-"""Function that receives an exception that leaves an outermost module."""
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._inductor")
 
 

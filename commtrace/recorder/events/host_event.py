@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -10,6 +11,9 @@ from commtrace.event import HostEventRow
 from commtrace.recorder.events.facts import likely_rank
 
 UNKNOWN = -1
+
+Raised = Callable[[BaseException], None]
+"""Function that receives an exception that the program may catch."""
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from commtrace.schema import EXCEPTION
 
 _NO_FAULTS = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NAME = "commtrace"
+_MOST_CHARACTERS = 160
 
 
 class Exceptions:
@@ -75,6 +76,8 @@ def _free_tool() -> int | None:
 def _text_of(error: BaseException) -> str:
     try:
         text = str(error).partition("\n")[0]
+        if len(text) > _MOST_CHARACTERS:
+            text = f"{text[:_MOST_CHARACTERS].rpartition(' ')[0]} ..."
     except Exception:  # an exception of the program may fail to print
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

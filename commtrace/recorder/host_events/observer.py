@@ -16,7 +16,7 @@ from commtrace.recorder.host_events.ongoing import Ongoing
 from commtrace.recorder.host_events.pauses import Pauses
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Source of one sort of events."""
 
     def install(self) -> None:
@@ -38,7 +38,7 @@ class HostEvents:
         self._ongoing = Ongoing(self._keep)
         self._pauses = Pauses(self._keep)
         self.exceptions = Exceptions(self._keep)
-        self._sources: tuple[Source, ...] = (
+        self._sources: tuple[EventSource, ...] = (
             Compilations(self._ongoing),
             DataLoading(self._ongoing, self._keep, self.exceptions),
             self.exceptions,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from commtrace.recorder.clock import now
+from commtrace.recorder.events.host_event import Raised
 from commtrace.recorder.interception.kernels import BELOW, DispatcherKernel
 from commtrace.recorder.interception.pending import PendingCalls
-
-Raised = Callable[[BaseException], None]
-"""Function that receives an exception of a wait."""
 
 
 def wait_tensor(

@@ -45,6 +45,15 @@ def test_it():
 def test_plain():
     pass
 """
+SLEEPS = """
+import multiprocessing, time
+
+@pytest.mark.comms(all_reduce=0{marker})
+def test_it():
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3,))
+    process.start()
+    process.join()
+"""
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ CASES = {
     "consistent": Case("true", UNEQUAL, "the ranks are inconsistent"),
     "baseline": Case("same", TEST, "test_it.py::test_it has no baseline"),
     "baseline_dir": Case("kept", TEST, "no entry in kept/test_it.comms.json"),
+    "timeout": Case("1", SLEEPS, "the ranks of the test did not end within 1 s"),
     "report": Case("kept", FAILS, "saved in .*/kept/test_it.py_test_it"),
     "summary": Case("true", TEST, r"2 +48 B +48 B +1 +all_reduce 2 +test_it.py::test_it", 0),
     "rows": Case("1", FAILS, "... 1 more lines: --comms-rows=2"),

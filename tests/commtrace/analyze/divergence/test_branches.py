@@ -29,6 +29,12 @@ PROGRAM = dedent(
                 break
             all_reduce(5)
         barrier(6)
+        for round in rounds:
+            if empty(round):
+                continue
+            all_reduce(11)
+        if rank == 2: gather(12)
+        barrier(13)
 
 
     def other(x):
@@ -69,6 +75,8 @@ def texts(common: str, own: str, others: str) -> list[str]:
         ("(7)", "(9)", "(8)", ["try:", "except ValueError as error:"]),
         ("(8)", "", "(9)", ["if done: return"]),
         ("(9)", "", "(10)", ["if save:"]),
+        ("(11)", "(13)", "(11)", ["for round in rounds:", "if empty(round):", "continue"]),
+        ("(11)", "(12)", "(13)", ["if rank == 2: gather(12)"]),
         ("(1)", "(1)", "(1)", []),
     ],
 )
@@ -90,7 +98,7 @@ def test_a_call_is_found_and_a_definition_is_not() -> None:
 
 
 def test_the_lines_of_a_function_are_those_below_its_definition() -> None:
-    assert [*function_around(LINES, at("(3)"))] == [*range(at("def train"), at("(6)") + 1)]
+    assert [*function_around(LINES, at("(3)"))] == [*range(at("def train"), at("(13)") + 1)]
     assert [*function_around(LINES, at("(7)"))] == [*range(at("def other"), at("(10)") + 1)]
     assert function_around(LINES, at("def train")) == LINES
     assert function_around({}, 3) == {}

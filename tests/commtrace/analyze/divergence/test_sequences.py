@@ -1,4 +1,4 @@
-"""Where the calls of two ranks part, against how the sequences were made."""
+"""The place at which the calls of two ranks part, against how the sequences were made."""
 
 from __future__ import annotations
 

@@ -103,7 +103,15 @@ SECOND: dict[str, Second] = {
         divergences,
         ["problem", "group", "number"],
         [
-            *("common", "common_source", "own", "own_source", "instead", "instead_source"),
+            *(
+                "compared",
+                "common",
+                "common_source",
+                "own",
+                "own_source",
+                "instead",
+                "instead_source",
+            ),
             *("branch", "event", "explanation", "at_ns"),
         ],
     ),
