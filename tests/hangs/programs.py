@@ -184,10 +184,24 @@ def paused_rank(rank: int) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def skipped_backward(rank: int) -> None:
+    """Hang in the reducer of DistributedDataParallel, which holds its lock meanwhile."""
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        batch = torch.full((2, 4), float("nan") if rank == 1 and step == 3 else 1.0)
+        loss = model(batch).sum()
+        if torch.isnan(loss):
+            continue
+        loss.backward()
+        optimizer.step()
+    dist.barrier()  # after a skipped backward
+
+
 CAUSES = (
     rank_only_if, swallowed_exception, recompile_on_one_rank, uneven_loader, early_stop,
     wrong_splits, inverted_order, missing_barrier, lone_checkpoint, conditional_module,
-    dead_data_worker, paused_rank,
+    dead_data_worker, paused_rank, skipped_backward,
 )  # fmt: skip
 
 if __name__ == "__main__":

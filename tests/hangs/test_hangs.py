@@ -1,4 +1,4 @@
-"""Twelve causes of hangs on real gloo ranks: each is named with its rank, its line and its cause.
+"""Causes of hangs on real gloo ranks: each is named with its rank, its line and its cause.
 
 Each program makes the ranks part on one line; `check` must find that line, whatever call the ranks
 hang in. A program has a deadline and kills its ranks itself (see `programs`).
@@ -86,6 +86,11 @@ EXPECTED = {
     "conditional_module": Expected(
         *(1, "dist.all_reduce(x)  # of a layer", "dist.all_reduce(x)  # of a layer"),
         branch="`if with_adapter:`",
+    ),
+    "skipped_backward": Expected(
+        *(1, "dist.barrier()  # after a skipped backward", "loss.backward()"),
+        branch="`continue`",
+        hangs_for_s=7,
     ),
     "dead_data_worker": Expected(
         *(1, "", "dist.all_reduce(batch)  # of the worker"),
