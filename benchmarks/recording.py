@@ -64,7 +64,7 @@ STEPS = (
     (TORCHS, MODEL.dim, "CommDebugMode", None),
 )
 # (model, width, detail that is recorded, bar)
-OPCODES = ((OURS, NARROW.dim, "collective", 1.13), (OURS, NARROW.dim, "op", 2.1))
+OPCODES = ((OURS, NARROW.dim, "collective", 1.13), (OURS, NARROW.dim, "op", 2.2))
 _NUM_WARMING = 3
 
 

@@ -81,9 +81,11 @@ class OperatorKind:
     Attributes:
         function: the function that ran its local part latest, if it is on distributed tensors.
         local: the kind of the only local operator that the function runs; None if it is not one.
+        computes: its results are no views of its arguments.
+        written: positions of the arguments that it writes to without returning them.
     """
 
-    __slots__ = ("function", "level", "local", "op", "where")
+    __slots__ = ("computes", "function", "level", "local", "op", "where", "written")
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
         self.where = where
@@ -91,6 +93,14 @@ class OperatorKind:
         self.level = level
         self.function: Any = None
         self.local: OperatorKind | None = None
+        schema = op._schema
+        returned = [each.alias_info for each in schema.returns]
+        self.computes = not returned or any(not info or info.is_write for info in returned)
+        self.written: tuple[int, ...] = ()
+        if not returned:
+            self.written = tuple(
+                [n for n, each in enumerate(schema.arguments) if _is_written(each.alias_info)]
+            )
 
 
 class OperatorKinds:
@@ -122,6 +132,10 @@ class OperatorKinds:
                 each.on_dtensors.clear()
             self._places = {where.key: where}
             self._num_known = 1
+
+
+def _is_written(alias_info: Any) -> bool:
+    return alias_info is not None and alias_info.is_write
 
 
 NOWHERE = OperatorPlace(OperatorKinds(), -1, "", (), None, -1)

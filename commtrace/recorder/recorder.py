@@ -24,6 +24,7 @@ from commtrace.recorder.attribution.stack_frames import (
 from commtrace.recorder.bridge import announced_reason
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.data_times import DataTimes
 from commtrace.recorder.events.groups import Groups, resolve, unbox
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.request import Request
@@ -55,6 +56,7 @@ class Recorder:
         self.locator = Locator(self.ticked, self._exception_passed)
         self.device = "cpu"
         self.num_ops = 0
+        self.data_times = DataTimes()
         self._num_calls: dict[int, list[int]] = {}
         self._announced: dict[tuple[int, str], Request] = {}
         self._tensor_identity: TensorIdentity | None = None
@@ -66,7 +68,11 @@ class Recorder:
         self.span_keepers = SpanKeepers(buffers)
         self.wants_layouts = any(each.wants_layouts for each in buffers)
         self.wants_stacks = any(each.wants_stacks for each in buffers)
-        if any(each.wants_tensor_identity for each in buffers):
+        wants_identity = any(each.wants_tensor_identity for each in buffers)
+        self.pending.data_times = self.data_times if wants_identity else None
+        if not wants_identity:  # what operators write goes unnoticed from now on
+            self.data_times.forget()
+        if wants_identity:
             self._tensor_identity = self._tensor_identity or TensorIdentity(self._first_identity)
         elif self._tensor_identity is not None:
             # Writes go unnoticed from now on, so no later contents may have these numbers.
@@ -79,6 +85,7 @@ class Recorder:
         self.failures.clear()
         self._first_identity = 0
         self.pending.forget()
+        self.data_times.forget()
         self.groups = Groups()
         self.locator = Locator(self.ticked, self._exception_passed)
         self._announced.clear()
@@ -92,6 +99,7 @@ class Recorder:
             at, begin = now(), self.locator.modules.first_call_ns
             if self._tensor_identity is not None and source == OPTIMIZER:
                 self._tensor_identity.step(thing)
+                self.data_times.stepped()
             rank = dist.get_rank() if dist.is_initialized() else None
             for buffer in self.buffers:
                 if buffer.rank in (None, rank) or rank is None:
@@ -139,6 +147,8 @@ class Recorder:
             collectives.last_op = native_op
             for buffer in self.buffers:
                 buffer.add(call)
+            if self.pending.data_times is not None:
+                self.pending.data_times.issued(call, args, now())
             # Taken last, so that the recorder's own work is no part of the call's duration.
             call.issued(now())
             return call

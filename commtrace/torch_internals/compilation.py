@@ -1,4 +1,4 @@
-"""torch.compile: frames that Dynamo skips, the trace in progress, and compilations."""
+"""torch.compile: frames that Dynamo skips or has compiled, the trace, and compilations."""
 
 from __future__ import annotations
 
@@ -88,3 +88,9 @@ def observe_compilations(
     if not all(map(hasattr, modules, ("callback_handler", _WHY_AGAIN))):
         return None
     return Observation(begins, again, ends)
+
+
+def has_compiled() -> bool:
+    """Return whether dynamo has compiled a function of the program."""
+    loaded = sys.modules.get("torch._dynamo.utils")
+    return loaded is not None and bool(loaded.counters["frames"])

@@ -69,7 +69,7 @@ SITE = Column("site", int, "", "number of the call site in this file, from 0")
 OF_EACH: dict[str, tuple[str, ...]] = {
     "comm": (
         "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
-        "op_id", "sent_id",
+        "op_id", "sent_id", "ready_ns", "used_ns",
     ),
     "ops": ("id", "parent", "start_ns", "duration_ns", "step", "module_call"),
 }  # fmt: skip
@@ -265,6 +265,6 @@ class Spool:
             int(np.asarray(self.tables[name][column.name]).max())
             for name in RANK_TABLES
             for column in TABLES[name]
-            if column.unit == INSTANT and len(self.tables[name][column.name])
+            if column.unit == INSTANT and len(self.tables[name].get(column.name, ()))
         ]
         return max([self.facts["start_ns"], *instants])

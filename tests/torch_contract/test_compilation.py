@@ -105,3 +105,12 @@ def test_compilations_are_reported_with_the_guards_that_failed() -> None:
         *(("begins", False), "ends"),
         *(("function", 1), ("begins", True), "ends"),
     ]
+
+
+def test_compiled_frames_are_counted() -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    assert not recorders.has_compiled()
+    torch.compile(lambda x: x + 1, backend=CompileCounter())(torch.ones(2))
+    assert recorders.has_compiled()
+    torch._dynamo.utils.counters.clear()

@@ -36,14 +36,16 @@ class Call:
         seq: number of the call in its group.
         functional_op: the functional collective that issued the call, if any.
         sent_id: number of the contents sent.
+        ready_ns: when the contents had been written.
+        used_ns: when the result was first used.
         is_watched: the completion of the call will still be reported.
         expects_blocked_time: the blocked time of the call will still be reported.
     """
 
     __slots__ = (
         "complete_ns", "expects_blocked_time", "functional_op", "id", "is_settled", "is_watched",
-        "issue_ns", "location", "num_waits", "op", "op_id", "region", "request", "return_ns",
-        "sent_id", "seq", "stack", "thread", "waited_ns", "work",
+        "issue_ns", "location", "num_waits", "op", "op_id", "ready_ns", "region", "request",
+        "return_ns", "sent_id", "seq", "stack", "thread", "used_ns", "waited_ns", "work",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +72,7 @@ class Call:
         self.sent_id = sent_id
         self.waited_ns = self.num_waits = 0
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
+        self.ready_ns = self.used_ns = _UNKNOWN
         self.work: Any = None
         self.is_settled = self.is_watched = self.expects_blocked_time = False
 
@@ -85,6 +88,14 @@ class Call:
     def returned(self) -> None:
         """Note that the operator has returned."""
         self.return_ns = now()
+
+    def had_ready(self, at_ns: int) -> None:
+        """Note when its data had been written; -1 if this is unknown."""
+        self.ready_ns = at_ns
+
+    def used(self, at_ns: int) -> None:
+        """Note the first use of the result."""
+        self.used_ns = at_ns
 
     def completed_on_return(self) -> None:
         """Note that nothing is left to wait for."""
@@ -183,6 +194,9 @@ class Call:
             module_call[1] if module_call else _UNKNOWN,
             op_id,
             self.sent_id,
+            # A functional collective begins before the operator that sends.
+            min(self.ready_ns, issued) + epoch if self.ready_ns >= 0 else _UNKNOWN,
+            max(self.used_ns, issued) + epoch if self.used_ns >= 0 else _UNKNOWN,
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
@@ -192,9 +206,8 @@ class Call:
         why = request.reason
         if why is None and attribution is not None and attribution.reason is not None:
             why = attribution.reason()
-        number, seq, issue, duration, blocked, complete, step, module_call, op_id, sent_id = (
-            self.numbers(epoch, step, numbering)
-        )
+        numbers = self.numbers(epoch, step, numbering)
+        number, seq, issue, duration, blocked, complete, step, module_call, op_id = numbers[:9]
         return (
             group.rank,
             number,
@@ -236,7 +249,7 @@ class Call:
             attribution.carries if attribution else "",
             ",".join(location.parameter_names),
             text_of_stack(self.stack) if self.stack else "",
-            sent_id,
+            numbers[9],  # sent_id
             request.device_name,
             _UNKNOWN,  # the stream
             "",
@@ -244,6 +257,7 @@ class Call:
             _UNKNOWN,  # algorithm, protocol and channels are those of a kernel
             _splits(request.input_splits),
             _splits(request.output_splits),
+            *numbers[10:],  # ready_ns, used_ns
         )
 
 

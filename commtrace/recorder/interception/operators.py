@@ -51,6 +51,9 @@ class OperatorMode(TorchDispatchMode):
     def report_to_sinks(self) -> None:
         """Report to the sinks that the receiver has now."""
         self.keep = self.receiver.span_keepers[self.rank]
+        self.times = times = self.receiver.data_times
+        # Without a look-up more for each operator; both stay the same objects.
+        self.written, self.unused = times.written, times.unused
 
     @property
     def sees_groups(self) -> bool:
@@ -105,10 +108,19 @@ class OperatorMode(TorchDispatchMode):
             begin = now()
             try:
                 # `_op` saves the operator's own `__call__`, a Python function.
-                return func._op(*args, **kwargs) if kwargs else func._op(*args)
+                result = func._op(*args, **kwargs) if kwargs else func._op(*args)
             finally:
-                self.keep((number, outer[0], begin, now() - begin, call, kind))
+                end = now()
+                self.keep((number, outer[0], begin, end - begin, call, kind))
                 operators.span = outer
+            if kind.computes:
+                if self.unused:
+                    self.times.use(args, begin)
+                try:  # for most of them `DataTimes.ended`, inlined
+                    self.written[result.untyped_storage()._cdata] = end
+                except (AttributeError, RuntimeError):  # no tensor, or a sparse one
+                    self.times.ended(kind, args, result, end)
+            return result
         operators.span = (number, call, kind, self, args, outer)
         begin = now()
         try:
@@ -173,9 +185,18 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         receiver.num_ops = number + 1
         begin = now()
         try:
-            return function(*args, **kwargs) if kwargs else function(*args)
+            result = function(*args, **kwargs) if kwargs else function(*args)
         finally:
-            mode.keep((number, parent, begin, now() - begin, call, local))
+            end = now()
+            mode.keep((number, parent, begin, end - begin, call, local))
+        if local.computes:
+            if mode.unused:
+                mode.times.use(args, begin)
+            try:  # for most of them `DataTimes.ended`, inlined
+                mode.written[result.untyped_storage()._cdata] = end
+            except (AttributeError, RuntimeError):  # no tensor, or a sparse one
+                mode.times.ended(local, args, result, end)
+        return result
     push_mode(mode)
     try:
         return function(*args, **kwargs)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.data_times import DataTimes
 from commtrace.recorder.events.request import tensors_of
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.failures import Failures
@@ -65,6 +66,7 @@ class PendingCalls:
         self.devices = Devices()
         self.reducers = Reducers(self.blocked)
         self.before_first_result: Callable[[], None] | None = None
+        self.data_times: DataTimes | None = None
         self._failures = failures
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
@@ -83,6 +85,8 @@ class PendingCalls:
             request = call.request
             if request.signature.received == RESULT:
                 request.read_result(result)
+                if self.data_times is not None and request.device == "cpu":
+                    self.data_times.returned(call, result)
             if request.group.is_fake:  # complete at once, and unboxing is costly
                 call.completed_on_return()
                 return

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from commtrace.recorder.attribution.locator import Locator
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.data_times import DataTimes
 from commtrace.recorder.events.signature import Signature
 from commtrace.recorder.events.sink import Sink, SpanKeepers
 from commtrace.recorder.interception.pending import PendingCalls
@@ -48,6 +49,7 @@ class OperatorReceiver(Protocol):
     """Receiver of operators, which it numbers."""
 
     num_ops: int
+    data_times: DataTimes
     wants_layouts: bool
     span_keepers: SpanKeepers
     locator: Locator

@@ -90,3 +90,18 @@ def test_version_5_states_the_clocks_of_its_ranks_and_the_launcher() -> None:
     assert all(0 < epoch < start for epoch, start in zip(ranks["epoch_ns"], own, strict=True))
     assert trace.run["launcher"] == "commtrace"
     assert trace.run["run_id"].startswith("commtrace-")
+
+
+def test_version_7_states_when_data_was_ready_and_used() -> None:
+    before = read_trace(GOLD / "run-v6.json").tables["comm"]
+    assert {*before["ready_ns"], *before["used_ns"]} == {-1}
+    comm = read_trace(GOLD / "run-v7.json").tables["comm"]
+    reduced = [
+        (ready, issue, used)
+        for kind, ready, issue, used in zip(
+            comm["kind"], comm["ready_ns"], comm["issue_ns"], comm["used_ns"], strict=True
+        )
+        if kind == "all_reduce" and used >= 0
+    ]
+    assert len(reduced) == 4  # gradients; nothing uses the losses
+    assert all(0 < ready < issue < used for ready, issue, used in reduced)

@@ -1,0 +1,120 @@
+"""Times at which the data of calls was ready, and at which an operator first used the result.
+
+`OperatorMode` notes each operator here. Data is *ready* at the end of the last operator that wrote
+into its storage, or at the completion of the collective whose result it is. A result is *used* at
+the start of the first operator that is given it, or of the call that sends it. Views neither write
+nor use. Storages are identified by their addresses, so this extends no memory's lifetime.
+
+Only for calls on the CPU: on an accelerator, the host's operators end before their data is written.
+Once a function has been compiled, whose operators are not seen, no more data is known to be ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.request import tensors_of
+from commtrace.recorder.events.signature import RESULT
+from commtrace.recorder.operator_kinds import OperatorKind
+from commtrace.torch_internals.compilation import has_compiled
+
+_MAX_WRITTEN = 1 << 16
+_MAX_UNUSED = 256
+_UNKNOWN = -1
+
+
+class DataTimes:
+    """Last writes into storages, and results that no operator has used yet.
+
+    Attributes:
+        written: end of the last operator that wrote into a storage, or the call that did.
+        unused: calls whose results have not been used, by the storages of these.
+    """
+
+    __slots__ = ("unused", "written")
+
+    def __init__(self) -> None:
+        self.written: dict[int, int | Call] = {}
+        self.unused: dict[int, Call] = {}
+
+    def use(self, given: Any, at_ns: int) -> None:
+        """Note that an operator or a call begins to use its arguments."""
+        unused = self.unused
+        for each in given:
+            if isinstance(each, torch.Tensor):
+                address = _address(each)
+                if address in unused:
+                    unused.pop(address).used(at_ns)
+            elif isinstance(each, (list, tuple)):
+                self.use(each, at_ns)
+
+    def ended(self, kind: OperatorKind, args: Sequence[Any], result: Any, end_ns: int) -> None:
+        """Note the end of an operator that does not return one tensor."""
+        self._write(result, end_ns)
+        for place in kind.written:
+            if place < len(args):
+                self._write(args[place], end_ns)
+
+    def _write(self, given: Any, at: int | Call) -> None:
+        if isinstance(given, torch.Tensor):
+            self.written[_address(given)] = at
+        elif isinstance(given, (list, tuple)):
+            for each in given:
+                self._write(each, at)
+
+    def issued(self, call: Call, args: Sequence[Any], at_ns: int) -> None:
+        """Note a call that is about to be made with these arguments."""
+        request = call.request
+        if request.device != "cpu" or not request.is_computed:
+            return
+        signature = request.signature
+        if signature.sent is not None:
+            sent = tensors_of(args[signature.sent])
+            self.use(sent, at_ns)
+            call.had_ready(self._ready_ns(sent))
+        if signature.received not in (None, RESULT):
+            self.returned(call, args[signature.received])
+
+    def returned(self, call: Call, result: Any) -> None:
+        """Note the tensors that receive the result of a call."""
+        written, unused = self.written, self.unused
+        for tensor in tensors_of(result):
+            address = _address(tensor)
+            written[address] = unused[address] = call
+        if len(unused) > _MAX_UNUSED:
+            del unused[next(iter(unused))]
+        if len(written) > _MAX_WRITTEN:
+            written.clear()
+
+    def _ready_ns(self, tensors: Sequence[torch.Tensor]) -> int:
+        """Return when all of the tensors were written; -1 if this is unknown for one of them."""
+        if has_compiled():
+            return _UNKNOWN
+        ready = _UNKNOWN
+        for tensor in tensors:
+            at = self.written.get(_address(tensor), _UNKNOWN)
+            at_ns = at if isinstance(at, int) else at.complete_ns
+            if at_ns < 0:
+                return _UNKNOWN
+            ready = max(ready, at_ns)
+        return ready
+
+    def forget(self) -> None:
+        """Drop all times."""
+        self.written.clear()
+        self.unused.clear()
+
+    def stepped(self) -> None:
+        """Note the end of an optimizer's step: results that nothing has used by then are dropped."""
+        self.unused.clear()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        return _UNKNOWN
