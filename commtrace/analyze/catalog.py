@@ -23,6 +23,7 @@ from commtrace.analyze.gradients import GRADIENTS
 from commtrace.analyze.kernel_patterns import KERNEL_PATTERNS
 from commtrace.analyze.matrix import MATRIX
 from commtrace.analyze.overlap import OVERLAP
+from commtrace.analyze.overlap_lost.table import OVERLAP_LOST
 from commtrace.analyze.rank_waits import RANK_WAITS
 from commtrace.analyze.sizes import SIZES
 from commtrace.analyze.skew import SKEW
@@ -35,7 +36,7 @@ CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
         *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
-        *(OVERLAP, GPU_TIME, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
+        *(OVERLAP, OVERLAP_LOST, GPU_TIME, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
         *(TENSORS, REPLICAS, GRADIENTS),
         *(CONSISTENCY, DIVERGENCES, FINDINGS, ACTIVITY, CALLS, FACTS),

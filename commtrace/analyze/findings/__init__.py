@@ -17,6 +17,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
+from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.reduced import REPEATED_REDUCTION
 from commtrace.analyze.findings.repeated import (
     ALL_REDUCE_THEN_SHARD,
@@ -61,6 +62,7 @@ RULES: tuple[Rule, ...] = (
         STALL,
         LOAD_IMBALANCE,
         WRONG_REDUCTION,
+        OVERLAP,
     ),
 )
 

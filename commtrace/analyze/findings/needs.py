@@ -191,6 +191,22 @@ def _roles(part: Frames) -> set[str]:
     return set(part.fingerprints["role"].unique())
 
 
+def _lacks_dependencies(frames: Frames) -> str:
+    if not census(frames).known["blocked_ns"]:
+        return "The blocked time of no call is known, so overlap that was lost is unknown."
+    if any_call(frames, _state_dependencies):
+        return ""
+    return (
+        'The trace does not state when data was ready or used (recorded with detail="op", on the '
+        "CPU), so overlap that was lost is unknown."
+    )
+
+
+def _state_dependencies(comm: pd.DataFrame) -> pd.Series:
+    by_step = (comm["carries"] == "parameters") & (comm["step"] >= 0)
+    return (comm["ready_ns"] >= 0) | (comm["used_ns"] >= 0) | by_step | (comm["kind"] == "recv")
+
+
 def _lacks_waits(frames: Frames) -> str:
     if census(frames).known[WAIT]:
         return ""
@@ -234,5 +250,6 @@ LOGS = Need("what DistributedDataParallel logs of unused parameters", _lacks_log
 IDENTITY = Need("the tensors or, by step, the parameters of all-gathers", _lacks_identity)
 GRADIENTS = Need("the parameters of reduced gradients, by step", _lacks_gradients)
 OWN_GRADIENTS = Need("gradients of the ranks' own backward passes", _lacks_own_gradients)
+DEPENDENCIES = Need("when data was ready and used", _lacks_dependencies)
 WAITS = Need("times of calls of all members of their groups", _lacks_waits)
 ALIGNMENT = Need("clocks that are aligned more exactly than delays last", _lacks_alignment)

@@ -1,0 +1,234 @@
+"""Chance of each call to be hidden: by how much, behind the time in which the rank did other things.
+
+    ready          issue ───── in flight ───── end          used
+      |── before ────|                          |── after ────|
+
+What ran *before*, since the input was ready, and *after*, until the result was first used, does not
+depend on the call. It could have hidden the call's transfer, but not the wait for a late peer.
+Several calls share the time that they all could be hidden behind. Parameters are ready since the
+last optimizer step, received data since its sender sent it.
+
+Without the times `ready_ns` and `used_ns`, a chance is a lower bound, or unknown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.arrivals import arrivals, end_ns, has_known_end
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, cached_per_run, of_each_call
+from commtrace.analyze.device import on_device
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.intervals import merged
+from commtrace.analyze.matching import is_transfer, partners
+from commtrace.analyze.overlap_lost import buckets, matmuls
+from commtrace.analyze.overlap_lost.free_time import free_time
+from commtrace.analyze.overlap_lost.reasons import (
+    BLOCKED_BY_RECEIVE,
+    BUCKET_ORDER,
+    BUCKET_TOO_LARGE,
+    BUCKET_TOO_SMALL,
+    DEPENDENT,
+    HIDDEN,
+    ISSUED_LATE,
+    LATE_RANK,
+    NOT_SPLIT,
+    ONE_STREAM,
+    PREFETCH_LATE,
+    UNKNOWN,
+    WAITED_AT_ONCE,
+)
+from commtrace.schema import COMPUTE
+
+
+@cached_per_run
+def chances(frames: Frames) -> pd.DataFrame:
+    """Return a row per call of a part with all rows of some ranks; times in ns, nan if unknown.
+
+    Columns are `rank`, `issue`, `end`, `ready` and `used` since the start of the run; `exposed`,
+    `transfer` and `hidden`; `before` and `after`; `could` be hidden; and the `reason`.
+    """
+    calls = _times(frames)
+    free = free_time(frames)
+    early = calls["ready"].where(calls["ready"] < calls["issue"], calls["issue"])
+    late = calls["used"].where(calls["used"] > calls["end"], calls["end"])
+    calls["before"] = _free(free, calls, early, calls["issue"]).where(calls["ready"].notna())
+    calls["after"] = _free(free, calls, calls["end"], late).where(calls["used"].notna())
+    beside = calls[["before", "after"]].sum(axis="columns", min_count=1)
+    beside = _shared(free, calls, early, late, np.minimum(beside, calls["transfer"]))
+    options = pd.DataFrame(
+        {
+            _BESIDE: beside,
+            BLOCKED_BY_RECEIVE: _behind_receive(frames, calls),
+            NOT_SPLIT: matmuls.split(frames, calls),
+            BUCKET_TOO_LARGE: buckets.too_large(frames, calls, free),
+            BUCKET_TOO_SMALL: buckets.too_small(frames, calls),
+        }
+    )
+    calls["could"] = options.max(axis="columns").where(~_is_on_device(frames))
+    calls["reason"] = _reasons(frames, calls, options)
+    lost_none = calls["reason"].isin([HIDDEN, LATE_RANK])
+    calls["could"] = calls["could"].mask(lost_none, 0.0).mask(calls["reason"] == UNKNOWN)
+    return calls
+
+
+_LEAST_PART = 0.1
+"""Part of a transfer that could be hidden by at least, for a reason to be named."""
+_BESIDE = "beside"
+"""Chance by the time before and after the call."""
+
+
+def _times(frames: Frames) -> pd.DataFrame:
+    comm, base = frames.comm, frames.start_ns
+    is_timed = has_known_end(comm) & (comm["blocked_ns"] >= 0)
+    issue, end = (
+        (times - base).astype("float64").where(is_timed)
+        for times in (comm["issue_ns"], end_ns(comm))
+    )
+    exposed = comm["blocked_ns"].astype("float64").where(is_timed)
+    moved = arrivals(frames)["transfer_ns"].astype("float64")
+    return pd.DataFrame(
+        {
+            "rank": comm["rank"],
+            "issue": issue,
+            "end": end,
+            "ready": _ready(frames),
+            "used": _known(comm["used_ns"], base),
+            "exposed": exposed,
+            "transfer": moved.where(moved >= 0, exposed).where(is_timed),
+            "hidden": (end - issue - exposed).clip(lower=0),
+        }
+    )
+
+
+def _known(instants: pd.Series, base: int) -> pd.Series:
+    return (instants - base).astype("float64").where(instants >= 0)
+
+
+def _ready(frames: Frames) -> pd.Series:
+    """Return when the data of each call was ready, in ns since the start; nan if unknown."""
+    comm, base = frames.comm, frames.start_ns
+    ready = _known(comm["ready_ns"], base)
+    ready = ready.mask(is_gather_of_parameters(comm), _updated(frames))
+    return ready.mask(comm["kind"] == "recv", sent(frames))
+
+
+def is_gather_of_parameters(comm: pd.DataFrame) -> pd.Series:
+    """Return a mask of the calls that gather parameters, such as those of FSDP."""
+    is_of_parameters = (comm["carries"] == "parameters") & (comm["phase"] != "optimizer")
+    return is_of_parameters & (comm["kind"] == "all_gather")
+
+
+def _updated(frames: Frames) -> pd.Series:
+    """Return when the parameters were last updated before each call; nan if unknown.
+
+    That is the begin of the call's step, or a later end of an operator of the optimizer.
+    """
+    comm, base = frames.comm, frames.start_ns
+    steps = frames.timed_steps.drop_duplicates(["rank", "step"]).set_index(["rank", "step"])
+    begin = (steps["start_ns"] - base).astype("float64")
+    of_call = pd.MultiIndex.from_frame(comm[["rank", "step"]])
+    found = pd.Series(begin.reindex(of_call).to_numpy(), index=comm.index)
+    ops = frames.ops[frames.ops["phase"] == "optimizer"]
+    ends = pd.DataFrame({"rank": ops["rank"], "at": ops["start_ns"] + ops["duration_ns"] - base})
+    updated = pd.merge_asof(
+        pd.DataFrame({"rank": comm["rank"], "at": comm["issue_ns"] - base, "row": comm.index})
+        .sort_values("at"),
+        ends.assign(updated=ends["at"].astype("float64")).sort_values("at"),
+        on="at",
+        by="rank",
+    ).set_index("row")["updated"]
+    return found.where(~(updated.reindex(comm.index) > found), updated)
+
+
+@of_each_call(OF_COLLECTIVES)
+def sent(frames: Frames) -> pd.Series:
+    """Return when the data of each receive was sent, in ns since the start; nan if unknown."""
+    comm = frames.comm
+    issue = _known(comm["issue_ns"], frames.start_ns).rename("sent")
+    if not is_transfer(frames).any():
+        return pd.Series(np.nan, index=comm.index, name="sent")
+    return issue.reindex(partners(frames)).set_axis(comm.index).where(comm["kind"] == "recv")
+
+
+def _free(free: Any, calls: pd.DataFrame, begin: pd.Series, end: pd.Series) -> pd.Series:
+    is_known = begin.notna() & end.notna()
+    first, last = (each.where(is_known, 0).astype("int64") for each in (begin, end))
+    return free.within(calls["rank"], first, last).astype("float64")
+
+
+def _shared(
+    free: Any, calls: pd.DataFrame, early: pd.Series, late: pd.Series, could: pd.Series
+) -> pd.Series:
+    """Reduce what calls could be hidden by, where they would need the same time several times."""
+    windows = pd.DataFrame({"rank": calls["rank"], "start": early, "end": late})[could > 0]
+    if windows.empty:
+        return could
+    windows = windows.astype("int64").sort_values(["rank", "start"])
+    joined = merged(windows, ["rank"])
+    # Windows are in order, and each begins in the joined one whose begin is the last before it.
+    is_first = windows["start"] > windows.groupby("rank")["end"].cummax().groupby(
+        windows["rank"]
+    ).shift(1)
+    is_first |= ~windows["rank"].duplicated()
+    number = is_first.cumsum() - 1
+    available = free.within(joined["rank"], joined["start"], joined["end"]).to_numpy("float64")
+    wanted = could[windows.index].groupby(number).sum().to_numpy()
+    part = pd.Series(np.minimum(available / wanted, 1.0)[number], index=windows.index)
+    return could * part.reindex(could.index, fill_value=1.0)
+
+
+def _behind_receive(frames: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return by how much each receive would have been hidden by the wait for the one before it."""
+    receives = calls[(frames.comm["kind"] == "recv") & calls["end"].notna()]
+    order = receives.assign(id=frames.comm["id"][receives.index]).sort_values(["rank", "id"])
+    before = order.groupby("rank")[["issue", "end", "exposed"]].shift(1)
+    begin = np.maximum(order["ready"], before["issue"])
+    waited = (before["end"] - begin).clip(lower=0).where(before["exposed"] > 0)
+    waited = waited.where(before["end"] <= order["issue"])
+    return np.minimum(order["transfer"], waited).reindex(calls.index)
+
+
+def _is_on_device(frames: Frames) -> pd.Series:
+    return on_device(frames) & ((frames.comm["device"] != "cpu") | (frames.comm["stream"] >= 0))
+
+
+def _reasons(frames: Frames, calls: pd.DataFrame, options: pd.DataFrame) -> pd.Series:
+    comm = frames.comm
+    # The first of equal ones, in the order of the columns.
+    best = options.fillna(-1.0).idxmax(axis="columns").astype(object)
+    early = pd.Series(ISSUED_LATE, index=calls.index, dtype=object)
+    early[is_gather_of_parameters(comm)] = PREFETCH_LATE
+    early[buckets.behind_another(frames, calls)] = BUCKET_ORDER
+    before, after = calls["before"].fillna(0), calls["after"].fillna(0)
+    # To wait later takes less than to issue earlier, if it suffices.
+    is_early = (before >= after) & (after < calls["transfer"] / 2)
+    best = best.where(best != _BESIDE, early.where(is_early, WAITED_AT_ONCE))
+    is_lost = options.max(axis="columns") >= (_LEAST_PART * calls["transfer"]).clip(lower=1)
+    is_known = calls["before"].notna() & calls["after"].notna()
+    conditions = (
+        (calls["exposed"].isna(), UNKNOWN),
+        (calls["exposed"] == 0, HIDDEN),
+        (calls["transfer"] == 0, LATE_RANK),
+        (_is_on_device(frames) & _computes_beside(frames), ONE_STREAM),
+        (_is_on_device(frames), UNKNOWN),
+        (is_lost, best),
+        (is_known, DEPENDENT),
+    )
+    found = pd.Series(UNKNOWN, index=calls.index, dtype=object)
+    for condition, reason in reversed(conditions):
+        found = found.mask(condition, reason)
+    return found
+
+
+def _computes_beside(frames: Frames) -> pd.Series:
+    """Return a mask of the calls on a stream on which kernels compute, too."""
+    by = ["rank", "device", "stream"]
+    kernels = frames.kernels
+    computes = kernels[(kernels["category"] == COMPUTE) & (kernels["stream"] >= 0)]
+    streams = pd.MultiIndex.from_frame(computes[by].drop_duplicates().astype({"device": object}))
+    of_calls = pd.MultiIndex.from_frame(frames.comm[by].astype({"device": object}))
+    return pd.Series(of_calls.isin(streams), index=frames.comm.index)

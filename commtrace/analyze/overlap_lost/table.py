@@ -1,0 +1,208 @@
+"""Communication that was not hidden, by place and reason: by how much it could be, and behind what.
+
+A row is a place of the program and a reason. Its calls were exposed for some time, of which the
+*transfer* is the part after the arrival of the last peer. They could be hidden by at most that, and
+by at most the time in which the rank did other things between the moments at which their data was
+ready and their result was used (`chances`). The column `reason` states why they were not:
+
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import mesh_axes
+from commtrace.analyze.measures import steps_ns, summed
+from commtrace.analyze.overlap_lost.chances import chances
+from commtrace.analyze.overlap_lost.reasons import LOST, OTHERS, REASONS, Reason
+from commtrace.schema import Column
+from commtrace.units import text_of_duration
+
+_WIDTH = max(map(len, REASONS))
+__doc__ += "".join(f"    {name:{_WIDTH}}    {each.meaning}\n" for name, each in REASONS.items())
+
+PLACE = ["kind", "group", "module", "phase", "source_file", "source_line"]
+
+COLUMNS = (
+    Column("kind", str, "", "all_reduce, all_gather, ..."),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group", title="Axis"),
+    Column("module", str, "", "path of the innermost module"),
+    Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
+    Column("reason", str, "", "reason, one of those above"),
+    Column("num_calls", float, "", "calls; mean over ranks", title="Calls"),
+    Column(
+        "exposed_ns", float, "ns", "time in which they blocked the rank; mean over ranks",
+        title="Exposed",
+    ),
+    Column(
+        "transfer_ns", float, "ns",
+        "the part of it after the arrival of the last peer, or all of it if that is unknown; "
+        "mean over ranks",
+        title="Transferred",
+    ),
+    Column(
+        "hidden_ns", float, "ns", "time in flight that did not block the rank; mean over ranks",
+        title="Hidden",
+    ),
+    Column(
+        "could_hide_ns", float, "ns",
+        "exposed time that could be hidden, as far as known; mean over ranks; nan unknown",
+        title="Could hide",
+    ),
+    Column(
+        "share_of_steps", float, "1",
+        "exposed time in steps that could be hidden, as a fraction of the steps' time",
+        title="Of the steps",
+    ),
+    Column(
+        "early_ns", float, "ns",
+        "time between the moment at which the data was ready and the issue; mean over calls of "
+        "which it is known",
+        title="Ready before",
+    ),
+    Column(
+        "slack_ns", float, "ns",
+        "time between the end and the first use of the result; mean over calls of which it is "
+        "known",
+        title="Used after",
+    ),
+    Column(
+        "behind", str, "",
+        "operators of the longest part of the time that the call of the greatest loss could be "
+        "hidden behind; of hidden calls, that they were hidden behind",
+    ),
+    Column("source_file", str, "", "file of the user's line", title="Source"),
+    Column("source_line", int, "", "line in that file"),
+    Column("group", str, "", "name of the process group"),
+    Column("num_steps", float, "", "steps with a loss; mean over ranks", title="Steps"),
+    Column("advice", str, "", "what to try", title="To try"),
+)  # fmt: skip
+
+_SUMS = ["num_calls", "exposed_ns", "transfer_ns", "hidden_ns", "could_hide_ns", "in_steps_ns"]
+_OTHER_SUMS = ["early_sum", "num_early", "slack_sum", "num_slack", "num_steps"]
+
+
+def overlap_lost(frames: Frames) -> pd.DataFrame:
+    """Return one row per place and reason, that by which most could be hidden first."""
+    parts = frames.by_ranks(_of_ranks)
+    by = [*PLACE, "reason"]
+    sums = summed([table[[*_SUMS, *_OTHER_SUMS]] for table, _ in parts])
+    examples = pd.concat([each for _, each in parts])
+    best = examples.sort_values(["could", "rank", "id"], ascending=[False, True, True])
+    best = best[~best.index.duplicated()]
+    num_ranks = max(frames.num_ranks, 1)
+    table = sums[[*_SUMS[:-1], "num_steps"]] / num_ranks
+    in_steps = steps_ns(frames).sum()
+    table["share_of_steps"] = sums["in_steps_ns"] / (in_steps or np.nan)
+    table["early_ns"] = sums["early_sum"] / sums["num_early"].where(sums["num_early"] > 0)
+    table["slack_ns"] = sums["slack_sum"] / sums["num_slack"].where(sums["num_slack"] > 0)
+    table["behind"] = best["behind"].reindex(table.index)
+    table = table.reset_index()
+    table["mesh_axis"] = mesh_axes(frames, table["group"].astype("category"))
+    table["advice"] = [REASONS[reason].advice for reason in table["reason"]]
+    table = table.sort_values(
+        ["could_hide_ns", "exposed_ns", *by], ascending=[False, False, *([True] * len(by))]
+    )
+    return typed(table, COLUMNS)
+
+
+def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return sums of the calls of some ranks by place and reason, and an example of each."""
+    comm = part.comm[part.comm["kind"] != "barrier"]
+    calls = chances(part).loc[comm.index]
+    early = (calls["issue"] - calls["ready"]).clip(lower=0)
+    slack = (calls["used"] - calls["end"]).clip(lower=0)
+    in_step = comm["step"] >= 0
+    rows = pd.DataFrame(
+        {
+            **{name: comm[name].astype(object) for name in PLACE},
+            "reason": calls["reason"],
+            "num_calls": 1.0,
+            "exposed_ns": calls["exposed"],
+            "transfer_ns": calls["transfer"],
+            "hidden_ns": calls["hidden"],
+            "could_hide_ns": calls["could"],
+            "in_steps_ns": calls["could"].where(in_step, 0.0),
+            "early_sum": early,
+            "num_early": early.notna().astype("float64"),
+            "slack_sum": slack,
+            "num_slack": slack.notna().astype("float64"),
+            "rank": comm["rank"],
+            "step": comm["step"],
+            "id": comm["id"],
+            "could": calls["could"],
+        },
+        index=comm.index,
+    )
+    by = [*PLACE, "reason"]
+    rows["num_steps"] = (
+        (in_step & (calls["could"] > 0)) & ~rows.duplicated([*by, "rank", "step"])
+    ).astype("float64")
+    sums = rows.groupby(by, sort=False)[[*_SUMS, *_OTHER_SUMS]].sum(min_count=1)
+    examples = rows.sort_values(["could", "rank", "id"], ascending=[False, True, True])
+    examples = examples[~examples.duplicated(by)]
+    behind = _behind(part, calls.loc[examples.index])
+    columns = ["could", "rank", "id", "behind"]
+    return sums, examples.assign(behind=behind).set_index(by)[columns]
+
+
+def _behind(part: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Name the operator and the module of the longest time that each call could be hidden behind.
+
+    Of a call that lost nothing, they are those that ran while it was in flight.
+    """
+    ops = part.ops[(part.ops["parent"] < 0) & (part.ops["duration_ns"] > 0)]
+    start = ops["start_ns"].to_numpy() - part.start_ns
+    end = start + ops["duration_ns"].to_numpy()
+    rank = ops["rank"].to_numpy()
+    names = (ops["op"].astype(object) + "\n" + ops["module"].astype(object)).to_numpy()
+    return pd.Series(
+        [_longest(rank, start, end, names, call) for call in calls.to_dict("records")],
+        index=calls.index,
+        dtype=object,
+    )
+
+
+def _longest(
+    rank: np.ndarray, start: np.ndarray, end: np.ndarray, names: np.ndarray, call: dict[Any, Any]
+) -> str:
+    windows = [(call["ready"], call["issue"]), (call["end"], call["used"])]
+    if call["reason"] not in LOST:
+        windows = [(call["issue"], call["end"])]
+    lasted: dict[str, float] = {}
+    for first, last in windows:
+        if not last > first:  # nan compares false
+            continue
+        beside = np.flatnonzero((rank == call["rank"]) & (end > first) & (start < last))
+        shares = np.minimum(end[beside], last) - np.maximum(start[beside], first)
+        for name, share in zip(names[beside], shares.tolist(), strict=True):
+            lasted[name] = lasted.get(name, 0.0) + share
+    if not lasted:
+        return ""
+    op, _, module = min(lasted, key=lambda name: (-lasted[name], name)).partition("\n")
+    return f"{op} in {module}" if module else op
+
+
+def clause(reason: str, early_ns: float, slack_ns: float) -> str:
+    """Describe calls of a reason in a sentence: `whose input was ready 3 ms before ...`."""
+    known: Reason = REASONS[reason]
+    return known.clause.format(early=text_of_duration(early_ns), slack=text_of_duration(slack_ns))
+
+
+OVERLAP_LOST = Analysis(
+    "overlap_lost",
+    "Overlap lost",
+    "Why was this communication not hidden?",
+    overlap_lost,
+    COLUMNS,
+    topic="When",
+    shown=(
+        "kind mesh_axis module phase reason exposed_ns hidden_ns could_hide_ns share_of_steps "
+        "early_ns slack_ns behind source_file num_calls"
+    ),
+)
