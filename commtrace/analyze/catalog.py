@@ -36,7 +36,17 @@ CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
         *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
-        *(OVERLAP, OVERLAP_LOST, GPU_TIME, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, START_SKEW, BALANCE),
+        *(
+            OVERLAP,
+            OVERLAP_LOST,
+            GPU_TIME,
+            STRAGGLERS,
+            WAIT_STATES,
+            RANK_WAITS,
+            SKEW,
+            START_SKEW,
+            BALANCE,
+        ),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
         *(TENSORS, REPLICAS, GRADIENTS),
         *(CONSISTENCY, DIVERGENCES, FINDINGS, ACTIVITY, CALLS, FACTS),

@@ -6,14 +6,13 @@ most of the steps, if there are several. Small buckets are left to rule `small_m
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import DEPENDENCIES, DURATION
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.overlap_lost.chances import chances
 from commtrace.analyze.overlap_lost.reasons import BUCKET_TOO_SMALL, LOST
@@ -21,7 +20,7 @@ from commtrace.analyze.overlap_lost.table import clause, overlap_lost
 from commtrace.units import text_of_duration
 
 _REPORTED = [name for name in LOST if name != BUCKET_TOO_SMALL]
-_BY = ["reason", "kind", "group", "phase", "source_file", "source_line"]
+_BY = ["reason", "kind", "mesh_axis", "phase", "source_file", "source_line"]
 _LEAST_STEPS = 0.5
 """Part of the steps in which a loss recurs."""
 
@@ -52,6 +51,7 @@ def _lost(part: Frames) -> Selected:
     calls = chances(part)
     calls = calls[calls["reason"].isin(_REPORTED) & (calls["could"] > 0)]
     comm = part.comm.loc[calls.index]
+    comm = comm[comm["kind"] != "barrier"].assign(mesh_axis=mesh_axes(part, comm["group"]))
     if len(part.whole.steps):
         comm = comm[comm["step"] >= 0]
     by = [calls["reason"][comm.index], *(comm[name].astype(object) for name in _BY[1:])]

@@ -68,10 +68,9 @@ def chances(frames: Frames) -> pd.DataFrame:
             BUCKET_TOO_SMALL: buckets.too_small(frames, calls),
         }
     )
-    calls["could"] = options.max(axis="columns").where(~_is_on_device(frames))
+    calls["could"] = options.max(axis="columns").where(~is_on_device(frames))
     calls["reason"] = _reasons(frames, calls, options)
-    lost_none = calls["reason"].isin([HIDDEN, LATE_RANK])
-    calls["could"] = calls["could"].mask(lost_none, 0.0).mask(calls["reason"] == UNKNOWN)
+    calls["could"] = calls["could"].mask(calls["transfer"] == 0, 0.0)
     return calls
 
 
@@ -135,8 +134,9 @@ def _updated(frames: Frames) -> pd.Series:
     ops = frames.ops[frames.ops["phase"] == "optimizer"]
     ends = pd.DataFrame({"rank": ops["rank"], "at": ops["start_ns"] + ops["duration_ns"] - base})
     updated = pd.merge_asof(
-        pd.DataFrame({"rank": comm["rank"], "at": comm["issue_ns"] - base, "row": comm.index})
-        .sort_values("at"),
+        pd.DataFrame(
+            {"rank": comm["rank"], "at": comm["issue_ns"] - base, "row": comm.index}
+        ).sort_values("at"),
         ends.assign(updated=ends["at"].astype("float64")).sort_values("at"),
         on="at",
         by="rank",
@@ -192,7 +192,8 @@ def _behind_receive(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     return np.minimum(order["transfer"], waited).reindex(calls.index)
 
 
-def _is_on_device(frames: Frames) -> pd.Series:
+def is_on_device(frames: Frames) -> pd.Series:
+    """Return a mask of the calls that an accelerator runs."""
     return on_device(frames) & ((frames.comm["device"] != "cpu") | (frames.comm["stream"] >= 0))
 
 
@@ -212,9 +213,9 @@ def _reasons(frames: Frames, calls: pd.DataFrame, options: pd.DataFrame) -> pd.S
     conditions = (
         (calls["exposed"].isna(), UNKNOWN),
         (calls["exposed"] == 0, HIDDEN),
-        (calls["transfer"] == 0, LATE_RANK),
-        (_is_on_device(frames) & _computes_beside(frames), ONE_STREAM),
-        (_is_on_device(frames), UNKNOWN),
+        (calls["transfer"] <= _LEAST_PART * calls["exposed"], LATE_RANK),
+        (is_on_device(frames) & _computes_beside(frames), ONE_STREAM),
+        (is_on_device(frames), UNKNOWN),
         (is_lost, best),
         (is_known, DEPENDENT),
     )

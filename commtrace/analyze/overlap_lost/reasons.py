@@ -94,7 +94,10 @@ LOST: dict[str, Reason] = {
 }
 
 OTHERS: dict[str, Reason] = {
-    LATE_RANK: Reason("the rank was blocked by a late peer only", "that waited for a late rank"),
+    LATE_RANK: Reason(
+        "the rank was blocked by a late peer, for nine tenths of the time or more",
+        "that waited for a late rank",
+    ),
     DEPENDENT: Reason(
         "hardly anything else ran between the input and the first use of the result",
         "whose input was ready when they were issued, and whose result was used at once",

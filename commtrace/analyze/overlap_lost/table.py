@@ -9,6 +9,7 @@ ready and their result was used (`chances`). The column `reason` states why they
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,15 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import steps_ns, summed
-from commtrace.analyze.overlap_lost.chances import chances
-from commtrace.analyze.overlap_lost.reasons import LOST, OTHERS, REASONS, Reason
-from commtrace.schema import Column
+from commtrace.analyze.overlap_lost.chances import chances, is_on_device
+from commtrace.analyze.overlap_lost.reasons import LOST, REASONS, Reason
+from commtrace.schema import COMPUTE, Column
 from commtrace.units import text_of_duration
 
 _WIDTH = max(map(len, REASONS))
 __doc__ += "".join(f"    {name:{_WIDTH}}    {each.meaning}\n" for name, each in REASONS.items())
 
-PLACE = ["kind", "group", "module", "phase", "source_file", "source_line"]
+PLACE = ["kind", "mesh_axis", "module", "phase", "source_file", "source_line"]
 
 COLUMNS = (
     Column("kind", str, "", "all_reduce, all_gather, ..."),
@@ -78,7 +79,6 @@ COLUMNS = (
     ),
     Column("source_file", str, "", "file of the user's line", title="Source"),
     Column("source_line", int, "", "line in that file"),
-    Column("group", str, "", "name of the process group"),
     Column("num_steps", float, "", "steps with a loss; mean over ranks", title="Steps"),
     Column("advice", str, "", "what to try", title="To try"),
 )  # fmt: skip
@@ -103,7 +103,6 @@ def overlap_lost(frames: Frames) -> pd.DataFrame:
     table["slack_ns"] = sums["slack_sum"] / sums["num_slack"].where(sums["num_slack"] > 0)
     table["behind"] = best["behind"].reindex(table.index)
     table = table.reset_index()
-    table["mesh_axis"] = mesh_axes(frames, table["group"].astype("category"))
     table["advice"] = [REASONS[reason].advice for reason in table["reason"]]
     table = table.sort_values(
         ["could_hide_ns", "exposed_ns", *by], ascending=[False, False, *([True] * len(by))]
@@ -114,6 +113,7 @@ def overlap_lost(frames: Frames) -> pd.DataFrame:
 def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return sums of the calls of some ranks by place and reason, and an example of each."""
     comm = part.comm[part.comm["kind"] != "barrier"]
+    comm = comm.assign(mesh_axis=mesh_axes(part, comm["group"]))
     calls = chances(part).loc[comm.index]
     early = (calls["issue"] - calls["ready"]).clip(lower=0)
     slack = (calls["used"] - calls["end"]).clip(lower=0)
@@ -140,9 +140,9 @@ def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
         index=comm.index,
     )
     by = [*PLACE, "reason"]
-    rows["num_steps"] = (
-        (in_step & (calls["could"] > 0)) & ~rows.duplicated([*by, "rank", "step"])
-    ).astype("float64")
+    lossy = rows[in_step & (calls["could"] > 0)]
+    firsts = lossy.index[~lossy.duplicated([*by, "rank", "step"])]
+    rows["num_steps"] = rows.index.isin(firsts).astype("float64")
     sums = rows.groupby(by, sort=False)[[*_SUMS, *_OTHER_SUMS]].sum(min_count=1)
     examples = rows.sort_values(["could", "rank", "id"], ascending=[False, True, True])
     examples = examples[~examples.duplicated(by)]
@@ -156,21 +156,43 @@ def _behind(part: Frames, calls: pd.DataFrame) -> pd.Series:
 
     Of a call that lost nothing, they are those that ran while it was in flight.
     """
-    ops = part.ops[(part.ops["parent"] < 0) & (part.ops["duration_ns"] > 0)]
-    start = ops["start_ns"].to_numpy() - part.start_ns
-    end = start + ops["duration_ns"].to_numpy()
-    rank = ops["rank"].to_numpy()
-    names = (ops["op"].astype(object) + "\n" + ops["module"].astype(object)).to_numpy()
+    ops, kernels = part.ops, part.kernels
+    ops = ops[(ops["parent"] < 0) & (ops["duration_ns"] > 0)]
+    names = ops["op"].astype(object) + "\n" + ops["module"].astype(object)
+    kernels = kernels[(kernels["category"] == COMPUTE) & (kernels["duration_ns"] > 0)]
+    work = {
+        False: _Work.of(part, ops, names),
+        True: _Work.of(part, kernels, kernels["name"].astype(object) + "\n"),
+    }
+    on_device = is_on_device(part)[calls.index]
     return pd.Series(
-        [_longest(rank, start, end, names, call) for call in calls.to_dict("records")],
+        [
+            _longest(work[is_on], call)
+            for is_on, call in zip(on_device, calls.to_dict("records"), strict=True)
+        ],
         index=calls.index,
         dtype=object,
     )
 
 
-def _longest(
-    rank: np.ndarray, start: np.ndarray, end: np.ndarray, names: np.ndarray, call: dict[Any, Any]
-) -> str:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Operators or kernels: ranks, starts, ends and names."""
+
+    rank: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    names: np.ndarray
+
+    @classmethod
+    def of(cls, part: Frames, table: pd.DataFrame, names: pd.Series) -> _Work:
+        """Return the rows of a table, with times since the start of the run."""
+        start = table["start_ns"].to_numpy() - part.start_ns
+        end = start + table["duration_ns"].to_numpy()
+        return cls(table["rank"].to_numpy(), start, end, names.to_numpy())
+
+
+def _longest(work: _Work, call: dict[Any, Any]) -> str:
     windows = [(call["ready"], call["issue"]), (call["end"], call["used"])]
     if call["reason"] not in LOST:
         windows = [(call["issue"], call["end"])]
@@ -178,9 +200,10 @@ def _longest(
     for first, last in windows:
         if not last > first:  # nan compares false
             continue
-        beside = np.flatnonzero((rank == call["rank"]) & (end > first) & (start < last))
-        shares = np.minimum(end[beside], last) - np.maximum(start[beside], first)
-        for name, share in zip(names[beside], shares.tolist(), strict=True):
+        is_beside = (work.rank == call["rank"]) & (work.end > first) & (work.start < last)
+        beside = np.flatnonzero(is_beside)
+        shares = np.minimum(work.end[beside], last) - np.maximum(work.start[beside], first)
+        for name, share in zip(work.names[beside], shares.tolist(), strict=True):
             lasted[name] = lasted.get(name, 0.0) + share
     if not lasted:
         return ""

@@ -243,6 +243,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
         comm[place] = each._replace(complete_ns=ends)
     chance.shuffle(comm)
     groups = [group(name, range(num_ranks)) for name in ("g", "part")]
+    comm = with_random_dependencies(seed, comm)
     kernels = random_kernels(seed, comm)
     fingerprints = random_fingerprints(random.Random(seed), num_ranks)
     return trace_of(
@@ -253,6 +254,21 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
         kernels=kernels,
         fingerprints=fingerprints,
     )
+
+
+def with_random_dependencies(seed: int, comm: Sequence[Any]) -> list[Any]:
+    """The calls with random times at which their data was ready and used, some of them unknown."""
+    chance = random.Random(seed + 2000)
+    found = []
+    for each in comm:
+        ends = max(each.complete_ns, each.issue_ns)
+        ready = max(each.issue_ns - chance.randrange(900), START_NS)
+        used = ends + chance.randrange(-50, 900)
+        known = {"ready_ns": ready, "used_ns": max(used, each.issue_ns)}
+        found.append(
+            each._replace(**{name: at for name, at in known.items() if chance.random() < 0.8})
+        )
+    return found
 
 
 _KERNELS = {

@@ -323,7 +323,7 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
             {
                 "repeated_all_gather", "all_reduce_then_shard", "ping_pong", "float32_messages",
                 "replication_fallback", "outside_modules", "padded_shards", "straggler", "stall",
-                "load_imbalance", "small_messages",
+                "load_imbalance", "small_messages", "overlap_lost",
             },
         ),
     ],

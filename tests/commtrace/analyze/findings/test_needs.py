@@ -15,6 +15,7 @@ from commtrace.analyze.findings.finding import savings
 from commtrace.analyze.findings.needs import Need
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import RECORDING, STEPS_FROM
+from tests.commtrace.analyze.overlap_lost.lossy import issued_late, of_unknown_dependencies
 from tests.commtrace.analyze.rows import (
     accumulated,
     call,
@@ -118,6 +119,11 @@ CASES: dict[str, tuple[Need, Frames, Frames]] = {
     "identity": (needs.IDENTITY, gathers(), without(gathers(), sent_id=-1)),
     "gradients": (needs.GRADIENTS, REDUCED, without(REDUCED, parameters="")),
     "own gradients": (needs.OWN_GRADIENTS, reduced("local_gradient"), reduced("buffer")),
+    "dependencies": (
+        needs.DEPENDENCIES,
+        issued_late().run(),
+        of_unknown_dependencies().run(),
+    ),
     "waits": (needs.WAITS, late(), without(late(), blocked_ns=-1)),
     "alignment": (needs.ALIGNMENT, on_two_hosts(2_000), on_two_hosts(4_000)),
 }

@@ -15,6 +15,7 @@ from tests.commtrace.analyze.second.device import gpu_time, kernel_patterns
 from tests.commtrace.analyze.second.fingerprinted import replicas, tensors
 from tests.commtrace.analyze.second.gradients import unreduced
 from tests.commtrace.analyze.second.late import start_skew
+from tests.commtrace.analyze.second.lost import overlap_lost
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
 from tests.commtrace.analyze.second.moved import bandwidth, busbw_after_arrival
 from tests.commtrace.analyze.second.reported import calls, facts, matrix, sizes
@@ -75,6 +76,11 @@ SECOND: dict[str, Second] = {
     "by_step": Second(by_step, ["step"]),
     "by_rank": Second(by_rank, ["rank"]),
     "overlap": Second(overlap, ["step", "rank"]),
+    "overlap_lost": Second(
+        overlap_lost,
+        [*("kind", "mesh_axis", "module", "phase", "source_file", "source_line", "reason")],
+        ["behind", "advice"],
+    ),
     "gpu_time": Second(gpu_time, ["rank", "device", "stream", "step"]),
     "balance": Second(balance, ["step"]),
     "wait_states": Second(wait_states, ["state", "kind", "mesh_axis"]),

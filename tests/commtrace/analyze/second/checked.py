@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
 from tests.commtrace.analyze.second.fingerprinted import replicas
+from tests.commtrace.analyze.second.lost import losses
 from tests.commtrace.analyze.second.run import Run, ratio
 from tests.commtrace.analyze.second.waited import delayed_calls
 
@@ -527,6 +528,10 @@ def _load_imbalance(run: Run) -> list[Found]:
     return [([last for last, *_ in rest], 0.0, _cost(rest), "")] if is_much and several else []
 
 
+def _overlap_lost(run: Run) -> list[Found]:
+    return [(calls, 0.0, cost, "") for calls, cost in losses(run)]
+
+
 RULES: dict[str, Callable[[Run], list[Found]]] = {
     "repeated_all_gather": _repeated_all_gather,
     "ping_pong": _ping_pong,
@@ -541,4 +546,5 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "straggler": _straggler,
     "stall": _stall,
     "load_imbalance": _load_imbalance,
+    "overlap_lost": _overlap_lost,
 }
