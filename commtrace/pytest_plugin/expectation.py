@@ -6,6 +6,7 @@ otherwise.
 
     all_reduce=2   all_reduce="<=2"   all_reduce=">=1"   all_reduce="1..3"   max_total=5
     payload="64 KiB"   payload="<=1 MB"   max_payload="1 MB"   max_largest="25 MB"
+    exposed="5%"   exposed=0.05   min_exposed="1%"
     module="layers.*"   phase="backward"   group="tp"   op="aten.mm*"   region="loss"
     none=True   exact=True   ranks=0   ranks=[0, 1]   ranks="sum"
 """
@@ -23,6 +24,9 @@ from commtrace.errors import UsageError
 from commtrace.schema import PHASES
 from commtrace.units import bytes_of_text, text_of_bytes
 
+EXPOSED = "exposed"
+PER_MILLION = 1_000_000
+"""Shares are counted in millionths, as all quantities are integers."""
 SIZES = ("payload", "wire", "largest")
 QUANTITIES = {
     **{kind: f"calls of kind {kind}" for kind in KINDS},
@@ -30,6 +34,8 @@ QUANTITIES = {
     "payload": "bytes of payload, summed over the calls",
     "wire": "bytes sent under the ring algorithm, summed over the calls",
     "largest": "bytes of payload of the largest call",
+    EXPOSED: "part of the steps, or of the recording without steps, in which calls blocked the "
+    "rank; at most the given one",
 }
 """Quantities that can be bounded, with their meaning on one rank."""
 
@@ -65,6 +71,7 @@ _COMPARISONS = {
     "<": lambda found, bound: found < bound,
     ">": lambda found, bound: found > bound,
 }
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 _FORM = re.compile(r"\s*(<=|>=|==|!=|<|>|=)?\s*(.+?)\s*")
 
 
@@ -122,6 +129,8 @@ class Claim:
 
 def text_of(quantity: str, value: int) -> str:
     """Format a number of a quantity."""
+    if quantity == EXPOSED:
+        return f"{100 * value / PER_MILLION:.4g}%"
     return text_of_bytes(value) if quantity in SIZES else str(value)
 
 
@@ -157,6 +166,13 @@ def claims_of(
             bounds.setdefault(quantity, []).extend(
                 _bounds(name, quantity, comparison, value, caller)
             )
+    if EXPOSED in bounds and (filters or ranks == SUM):
+        raise UsageError(
+            f"{caller} bounds {EXPOSED} of some calls only",
+            found=", ".join(name for name in arguments if name in FILTERS or name == "ranks"),
+            why=f"{EXPOSED} is the time of a rank in which any of its calls blocked it",
+            attempt="a marker of its own, without filters",
+        )
     for name in ("none", "exact"):
         if arguments.get(name, True) is not True:
             raise UsageError(
@@ -193,10 +209,12 @@ def _quantity(name: str) -> tuple[str | None, str]:
         if plain != name:
             return _ALIASES.get(plain, plain), comparison
     plain = _ALIASES.get(name, name)
-    return (plain if plain in QUANTITIES else None), "=="
+    return (plain if plain in QUANTITIES else None), "<=" if plain == EXPOSED else "=="
 
 
 def _bounds(name: str, quantity: str, comparison: str, value: Any, caller: str) -> list[Bound]:
+    if quantity == EXPOSED:
+        return [Bound(comparison, _share(name, value, caller))]
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return [Bound(comparison, value)]
     if isinstance(value, str):
@@ -217,6 +235,22 @@ def _bounds(name: str, quantity: str, comparison: str, value: Any, caller: str) 
         f"{caller}: {name}={value!r}",
         why=f"{name} takes {'a size' if quantity in SIZES else 'a number of calls'}",
         attempt=f"a form like {sized}",
+    )
+
+
+def _share(name: str, value: Any, caller: str) -> int:
+    """Return a share in millionths, given as a fraction or as a text in percent."""
+    share = value
+    if isinstance(value, str):
+        match = _PERCENT.fullmatch(value)
+        share = float(match[1]) / 100 if match else None
+    if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1:
+        return round(share * PER_MILLION)
+    raise UsageError(
+        f"{caller}: {name}={value!r}",
+        found="no share of the time between 0 and 100%",
+        why=f"{name} takes a part of the steps' time, in percent or as a fraction",
+        attempt='a form like "5%" or 0.05',
     )
 
 

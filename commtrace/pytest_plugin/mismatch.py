@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 
 from commtrace.errors import CommtraceError
 from commtrace.escaping import visible
-from commtrace.pytest_plugin.expectation import SUM, Claim, text_of
+from commtrace.pytest_plugin.expectation import EXPOSED, SUM, Claim, text_of
+from commtrace.pytest_plugin.exposed import rows_of_losses
 from commtrace.pytest_plugin.observed import Observed, Row, unknown_modules
 from commtrace.units import runs_of, text_of_bytes
 
 DEFAULT_ROWS = 20
 _COLUMNS = ("calls", "kind", "payload", "wire", "phase", "module", "operator", "group", "line")
-_NUMBERS = frozenset({"calls", "payload", "wire"})
+_NUMBERS = frozenset({"calls", "payload", "wire", "exposed", "could hide"})
 
 
 class ExpectationError(CommtraceError, AssertionError):
@@ -49,6 +50,13 @@ def check(
                 f"one of {', '.join(sorted(found.modules or ())[:8]) or 'none: no module ran'}"
             )
             continue
+        if claim.quantity == EXPOSED and -1 in found.measure(claim).values():
+            return IncompleteRecordingError(
+                f"{caller} cannot be checked",
+                found=_ranks_text([r for r, s in found.measure(claim).items() if s < 0], found),
+                why="the time of these ranks, or for how long calls blocked them, is unknown",
+                attempt="wait for asynchronous calls in the body of the test",
+            )
         broken = _broken(claim, found)
         differences += [f"{number}, expected {claim.expectation}" for _, number, _ in broken]
         lines += broken
@@ -58,7 +66,11 @@ def check(
         f"{caller} does not hold", found="; ".join(differences), why=why, attempt=attempt
     )
     table = text_table(("expected", "found", "on ranks"), lines)
-    error.args = (f"{error.args[0]}\n\n{table}\n\n{text_of_observed(found, rows)}",)
+    texts = [error.args[0], table, text_of_observed(found, rows)]
+    if any(line[0].startswith(EXPOSED) for line in lines):
+        columns, losses = rows_of_losses(found.traces, rows)
+        texts.insert(2, f"why it was not hidden:\n{text_table(columns, losses)}")
+    error.args = ("\n\n".join(texts),)
     return error
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from commtrace.event import GroupRow
-from commtrace.pytest_plugin.expectation import SUM, Claim
+from commtrace.pytest_plugin.expectation import EXPOSED, SUM, Claim
+from commtrace.pytest_plugin.exposed import exposed_shares
 from commtrace.schema import HARNESS
 from commtrace.tracefile import Trace
 
@@ -58,28 +60,40 @@ _COLUMNS = tuple(name for name in Row._fields if name not in _ADDED)
 
 
 class Observed:
-    """Calls of a test, participating ranks, and the modules that ran (None if unknown)."""
+    """Calls of a test, participating ranks, the modules that ran (None if unknown), and traces."""
 
     COLUMNS = Row._fields[3:]
 
     def __init__(
-        self, rows: Sequence[Row], ranks: Sequence[int], modules: frozenset[str] | None
+        self,
+        rows: Sequence[Row],
+        ranks: Sequence[int],
+        modules: frozenset[str] | None,
+        traces: Mapping[str, Trace] = MappingProxyType({}),
     ) -> None:
         self.rows = rows
         self.ranks = ranks
         self.modules = modules
+        self.traces = traces
 
     def without(self, keys: frozenset[CallKey]) -> Observed:
         """Return the calls other than those with the given keys."""
         rest = [row for row in self.rows if row.key not in keys]
-        return Observed(rest, self.ranks, self.modules)
+        return Observed(rest, self.ranks, self.modules, self.traces)
 
     def on(self, rank: int) -> Observed:
         """Return the calls of one rank."""
-        return Observed([row for row in self.rows if row.rank == rank], [rank], self.modules)
+        rows = [row for row in self.rows if row.rank == rank]
+        return Observed(rows, [rank], self.modules, self.traces)
 
     def measure(self, claim: Claim) -> dict[int | None, int]:
-        """Return a claim's quantity by rank; a sum over ranks has the key None."""
+        """Return a claim's quantity by rank; a sum over ranks has the key None.
+
+        The exposed time is that of the whole test. It is -1 if it is unknown.
+        """
+        if claim.quantity == EXPOSED:
+            shares = exposed_shares(self.traces)
+            return {rank: shares.get(rank, -1) for rank in claim.ranks or self.ranks}
         chosen = [row for row in self.rows if passes(row, claim)]
         if claim.ranks == SUM:
             return {None: _measured(chosen, claim.quantity)}
@@ -113,7 +127,7 @@ def observed_in(traces: Mapping[str, Trace]) -> Observed:
         modules |= {*comm["module"], *ops["module"]}
         knows_modules &= {*ops["rank"]} >= {*comm["rank"]}
     known_modules = frozenset(modules - {""}) if knows_modules else None
-    return Observed(rows, sorted(ranks), known_modules)
+    return Observed(rows, sorted(ranks), known_modules, traces)
 
 
 def _groups(trace: Trace) -> dict[str, tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Chance of each call to be hidden: by how much, behind the time in which the rank did other things.
+"""Chance of each call to be hidden: by how much, behind other things that the rank did.
 
     ready          issue ───── in flight ───── end          used
       |── before ────|                          |── after ────|
@@ -58,7 +58,8 @@ def chances(frames: Frames) -> pd.DataFrame:
     calls["before"] = _free(free, calls, early, calls["issue"]).where(calls["ready"].notna())
     calls["after"] = _free(free, calls, calls["end"], late).where(calls["used"].notna())
     beside = calls[["before", "after"]].sum(axis="columns", min_count=1)
-    beside = _shared(free, calls, early, late, np.minimum(beside, calls["transfer"]))
+    beside = beside.clip(upper=calls["transfer"]).where(calls["transfer"].notna())
+    beside = _shared(free, calls, early, late, beside)
     options = pd.DataFrame(
         {
             _BESIDE: beside,

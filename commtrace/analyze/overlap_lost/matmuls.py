@@ -42,4 +42,4 @@ def split(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     num = comm["group"].astype(object).map(sizes).astype("float64")
     is_large = comm["payload_bytes"] >= LEAST_PART_BYTES * num
     hides = (found * (num - 1) / num).where(is_large & (num > 1))
-    return np.minimum(hides, calls["transfer"])
+    return hides.clip(upper=calls["transfer"]).where(calls["transfer"].notna())

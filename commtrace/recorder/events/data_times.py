@@ -109,7 +109,7 @@ class DataTimes:
         self.unused.clear()
 
     def stepped(self) -> None:
-        """Note the end of an optimizer's step: results that nothing has used by then are dropped."""
+        """Note the end of an optimizer's step: drop results that nothing has used."""
         self.unused.clear()
 
 

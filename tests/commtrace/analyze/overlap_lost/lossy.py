@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from commtrace.analyze import Frames
-from tests.commtrace.analyze.rows import START_NS, call, group, kernel, op, rank_row, run_of, step
+from commtrace.analyze import Frames, load
+from commtrace.tracefile import Trace
+from tests.commtrace.analyze.rows import START_NS, call, group, kernel, op, rank_row, step, trace_of
 
 US = 1000
 STEP_US = 10_000
@@ -46,11 +47,15 @@ class Program:
         """Run a kernel."""
         self.kernels.append({"at": at, "until": until} | known)
 
-    def run(self, num_steps: int = NUM_STEPS, **more: Any) -> Frames:
+    def run(self, num_steps: int = NUM_STEPS) -> Frames:
         """The run of some such steps."""
+        return load(self.trace(num_steps))
+
+    def trace(self, num_steps: int = NUM_STEPS) -> Trace:
+        """Its trace."""
         ranks = range(2)
         steps = range(num_steps)
-        return run_of(
+        return trace_of(
             [self._call(rank, n, k) for rank in ranks for n in steps for k in range(self._each)],
             ops=[self._op(rank, n, k) for rank in ranks for n in steps for k in range(self._runs)],
             kernels=[self._kernel(rank, n, k) for rank in ranks for n in steps for k in self._work],
@@ -61,7 +66,6 @@ class Program:
             ],
             ranks=[rank_row(rank, end_ns=START_NS + num_steps * STEP_US * US) for rank in ranks],
             groups=[group()],
-            **more,
         )
 
     @property

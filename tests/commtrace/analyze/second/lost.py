@@ -172,7 +172,7 @@ def _reason(run: Run, found: list[dict[str, Any]], each: dict[str, Any], could: 
         return "one_stream" if (call.rank, call.device, call.stream) in streams else "unknown"
     before, after = (0.0 if _unknown(each[name]) else each[name] for name in ("before", "after"))
     if could >= max(0.1 * each["transfer"], 1):
-        if each["receive"] == could and not each["beside"] == could:
+        if each["receive"] == could and each["beside"] != could:
             return "blocked_by_receive"
         if before < after or after >= each["transfer"] / 2:
             return "waited_at_once"
