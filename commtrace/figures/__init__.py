@@ -6,6 +6,7 @@ from commtrace.figures.bandwidth import bandwidth
 from commtrace.figures.flame import flame
 from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
+from commtrace.figures.overlap_lost import overlap_lost
 from commtrace.figures.pictures import PICTURES, Picture
 from commtrace.figures.sizes import sizes
 from commtrace.figures.steps import steps
@@ -19,6 +20,7 @@ __all__ = [
     "flame",
     "gpu_time",
     "matrix",
+    "overlap_lost",
     "sizes",
     "steps",
     "timeline",

@@ -17,6 +17,7 @@ from commtrace.figures.bandwidth import bandwidth
 from commtrace.figures.flame import flame
 from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
+from commtrace.figures.overlap_lost import overlap_lost
 from commtrace.figures.sizes import sizes
 from commtrace.figures.steps import steps
 from commtrace.figures.theme import LIGHT, Theme
@@ -74,6 +75,13 @@ PICTURES: dict[str, Picture] = {
             "How much of each step is exposed communication?",
             steps,
             "overlap",
+        ),
+        Picture(
+            "overlap_lost",
+            "Overlap lost",
+            "Why was this communication not hidden?",
+            overlap_lost,
+            "overlap_lost",
         ),
         Picture(
             "gpu_time",

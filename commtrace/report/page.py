@@ -137,7 +137,7 @@ def render_page(
 
 BESIDE_TABLES = ("findings", "consistency", "divergences", "facts")
 """Analyses that the page shows in sections of their own."""
-PATTERNS = ("steps", "waits", "sizes", "bandwidth", "matrix")
+PATTERNS = ("steps", "waits", "overlap_lost", "sizes", "bandwidth", "matrix")
 """Pictures arranged in columns, each drawn from one table."""
 OF_DEVICES = "gpu_time"
 """Picture in a section of its own, for runs with kernels."""

@@ -90,7 +90,8 @@ class Views(ABC):
     def picture(self, name: str, **options: Any) -> go.Figure:
         """Draw a picture by name.
 
-        Names are flame, timeline, steps, gpu_time, waits, sizes, bandwidth and matrix.
+        Names are flame, timeline, steps, overlap_lost, gpu_time, waits, sizes, bandwidth and
+        matrix.
 
         Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
         asks for it, or by default if plotly's default template is dark.
@@ -135,6 +136,10 @@ class Views(ABC):
     def waits(self, **options: Any) -> go.Figure:
         """Draw the time for which each rank is blocked, by waiting and by transfer."""
         return self.picture("waits", **options)
+
+    def overlap_lost(self, **options: Any) -> go.Figure:
+        """Draw for each place how much communication was hidden, and how much could have been."""
+        return self.picture("overlap_lost", **options)
 
     def gpu_time(self, **options: Any) -> go.Figure:
         """Draw the time of each device: computing, communicating, copying, or idle, and why."""

@@ -18,7 +18,7 @@ from tests.commtrace.report.browsing import Open, column, fields, sort_by
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-PICTURES = ("flame", "timeline", "steps", "waits", "sizes", "bandwidth", "matrix")
+PICTURES = ("flame", "timeline", "steps", "waits", "overlap_lost", "sizes", "bandwidth", "matrix")
 
 
 def saved(page: Page, selector: str) -> tuple[str, str]:
