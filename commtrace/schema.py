@@ -214,10 +214,10 @@ COMM = (
     ),
     Column("output_splits", str, "", "bytes from each member, likewise", 4, form="splits"),
     Column(
-        "ready_ns", int, INSTANT,
+        "data_ready_ns", int, INSTANT,
         "end of the operator or the collective that last wrote to the tensors sent", 7,
     ),
-    Column("used_ns", int, INSTANT, "start of the first operator that used the result", 7),
+    Column("result_used_ns", int, INSTANT, "start of the first operator that used the result", 7),
 )  # fmt: skip
 
 OPS = (
@@ -406,8 +406,8 @@ UNIQUE: dict[str, tuple[str, ...]] = {
 
 ORDERED: tuple[tuple[str, str, str], ...] = (
     ("comm", "issue_ns", "complete_ns"),
-    ("comm", "ready_ns", "issue_ns"),
-    ("comm", "issue_ns", "used_ns"),
+    ("comm", "data_ready_ns", "issue_ns"),
+    ("comm", "issue_ns", "result_used_ns"),
     ("ranks", "start_ns", "end_ns"),
     ("steps", "start_ns", "end_ns"),
     ("ops", "parent", "id"),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from commtrace.analyze.census import WAIT, census
 from commtrace.analyze.findings import muted, unanswered
+from commtrace.analyze.findings.needs import DEPENDENCIES
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.matching import TRANSFERS
@@ -361,7 +362,7 @@ _STEP_ENDS = {
 }
 _OF_TIMES = (
     *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),
-    "bandwidth",
+    *("bandwidth", "overlap_lost"),
 )
 _OF_WAITS = (
     *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "start_skew", "stragglers"),
@@ -371,7 +372,10 @@ _OF_MEASURES = (
     *("by_kind", "by_module", "by_op", "by_group", "by_axis", "by_source", "by_region"),
     *("by_phase", "by_step", "by_rank", "sizes", "flame"),
 )
-_OF_BLOCKED_TIMES = (*_OF_MEASURES, "overlap", "balance", *_OF_WAITS, "findings")
+_OF_BLOCKED_TIMES = (
+    *(*_OF_MEASURES, "overlap", "overlap_lost", "balance"),
+    *(*_OF_WAITS, "findings"),
+)
 _OF_BYTES = (*_OF_MEASURES, "matrix", "findings")
 
 
@@ -409,6 +413,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("matrix",), _no_routes),
     (("gpu_time", "kernel_patterns"), _no_kernels),
     (("gpu_time",), _unlaunched),
+    (("overlap_lost",), DEPENDENCIES.lacks),
     (("tensors", "replicas", "gradients"), _no_fingerprints),
     (("replicas",), _equal_replicas),
     (("skew", "start_skew"), _only_transfers),

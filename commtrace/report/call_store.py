@@ -8,6 +8,7 @@ integers, stored as differences from a predicted value:
     number         from seq                              partner_id          from id
     blocked_ns     from call_ns                          complete_ns         from issue_ns + call_ns
     transfer_ns    from blocked_ns - wait_ns             ready_ns            from issue_ns + wait_ns
+    data_ready_ns  from issue_ns                         result_used_ns      from complete_ns
 
 A million calls take about five megabytes. If the body exceeds `MAX_BYTES`, times are rounded to the
 finest resolution that fits; the page states it (`resolution_ns`). The shares of an `Overview`, if
@@ -57,6 +58,8 @@ _TIMES: dict[str, tuple[tuple[str, int], ...]] = {
     "end_ns": (("complete_ns", 1),),
     "ready_ns": (("issue_ns", 1), ("wait_ns", 1)),
     "transfer_ns": (("blocked_ns", 1), ("wait_ns", -1)),
+    "data_ready_ns": (("issue_ns", 1),),
+    "result_used_ns": (("complete_ns", 1),),
 }
 _IN_SERIES = ("id", "seq", "step", "module_call", "op_id", "thread", "issue_ns")
 """Columns stored as differences from the preceding call on the same rank."""
@@ -124,6 +127,7 @@ def _own(frames: Frames, arrived: pd.DataFrame) -> dict[str, np.ndarray]:
     ready = arrival.where(arrival >= 0, comm["issue_ns"]).clip(comm["issue_ns"], end)
     times = {"issue_ns": comm["issue_ns"], "complete_ns": comm["complete_ns"]}
     times |= {"end_ns": end, "ready_ns": ready}
+    times |= {name: comm[name] for name in ("data_ready_ns", "result_used_ns")}
     timed = comm["issue_ns"] >= 0
     return {
         **{name: comm[name].to_numpy() for name in _NUMBERS if name in comm},

@@ -69,7 +69,7 @@ SITE = Column("site", int, "", "number of the call site in this file, from 0")
 OF_EACH: dict[str, tuple[str, ...]] = {
     "comm": (
         "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
-        "op_id", "sent_id", "ready_ns", "used_ns",
+        "op_id", "sent_id", "data_ready_ns", "result_used_ns",
     ),
     "ops": ("id", "parent", "start_ns", "duration_ns", "step", "module_call"),
 }  # fmt: skip

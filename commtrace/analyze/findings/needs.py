@@ -204,7 +204,12 @@ def _lacks_dependencies(frames: Frames) -> str:
 
 def _state_dependencies(comm: pd.DataFrame) -> pd.Series:
     by_step = (comm["carries"] == "parameters") & (comm["step"] >= 0)
-    return (comm["ready_ns"] >= 0) | (comm["used_ns"] >= 0) | by_step | (comm["kind"] == "recv")
+    return (
+        (comm["data_ready_ns"] >= 0)
+        | (comm["result_used_ns"] >= 0)
+        | by_step
+        | (comm["kind"] == "recv")
+    )
 
 
 def _lacks_waits(frames: Frames) -> str:

@@ -8,7 +8,7 @@ depend on the call. It could have hidden the call's transfer, but not the wait f
 Several calls share the time that they all could be hidden behind. Parameters are ready since the
 last optimizer step, received data since its sender sent it.
 
-Without the times `ready_ns` and `used_ns`, a chance is a lower bound, or unknown.
+Without the times `data_ready_ns` and `result_used_ns`, a chance is a lower bound, or unknown.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _times(frames: Frames) -> pd.DataFrame:
             "issue": issue,
             "end": end,
             "ready": _ready(frames),
-            "used": _known(comm["used_ns"], base),
+            "used": _known(comm["result_used_ns"], base),
             "exposed": exposed,
             "transfer": moved.where(moved >= 0, exposed).where(is_timed),
             "hidden": (end - issue - exposed).clip(lower=0),
@@ -111,7 +111,7 @@ def _known(instants: pd.Series, base: int) -> pd.Series:
 def _ready(frames: Frames) -> pd.Series:
     """Return when the data of each call was ready, in ns since the start; nan if unknown."""
     comm, base = frames.comm, frames.start_ns
-    ready = _known(comm["ready_ns"], base)
+    ready = _known(comm["data_ready_ns"], base)
     ready = ready.mask(is_gather_of_parameters(comm), _updated(frames))
     return ready.mask(comm["kind"] == "recv", sent(frames))
 

@@ -25,8 +25,8 @@ def split(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     comm, ops = frames.comm, frames.ops
     ops = ops[ops["op"].isin(PRODUCTS) & (ops["duration_ns"] > 0)]
     sides = (
-        ("all_gather", comm["used_ns"], ops["start_ns"]),
-        ("reduce_scatter", comm["ready_ns"], ops["start_ns"] + ops["duration_ns"]),
+        ("all_gather", comm["result_used_ns"], ops["start_ns"]),
+        ("reduce_scatter", comm["data_ready_ns"], ops["start_ns"] + ops["duration_ns"]),
     )
     found = pd.Series(np.nan, index=comm.index)
     for kind, of_call, of_op in sides:

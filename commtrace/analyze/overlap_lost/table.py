@@ -25,7 +25,9 @@ from commtrace.schema import COMPUTE, Column
 from commtrace.units import text_of_duration
 
 _WIDTH = max(map(len, REASONS))
-__doc__ = (__doc__ or "") + "".join(f"    {name:{_WIDTH}}    {each.meaning}\n" for name, each in REASONS.items())
+__doc__ = (__doc__ or "") + "".join(
+    f"    {name:{_WIDTH}}    {each.meaning}\n" for name, each in REASONS.items()
+)
 
 PLACE = ["kind", "mesh_axis", "module", "phase", "source_file", "source_line"]
 

@@ -36,16 +36,16 @@ class Call:
         seq: number of the call in its group.
         functional_op: the functional collective that issued the call, if any.
         sent_id: number of the contents sent.
-        ready_ns: when the contents had been written.
-        used_ns: when the result was first used.
+        data_ready_ns: when the contents had been written.
+        result_used_ns: when the result was first used.
         is_watched: the completion of the call will still be reported.
         expects_blocked_time: the blocked time of the call will still be reported.
     """
 
     __slots__ = (
         "complete_ns", "expects_blocked_time", "functional_op", "id", "is_settled", "is_watched",
-        "issue_ns", "location", "num_waits", "op", "op_id", "ready_ns", "region", "request",
-        "return_ns", "sent_id", "seq", "stack", "thread", "used_ns", "waited_ns", "work",
+        "issue_ns", "location", "num_waits", "op", "op_id", "data_ready_ns", "region", "request",
+        "return_ns", "sent_id", "seq", "stack", "thread", "result_used_ns", "waited_ns", "work",
     )  # fmt: skip
 
     def __init__(
@@ -72,7 +72,7 @@ class Call:
         self.sent_id = sent_id
         self.waited_ns = self.num_waits = 0
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
-        self.ready_ns = self.used_ns = _UNKNOWN
+        self.data_ready_ns = self.result_used_ns = _UNKNOWN
         self.work: Any = None
         self.is_settled = self.is_watched = self.expects_blocked_time = False
 
@@ -91,11 +91,11 @@ class Call:
 
     def had_ready(self, at_ns: int) -> None:
         """Note when its data had been written; -1 if this is unknown."""
-        self.ready_ns = at_ns
+        self.data_ready_ns = at_ns
 
     def used(self, at_ns: int) -> None:
         """Note the first use of the result."""
-        self.used_ns = at_ns
+        self.result_used_ns = at_ns
 
     def completed_on_return(self) -> None:
         """Note that nothing is left to wait for."""
@@ -195,8 +195,8 @@ class Call:
             op_id,
             self.sent_id,
             # A functional collective begins before the operator that sends.
-            min(self.ready_ns, issued) + epoch if self.ready_ns >= 0 else _UNKNOWN,
-            max(self.used_ns, issued) + epoch if self.used_ns >= 0 else _UNKNOWN,
+            min(self.data_ready_ns, issued) + epoch if self.data_ready_ns >= 0 else _UNKNOWN,
+            max(self.result_used_ns, issued) + epoch if self.result_used_ns >= 0 else _UNKNOWN,
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
@@ -257,7 +257,7 @@ class Call:
             _UNKNOWN,  # algorithm, protocol and channels are those of a kernel
             _splits(request.input_splits),
             _splits(request.output_splits),
-            *numbers[10:],  # ready_ns, used_ns
+            *numbers[10:],  # data_ready_ns, result_used_ns
         )
 
 

@@ -264,7 +264,7 @@ def with_random_dependencies(seed: int, comm: Sequence[Any]) -> list[Any]:
         ends = max(each.complete_ns, each.issue_ns)
         ready = max(each.issue_ns - chance.randrange(900), START_NS)
         used = ends + chance.randrange(-50, 900)
-        known = {"ready_ns": ready, "used_ns": max(used, each.issue_ns)}
+        known = {"data_ready_ns": ready, "result_used_ns": max(used, each.issue_ns)}
         found.append(
             each._replace(**{name: at for name, at in known.items() if chance.random() < 0.8})
         )

@@ -94,12 +94,16 @@ def test_version_5_states_the_clocks_of_its_ranks_and_the_launcher() -> None:
 
 def test_version_7_states_when_data_was_ready_and_used() -> None:
     before = read_trace(GOLD / "run-v6.json").tables["comm"]
-    assert {*before["ready_ns"], *before["used_ns"]} == {-1}
+    assert {*before["data_ready_ns"], *before["result_used_ns"]} == {-1}
     comm = read_trace(GOLD / "run-v7.json").tables["comm"]
     reduced = [
         (ready, issue, used)
         for kind, ready, issue, used in zip(
-            comm["kind"], comm["ready_ns"], comm["issue_ns"], comm["used_ns"], strict=True
+            comm["kind"],
+            comm["data_ready_ns"],
+            comm["issue_ns"],
+            comm["result_used_ns"],
+            strict=True,
         )
         if kind == "all_reduce" and used >= 0
     ]

@@ -100,7 +100,7 @@ class Program:
             "call_ns": round((until - at) * US) if is_sync else 0, "is_async": not is_sync,
             "source_file": "train.py", "source_line": 7, "payload_bytes": MIB,
         }  # fmt: skip
-        for name, instant in (("ready_ns", ready), ("used_ns", used)):
+        for name, instant in (("data_ready_ns", ready), ("result_used_ns", used)):
             if instant >= 0:
                 columns[name] = START_NS + round((base + instant) * US)
         return call(**(columns | known))

@@ -218,7 +218,7 @@ def test_a_loss_below_the_threshold_or_in_one_step_of_many_is_no_finding() -> No
     frames = lossy.issued_late().run(num_steps=5)
     comm = frames.comm
     late = comm["step"] < 2  # 4 ms of 50 ms
-    comm = comm.assign(ready_ns=comm["ready_ns"].where(late, comm["issue_ns"]))
+    comm = comm.assign(data_ready_ns=comm["data_ready_ns"].where(late, comm["issue_ns"]))
     assert reported(replace(frames, comm=comm)).empty
 
 

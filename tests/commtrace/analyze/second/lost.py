@@ -72,7 +72,7 @@ def _timed(run: Run, call: Any, wait: Any) -> dict[str, Any]:
         "transfer": exposed - wait[0] if is_timed and wait is not None else exposed,
         "hidden": max(run.end(call) - call.issue_ns - call.blocked_ns, 0) if is_timed else NAN,
         "ready": _ready(run, call),
-        "used": call.used_ns if call.used_ns >= 0 else NAN,
+        "used": call.result_used_ns if call.result_used_ns >= 0 else NAN,
     }
 
 
@@ -87,7 +87,7 @@ def _ready(run: Run, call: Any) -> float:
     if _is_gather(call):
         steps = [each for each in run.steps if (each.rank, each.step) == (call.rank, call.step)]
         return steps[0].start_ns if steps else NAN
-    return call.ready_ns if call.ready_ns >= 0 else NAN
+    return call.data_ready_ns if call.data_ready_ns >= 0 else NAN
 
 
 def _free(run: Run, each: dict[str, Any], first: float, last: float) -> float:

@@ -44,8 +44,8 @@ def recorded(program: Callable[[], object], **options: Any) -> tuple[list[str], 
     begins |= dict.fromkeys(comm["issue_ns"], "call")
     ends |= dict.fromkeys(comm["complete_ns"], "call")
     return (
-        [ends[at] if at >= 0 else "" for at in comm["ready_ns"]],
-        [begins.get(at, "call") if at >= 0 else "" for at in comm["used_ns"]],
+        [ends[at] if at >= 0 else "" for at in comm["data_ready_ns"]],
+        [begins.get(at, "call") if at >= 0 else "" for at in comm["result_used_ns"]],
     )
 
 
@@ -140,4 +140,4 @@ def test_without_operators_both_are_unknown(world: None) -> None:
     with commtrace.record(detail="collective") as recording:
         dist.all_reduce(torch.ones(SIZE))
     comm = recording.trace().tables["comm"]
-    assert (list(comm["ready_ns"]), list(comm["used_ns"])) == ([-1], [-1])
+    assert (list(comm["data_ready_ns"]), list(comm["result_used_ns"])) == ([-1], [-1])
