@@ -43,9 +43,9 @@ class Call:
     """
 
     __slots__ = (
-        "complete_ns", "expects_blocked_time", "functional_op", "id", "is_settled", "is_watched",
-        "issue_ns", "location", "num_waits", "op", "op_id", "data_ready_ns", "region", "request",
-        "return_ns", "sent_id", "seq", "stack", "thread", "result_used_ns", "waited_ns", "work",
+        "complete_ns", "data_ready_ns", "expects_blocked_time", "functional_op", "id", "is_settled",
+        "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "region", "request",
+        "result_used_ns", "return_ns", "sent_id", "seq", "stack", "thread", "waited_ns", "work",
     )  # fmt: skip
 
     def __init__(

@@ -1,7 +1,6 @@
 """Programs on two processes that lose overlap, each found with its reason, and one that does not.
 
-How much is lost depends on the machine, so only what does not is compared: reasons, and times of which
-the program makes one much longer than the other.
+How much is lost depends on the machine, so only reasons are compared, and what is computed beside.
 """
 
 from __future__ import annotations
