@@ -93,7 +93,8 @@ class Observed:
         """
         if claim.quantity == EXPOSED:
             shares = exposed_shares(self.traces)
-            return {rank: shares.get(rank, -1) for rank in claim.ranks or self.ranks}
+            chosen_ranks = self.ranks if claim.ranks in (None, SUM) else claim.ranks
+            return {int(rank): shares.get(int(rank), -1) for rank in chosen_ranks or ()}
         chosen = [row for row in self.rows if passes(row, claim)]
         if claim.ranks == SUM:
             return {None: _measured(chosen, claim.quantity)}

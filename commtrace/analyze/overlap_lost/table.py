@@ -9,9 +9,6 @@ ready and their result was used (`chances`). The column `reason` states why they
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -19,9 +16,10 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import steps_ns, summed
-from commtrace.analyze.overlap_lost.chances import chances, is_on_device
-from commtrace.analyze.overlap_lost.reasons import LOST, REASONS, Reason
-from commtrace.schema import COMPUTE, Column
+from commtrace.analyze.overlap_lost.behind import behind
+from commtrace.analyze.overlap_lost.chances import chances
+from commtrace.analyze.overlap_lost.reasons import REASONS, Reason
+from commtrace.schema import Column
 from commtrace.units import text_of_duration
 
 _WIDTH = max(map(len, REASONS))
@@ -148,69 +146,10 @@ def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     sums = rows.groupby(by, sort=False)[[*_SUMS, *_OTHER_SUMS]].sum(min_count=1)
     examples = rows.sort_values(["could", "rank", "id"], ascending=[False, True, True])
     examples = examples[~examples.duplicated(by)]
-    behind = _behind(part, calls.loc[examples.index])
     columns = ["could", "rank", "id", "behind"]
-    return sums, examples.assign(behind=behind).set_index(by)[columns]
-
-
-def _behind(part: Frames, calls: pd.DataFrame) -> pd.Series:
-    """Name the operator and the module of the longest time that each call could be hidden behind.
-
-    Of a call that lost nothing, they are those that ran while it was in flight.
-    """
-    ops, kernels = part.ops, part.kernels
-    ops = ops[(ops["parent"] < 0) & (ops["duration_ns"] > 0)]
-    names = ops["op"].astype(object) + "\n" + ops["module"].astype(object)
-    kernels = kernels[(kernels["category"] == COMPUTE) & (kernels["duration_ns"] > 0)]
-    work = {
-        False: _Work.of(part, ops, names),
-        True: _Work.of(part, kernels, kernels["name"].astype(object) + "\n"),
-    }
-    on_device = is_on_device(part)[calls.index]
-    return pd.Series(
-        [
-            _longest(work[is_on], call)
-            for is_on, call in zip(on_device, calls.to_dict("records"), strict=True)
-        ],
-        index=calls.index,
-        dtype=object,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Operators or kernels: ranks, starts, ends and names."""
-
-    rank: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    names: np.ndarray
-
-    @classmethod
-    def of(cls, part: Frames, table: pd.DataFrame, names: pd.Series) -> _Work:
-        """Return the rows of a table, with times since the start of the run."""
-        start = table["start_ns"].to_numpy() - part.start_ns
-        end = start + table["duration_ns"].to_numpy()
-        return cls(table["rank"].to_numpy(), start, end, names.to_numpy())
-
-
-def _longest(work: _Work, call: dict[Any, Any]) -> str:
-    windows = [(call["ready"], call["issue"]), (call["end"], call["used"])]
-    if call["reason"] not in LOST:
-        windows = [(call["issue"], call["end"])]
-    lasted: dict[str, float] = {}
-    for first, last in windows:
-        if not last > first:  # nan compares false
-            continue
-        is_beside = (work.rank == call["rank"]) & (work.end > first) & (work.start < last)
-        beside = np.flatnonzero(is_beside)
-        shares = np.minimum(work.end[beside], last) - np.maximum(work.start[beside], first)
-        for name, share in zip(work.names[beside], shares.tolist(), strict=True):
-            lasted[name] = lasted.get(name, 0.0) + share
-    if not lasted:
-        return ""
-    op, _, module = min(lasted, key=lambda name: (-lasted[name], name)).partition("\n")
-    return f"{op} in {module}" if module else op
+    return sums, examples.assign(behind=behind(part, calls.loc[examples.index])).set_index(by)[
+        columns
+    ]
 
 
 def clause(reason: str, early_ns: float, slack_ns: float) -> str:

@@ -90,10 +90,11 @@ def _ready(run: Run, call: Any) -> float:
     return call.data_ready_ns if call.data_ready_ns >= 0 else NAN
 
 
-def _free(run: Run, each: dict[str, Any], first: float, last: float) -> float:
-    """Time from `first` to `last` in which the rank computes and no call of it is in flight."""
-    if _unknown(first) or _unknown(last):
+def _free(run: Run, each: dict[str, Any], begin: float, end: float) -> float:
+    """Time from `begin` to `end` in which the rank computes and no call of it is in flight."""
+    if _unknown(begin) or _unknown(end):
         return 0.0
+    first, last = int(begin), int(end)
     rank = each["call"].rank
     ran = [
         (max(op.start_ns, first), min(op.start_ns + op.duration_ns, last))
