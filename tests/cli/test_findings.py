@@ -59,7 +59,7 @@ def test_findings_have_their_cost_and_advice_and_unevaluated_rules_a_reason(
         "cannot be identified.\n"
         "\n"
         "not evaluated: overlap_lost. The trace does not state when data was ready or\n"
-        "used (recorded with detail=\"op\", on the CPU), so overlap that was lost is\n"
+        'used (recorded with detail="op", on the CPU), so overlap that was lost is\n'
         "unknown.\n"
     )
     assert ended.err == f"next  commtrace explain {wasteful_json} 0:0\n"

@@ -6,10 +6,12 @@ The traces have neither matrix products beside calls nor large buckets, or many 
 from __future__ import annotations
 
 import math
+from bisect import bisect
+from itertools import pairwise
 from typing import Any
 
 from tests.commtrace.analyze.by_hand import other_end_of, time_of
-from tests.commtrace.analyze.second.run import Run, covered, ratio
+from tests.commtrace.analyze.second.run import Run, ratio
 
 LOSSES = (
     "issued_late",
@@ -92,24 +94,38 @@ def _ready(run: Run, call: Any) -> float:
 
 def _free(run: Run, each: dict[str, Any], begin: float, end: float) -> float:
     """Time from `begin` to `end` in which the rank computes and no call of it is in flight."""
-    if _unknown(begin) or _unknown(end):
+    if _unknown(begin) or _unknown(end) or end <= begin:
         return 0.0
-    first, last = int(begin), int(end)
-    rank = each["call"].rank
-    ran = [
-        (max(op.start_ns, first), min(op.start_ns + op.duration_ns, last))
-        for op in run.ops
-        if op.rank == rank and op.parent < 0
-    ]
-    if all(op.rank != rank for op in run.ops):
-        ran = [(first, last)]
-    flights = [
-        (max(call.issue_ns, first), min(run.end(call), last))
-        for call in run.comm
-        if call.rank == rank and time_of(call) >= 0
-    ]
-    ran, flights = ([span for span in spans if span[0] < span[1]] for spans in (ran, flights))
-    return covered(ran + flights) - covered(flights)
+    spans = _free_spans(run, each["call"].rank)
+    place = max(bisect(spans, (begin,)) - 1, 0)
+    total = 0.0
+    while place < len(spans) and spans[place][0] < end:
+        total += max(min(spans[place][1], end) - max(spans[place][0], begin), 0)
+        place += 1
+    return total
+
+
+def _free_spans(run: Run, rank: int) -> list[tuple[float, float]]:
+    """This time of a rank, by counting at each edge what runs and what is in flight."""
+    known = vars(run).setdefault("free", {})
+    if rank not in known:
+        ops = [op for op in run.ops if op.rank == rank]
+        ran = [(op.start_ns, op.start_ns + op.duration_ns) for op in ops if op.parent < 0]
+        flights = [
+            (call.issue_ns, run.end(call))
+            for call in run.comm
+            if call.rank == rank and time_of(call) >= 0
+        ]
+        edges = [(at, sign, 0) for span in ran for at, sign in zip(span, (1, -1), strict=True)]
+        edges += [(at, 0, sign) for span in flights for at, sign in zip(span, (1, -1), strict=True)]
+        edges = [(-1, 0 if ops else 1, 0), *sorted(edges), (1 << 62, 0, 0)]
+        num_ran = num_in_flight = 0
+        known[rank] = []
+        for (at, runs, flies), (until, _, _) in pairwise(edges):
+            num_ran, num_in_flight = num_ran + runs, num_in_flight + flies
+            if num_ran and not num_in_flight and at < until:
+                known[rank].append((at, until))
+    return known[rank]
 
 
 def _share(run: Run, found: list[dict[str, Any]]) -> None:
