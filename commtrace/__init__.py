@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from commtrace.comm_mode import CommDebugMode
     from commtrace.errors import CommtraceError
+    from commtrace.experts import experts
     from commtrace.jupyter import launch, load_ipython_extension
     from commtrace.session import Recording, record
     from commtrace.tracefile import Trace, merge_spools, read_trace
@@ -28,6 +29,7 @@ __all__ = [
     "Run",
     "Trace",
     "compare",
+    "experts",
     "launch",
     "load",
     "load_ipython_extension",
@@ -44,6 +46,7 @@ _HOMES = {
     "Run": "commtrace.views.run",
     "Trace": "commtrace.tracefile",
     "compare": "commtrace.views.compared",
+    "experts": "commtrace.experts",
     "launch": "commtrace.jupyter",
     "load": "commtrace.views.run",
     "load_ipython_extension": "commtrace.jupyter",
@@ -52,7 +55,14 @@ _HOMES = {
     "record": "commtrace.session",
 }
 
-_NEED_TORCH = {"CommDebugMode", "Recording", "launch", "load_ipython_extension", "record"}
+_NEED_TORCH = {
+    "CommDebugMode",
+    "Recording",
+    "experts",
+    "launch",
+    "load_ipython_extension",
+    "record",
+}
 
 
 def __getattr__(name: str) -> Any:

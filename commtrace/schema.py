@@ -218,6 +218,12 @@ COMM = (
         "end of the operator or the collective that last wrote to the tensors sent", 7,
     ),
     Column("result_used_ns", int, INSTANT, "start of the first operator that used the result", 7),
+    Column(
+        "expert_rows", str, "",
+        "rows of an all-to-all to each expert of the group, in order of experts, `3,0,5`; "
+        "empty if the program does not state them",
+        7, form="splits",
+    ),
 )  # fmt: skip
 
 OPS = (

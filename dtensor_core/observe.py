@@ -30,6 +30,8 @@ class Reason:
         candidates: The layouts considered, with their cost in seconds; the first one was chosen.
         seconds: The planner's estimate for this collective.
         note: Further detail of the reason.
+        expert_rows: The rows that an all-to-all sends to each expert of the axis, if it sends them
+            to experts.
     """
 
     operator: str
@@ -42,6 +44,7 @@ class Reason:
     candidates: tuple[tuple[str, float], ...] = ()
     seconds: float = field(default=0.0, compare=False)
     note: str = ""
+    expert_rows: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def sentence(self) -> str:

@@ -34,7 +34,12 @@ from commtrace.recorder.events.steps import OPTIMIZER
 from commtrace.recorder.events.tensor_identity import TensorIdentity, sent_id
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception.pending import PendingCalls
-from commtrace.recorder.thread_state import CURRENT, ThreadState, forget_module_calls
+from commtrace.recorder.thread_state import (
+    CURRENT,
+    Collectives,
+    ThreadState,
+    forget_module_calls,
+)
 from commtrace.torch_internals.compilation import TracingContext
 
 _MAX_ANNOUNCED = 4096
@@ -125,7 +130,7 @@ class Recorder:
         """Return the call about to be made; None if a compiler is only tracing it."""
         try:
             collectives = state.collectives
-            request = self._request(native_op, signature, args, collectives.reduce_op)
+            request = self._request(native_op, signature, args, collectives)
             if not request.is_computed and _is_tracing():
                 return None
             if signature.is_async is None and signature.kind in BLOCKING_TRANSFERS:
@@ -181,7 +186,7 @@ class Recorder:
             return False
 
     def _request(
-        self, native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str
+        self, native_op: str, signature: Signature, args: Sequence[Any], collectives: Collectives
     ) -> Request:
         """Return the arguments' values; one `Reason` is one collective, read once."""
         reason, group_argument = announced_reason(), args[signature.group]
@@ -194,7 +199,10 @@ class Recorder:
                 return known
         group = self.groups.of(process_group)
         request = Request(native_op, signature, group, reason)
-        request.read_arguments(args, reduce_op)
+        request.read_arguments(args, collectives.reduce_op)
+        if request.input_splits:
+            announced = () if reason is None else reason.expert_rows
+            request.state_experts(announced or collectives.expert_rows)
         if request.device != "cpu" and request.is_computed:
             self.device = request.device
         if reason is not None:

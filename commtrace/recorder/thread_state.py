@@ -102,11 +102,12 @@ class Collectives:
         last_op: operator of the newest call.
         last_work: handle of the newest call, until Python has it too.
         awaited_in_cpp: calls that the function in progress waits for in C++.
+        expert_rows: rows to each expert that the program states for its all-to-alls.
     """
 
     __slots__ = (
-        "awaited_in_cpp", "functional_calls", "functional_op", "last_op", "last_work", "num_issued",
-        "num_waits", "reduce_op",
+        "awaited_in_cpp", "expert_rows", "functional_calls", "functional_op", "last_op",
+        "last_work", "num_issued", "num_waits", "reduce_op",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -116,6 +117,11 @@ class Collectives:
         self.last_op = ""
         self.last_work: Any = None
         self.awaited_in_cpp: list[Any] | None = None
+        self.expert_rows: tuple[int, ...] = ()
+
+    def state_experts(self, rows: tuple[int, ...]) -> None:
+        """Enter or leave code whose all-to-alls send these rows to each expert."""
+        self.expert_rows = rows
 
 
 class Caller(NamedTuple):

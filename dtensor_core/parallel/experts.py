@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -192,9 +193,12 @@ def _exchange(
     # The counts travel first, since the all-to-all of the rows needs the sizes on both ends.
     announced = all_to_all_rows(announced, owned, [mine] * mesh.size(), mesh, _OPERATOR)
     by_source = announced.view(mesh.size(), mine)
-    sent = [int(each.sum()) for each in counts.split(list(owned))]
+    to_experts = counts.tolist()
+    bounds = [0, *accumulate(owned)]
+    sent = [sum(to_experts[start:end]) for start, end in pairwise(bounds)]
     received = by_source.sum(1).tolist()
-    return all_to_all_rows(rows, sent, received, mesh, _OPERATOR), sent, received, by_source
+    arrived = all_to_all_rows(rows, sent, received, mesh, _OPERATOR, to_experts)
+    return arrived, sent, received, by_source
 
 
 def _experts_of(by_source: torch.Tensor, arrived: torch.Tensor) -> torch.Tensor:

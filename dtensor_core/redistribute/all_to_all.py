@@ -22,6 +22,7 @@ def all_to_all_rows(
     received: Sequence[int],
     mesh: DeviceMesh,
     operator: str,
+    expert_rows: Sequence[int] = (),
 ) -> torch.Tensor:
     """Exchange rows between all coordinates of a one-axis mesh.
 
@@ -31,11 +32,14 @@ def all_to_all_rows(
         received: The number of rows that arrive from each coordinate.
         mesh: A mesh of one axis.
         operator: The name that the communication is announced under.
+        expert_rows: The number of rows for each expert, if they are sent to experts, which is
+            announced too.
 
     Returns:
         The received rows, in the order of their coordinates.
     """
-    return _AllToAll.apply(rows, tuple(sent), tuple(received), mesh, operator)  # pyright: ignore
+    given = rows, tuple(sent), tuple(received), mesh, operator, tuple(expert_rows)
+    return _AllToAll.apply(*given)  # pyright: ignore
 
 
 def _exchanged(
@@ -44,6 +48,7 @@ def _exchanged(
     received: Sequence[int],
     mesh: DeviceMesh,
     operator: str,
+    expert_rows: tuple[int, ...],
 ) -> torch.Tensor:
     """Exchange the rows, permuting them if group ranks and coordinates differ in order."""
     line = channel(mesh, (0,))
@@ -53,7 +58,9 @@ def _exchanged(
     pieces = rows.split(list(sent))
     given = rows if in_order else torch.cat([pieces[coord] for coord in order])
     sizes = [received[coord] for coord in order], [sent[coord] for coord in order]
-    with observe.announced(reason_of_transfer(operator, "all_to_all", mesh, 0, given)):
+    # Experts are numbered by coordinate, as their rows are.
+    stated = expert_rows if in_order else ()
+    with observe.announced(reason_of_transfer(operator, "all_to_all", mesh, 0, given, stated)):
         arrived = collectives.wait(collectives.all_to_all(given.contiguous(), *sizes, line.name))
     if in_order:
         return arrived
@@ -72,12 +79,13 @@ class _AllToAll(torch.autograd.Function):
         received: tuple[int, ...],
         mesh: DeviceMesh,
         operator: str,
+        expert_rows: tuple[int, ...],
     ) -> torch.Tensor:
         ctx.counts, ctx.mesh, ctx.operator = (received, sent), mesh, operator
-        return _exchanged(rows, sent, received, mesh, operator)
+        return _exchanged(rows, sent, received, mesh, operator, expert_rows)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore
         sent, received = ctx.counts
         back = all_to_all_rows(grad, sent, received, ctx.mesh, f"{ctx.operator}.backward")
-        return back, None, None, None, None
+        return back, None, None, None, None, None

@@ -108,7 +108,12 @@ def _padded(piece: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def reason_of_transfer(
-    operator: str, step: str, mesh: DeviceMesh, axis: int, payload: torch.Tensor
+    operator: str,
+    step: str,
+    mesh: DeviceMesh,
+    axis: int,
+    payload: torch.Tensor,
+    expert_rows: tuple[int, ...] = (),
 ) -> observe.Reason:
     """Return the reason of data sent from one rank of an axis to all."""
     return observe.Reason(
@@ -119,4 +124,5 @@ def reason_of_transfer(
         step=step,
         axis=axis_name(mesh, axis),
         payload_bytes=payload.numel() * payload.element_size(),
+        expert_rows=expert_rows,
     )

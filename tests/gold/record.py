@@ -29,7 +29,8 @@ def main() -> None:
                 dist.all_reduce(loss.detach())
             recording.step()
     own = 1 + dist.get_rank()
-    dist.all_to_all_single(torch.empty(2 * own), torch.ones(3), [own, own], [1, 2])
+    with commtrace.experts([1, 0, 1, 1]):  # two on each rank
+        dist.all_to_all_single(torch.empty(2 * own), torch.ones(3), [own, own], [1, 2])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -258,6 +258,7 @@ class Call:
             _splits(request.input_splits),
             _splits(request.output_splits),
             *numbers[10:],  # data_ready_ns, result_used_ns
+            _splits(request.expert_rows),
         )
 
 

@@ -29,11 +29,12 @@ class Request:
 
     `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
     ranks within the group, -1 if none. `input_splits` and `output_splits` are the bytes of an
-    all-to-all to and from each rank of the group; empty if equal.
+    all-to-all to and from each rank of the group; empty if equal. `expert_rows` are its rows to each
+    expert of the group; empty if the program does not state them.
     """
 
     __slots__ = (
-        "device", "device_name", "dtype", "group", "input_splits", "is_async", "is_computed",
+        "device", "device_name", "dtype", "expert_rows", "group", "input_splits", "is_async", "is_computed",
         "is_shared", "native_op", "output_splits", "payload", "peer", "reason", "received",
         "reduce_op", "root", "sent", "signature",
     )  # fmt: skip
@@ -51,6 +52,7 @@ class Request:
         self.root = self.peer = _UNKNOWN
         self.input_splits: tuple[int, ...] = ()
         self.output_splits: tuple[int, ...] = ()
+        self.expert_rows: tuple[int, ...] = ()
         self.dtype: Any = None
         self.reduce_op = ""
         self.device = self.device_name = "cpu"
@@ -102,6 +104,10 @@ class Request:
         """Note whether the operator returns before the call is complete."""
         self.is_async = is_async
 
+    def state_experts(self, rows: tuple[int, ...]) -> None:
+        """Note the rows that the call sends to each expert of its group."""
+        self.expert_rows = rows
+
     def share(self) -> None:
         """Note that several calls have this request."""
         self.is_shared = True
@@ -112,8 +118,8 @@ class Request:
             return id(self)
         return (
             self.native_op, self.group, self.reduce_op, self.root, self.peer, self.dtype, self.sent,
-            self.received, self.payload, self.input_splits, self.output_splits, self.device_name,
-            self.is_async, id(self.reason),
+            self.received, self.payload, self.input_splits, self.output_splits, self.expert_rows,
+            self.device_name, self.is_async, id(self.reason),
         )  # fmt: skip
 
     def wire_bytes(self) -> int:

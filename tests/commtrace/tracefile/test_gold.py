@@ -109,3 +109,13 @@ def test_version_7_states_when_data_was_ready_and_used() -> None:
     ]
     assert len(reduced) == 4  # gradients; nothing uses the losses
     assert all(0 < ready < issue < used for ready, issue, used in reduced)
+
+
+def test_version_7_states_the_rows_of_experts() -> None:
+    assert set(read_trace(GOLD / "run-v6.json").tables["comm"]["expert_rows"]) == {""}
+    comm = read_trace(GOLD / "run-v7.json").tables["comm"]
+    columns = (comm[name] for name in ("rank", "kind", "input_splits", "expert_rows"))
+    assert [row for row in zip(*columns, strict=True) if row[1] == "all_to_all"] == [
+        (0, "all_to_all", "4,8", "1,0,1,1"),
+        (1, "all_to_all", "4,8", "1,0,1,1"),
+    ]
