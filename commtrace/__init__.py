@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from commtrace.comm_mode import CommDebugMode
     from commtrace.errors import CommtraceError
-    from commtrace.experts import experts
+    from commtrace.expert_rows import experts
     from commtrace.jupyter import launch, load_ipython_extension
     from commtrace.session import Recording, record
     from commtrace.tracefile import Trace, merge_spools, read_trace
@@ -46,7 +46,7 @@ _HOMES = {
     "Run": "commtrace.views.run",
     "Trace": "commtrace.tracefile",
     "compare": "commtrace.views.compared",
-    "experts": "commtrace.experts",
+    "experts": "commtrace.expert_rows",
     "launch": "commtrace.jupyter",
     "load": "commtrace.views.run",
     "load_ipython_extension": "commtrace.jupyter",

@@ -79,6 +79,9 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "overlap_share": Threshold(
             0.05, "overlap_lost: minimum time that could be hidden, as a part of the steps' time"
         ),
+        "routing_ratio": Threshold(
+            1.5, "imbalance: minimum ratio of a rank, expert or source to the mean"
+        ),
     }
 )
 

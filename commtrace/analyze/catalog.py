@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commtrace.analyze.activity import ACTIVITY
+from commtrace.analyze.all_to_all_splits import ALL_TO_ALL_SPLITS
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.balance import BALANCE
 from commtrace.analyze.bandwidth import BANDWIDTH
@@ -16,6 +17,7 @@ from commtrace.analyze.by_step import BY_STEP
 from commtrace.analyze.calls import CALLS
 from commtrace.analyze.consistency import CONSISTENCY
 from commtrace.analyze.divergence import DIVERGENCES
+from commtrace.analyze.expert_load import EXPERT_LOAD
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.findings import FINDINGS
 from commtrace.analyze.gpu_time import GPU_TIME
@@ -48,6 +50,7 @@ CATALOG: dict[str, Analysis] = {
             BALANCE,
         ),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
+        *(ALL_TO_ALL_SPLITS, EXPERT_LOAD),
         *(TENSORS, REPLICAS, GRADIENTS),
         *(CONSISTENCY, DIVERGENCES, FINDINGS, ACTIVITY, CALLS, FACTS),
     )

@@ -17,6 +17,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
+from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.reduced import REPEATED_REDUCTION
 from commtrace.analyze.findings.repeated import (
@@ -61,6 +62,7 @@ RULES: tuple[Rule, ...] = (
         STRAGGLER,
         STALL,
         LOAD_IMBALANCE,
+        IMBALANCE,
         WRONG_REDUCTION,
         OVERLAP,
     ),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from commtrace.analyze.census import WAIT, any_call, census
+from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.stragglers import longest_delay_ns
@@ -242,12 +243,23 @@ def _lacks_alignment(frames: Frames) -> str:
     )
 
 
+def _lacks_splits(frames: Frames) -> str:
+    if not census(frames).kinds[ALL_TO_ALL] or any_call(frames, _have_splits):
+        return ""
+    return "No all-to-all states different amounts for the ranks: they are equal, or unknown."
+
+
+def _have_splits(comm: pd.DataFrame) -> pd.Series:
+    return (comm["kind"] == ALL_TO_ALL) & (comm["input_splits"] != "")
+
+
 STEPS = Need("steps", _lacks_steps)
 DURATION = Need("the duration of the steps or of the run", _lacks_duration)
 LAYOUTS = Need("source and target layouts of calls", _lacks_layouts)
 MODULES = Need("modules of calls", _lacks_modules)
 MODULES_OF_PASSES = Need("modules of calls in each pass", _lacks_modules_of_passes)
 SIZES = Need("message sizes", _lacks_sizes)
+SPLITS = Need("splits of all-to-alls", _lacks_splits)
 PROCESS_GROUPS = Need("process groups of calls", _lacks_groups)
 HALF_TYPES = Need("messages of a 16-bit type", _lacks_half)
 CONTENTS = Need("what calls carry", _lacks_contents)

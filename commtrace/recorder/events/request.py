@@ -34,9 +34,9 @@ class Request:
     """
 
     __slots__ = (
-        "device", "device_name", "dtype", "expert_rows", "group", "input_splits", "is_async", "is_computed",
-        "is_shared", "native_op", "output_splits", "payload", "peer", "reason", "received",
-        "reduce_op", "root", "sent", "signature",
+        "device", "device_name", "dtype", "expert_rows", "group", "input_splits", "is_async",
+        "is_computed", "is_shared", "native_op", "output_splits", "payload", "peer", "reason",
+        "received", "reduce_op", "root", "sent", "signature",
     )  # fmt: skip
 
     def __init__(
