@@ -81,13 +81,13 @@ def _read(
     size: int, dtype: str, shapes: str, payload: int, sent: str, received: str, experts: str
 ) -> Exchange:
     row_bytes = _row_bytes(shapes, dtype)
-    inputs, outputs = _numbers(sent, size), _numbers(received, size)
+    inputs, outputs = splits_of(sent, size), splits_of(received, size)
     if not sent and payload >= 0 and size and payload % size == 0:
         inputs = np.full(size, payload // size)  # equal, since only those received are stated
     return Exchange(inputs, outputs, row_bytes, _experts(experts, inputs, row_bytes))
 
 
-def _numbers(text: str, size: int = 0) -> np.ndarray | None:
+def splits_of(text: str, size: int = 0) -> np.ndarray | None:
     """Return the numbers of a list; None if they cannot be those of a group of this size."""
     numbers = [int(each) for each in text.split(",")] if text else []
     if (
@@ -97,6 +97,15 @@ def _numbers(text: str, size: int = 0) -> np.ndarray | None:
     ):
         return None
     return np.asarray(numbers, dtype="int64")
+
+
+def equal_parts(shapes: str, dtype: str, size: int) -> np.ndarray | None:
+    """Return the bytes of each of `size` equal parts of a tensor like `[8,16]`; None if unknown."""
+    row_bytes = _row_bytes(shapes, dtype)
+    rows = shapes.strip("[]").split(",")[0]
+    if not row_bytes or not rows or ";" in shapes or int(rows) % size:
+        return None
+    return np.full(size, int(rows) // size * row_bytes)
 
 
 def _row_bytes(shapes: str, dtype: str) -> int:
@@ -111,7 +120,7 @@ def _row_bytes(shapes: str, dtype: str) -> int:
 
 def _experts(text: str, sent: np.ndarray | None, row_bytes: int) -> np.ndarray | None:
     """Return the rows to each expert if they agree with the splits; else None."""
-    rows = _numbers(text)
+    rows = splits_of(text)
     if rows is None or sent is None or not row_bytes:
         return None
     of_ranks = np.bincount(ranks_of_experts(len(rows), len(sent)), rows, len(sent))
@@ -132,7 +141,7 @@ def directions(frames: Frames) -> pd.Series:
         return found
     every = exchanges(frames)
     calls = comm.loc[every.index, ["rank", "group", "step", "dtype", "id"]].sort_values("id")
-    for (_, group), of_group in calls.groupby(["rank", "group"], observed=True, sort=False):
+    for _, of_group in calls.groupby(["rank", "group"], observed=True, sort=False):
         pairs = _pairs(of_group, every[of_group.index])
         for dispatch, combine in pairs:
             found[dispatch], found[combine] = DISPATCH, COMBINE

@@ -7,6 +7,8 @@ recording ends; they never reach the recorded program.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -26,6 +28,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.data_times import DataTimes
 from commtrace.recorder.events.groups import Groups, resolve, unbox
+from commtrace.recorder.events.misfit import misfit
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.request import Request
 from commtrace.recorder.events.signature import Signature
@@ -154,6 +157,8 @@ class Recorder:
                 buffer.add(call)
             if self.pending.data_times is not None:
                 self.pending.data_times.issued(call, args, now())
+            if request.input_splits or request.output_splits:
+                self._report_misfit(call)
             # Taken last, so that the recorder's own work is no part of the call's duration.
             call.issued(now())
             return call
@@ -171,6 +176,13 @@ class Recorder:
         """Note that the wait for a call has raised, as `raised` does."""
         if CURRENT.modules.innermost is None:
             self.exception_passed(error)
+
+    def _report_misfit(self, call: Call) -> None:
+        """Warn, before anything is sent, if the splits of an all-to-all do not fit."""
+        if text := misfit(call.request):
+            place = call.location
+            with contextlib.suppress(RuntimeWarning):  # a filter may turn it into an error
+                warnings.warn_explicit(text, RuntimeWarning, place.file or "?", max(place.line, 1))
 
     def _new_count(self, rank: int) -> list[int]:
         # Threads of one rank may get here together, and all must count in the same list.

@@ -4,7 +4,7 @@ These properties have to be equal: the kind, the reduction, the root, the elemen
 payload, which `docs/bytes.md` defines so that it is equal on all members even of an uneven
 all-gather. For collectives with per-rank sizes, the totals are compared instead:
 
-    all_to_all         all that is sent is received
+    all_to_all         all that is sent is received, and by splits what each rank sends to each
     gather, scatter    a member sends (receives) as much as the root has room for (sends)
 
 An unknown value agrees with everything. Ranks that differ from the majority are to blame; without
@@ -22,8 +22,10 @@ import pandas as pd
 
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
+from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import calls_of, numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
 from commtrace.collective_table import KINDS
 from commtrace.importers.device_kernels import UNKNOWN
@@ -53,6 +55,7 @@ def _first_of_part(frames: Frames, covered: Coverage) -> dict[str, int]:
     made = numbered(frames)
     calls = _comparable(made)
     differs = _rooted_sizes(covered, made) | _exchanged_sizes(covered, made)
+    differs |= _unmatched_splits(covered, made)
     key = [calls["group"], calls["number"]]
     grouped = calls.groupby(key, sort=False)
     lowest, highest = grouped[[*FIELDS]].min(), grouped[[*FIELDS]].max()
@@ -110,7 +113,7 @@ def _totals(shapes: pd.Series) -> pd.Series:
 
 def _exchanged_sizes(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, int]]:
     """Return the all-to-alls that send and receive different totals."""
-    calls = made[made["kind"] == "all_to_all"]
+    calls = made[made["kind"] == ALL_TO_ALL]
     if calls.empty:
         return set()
     key = [calls["group"].cat.codes.rename("group"), calls["number"]]
@@ -126,6 +129,16 @@ def _exchanged_sizes(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, in
     complete = (totals["sent", "count"] == size) & (totals["received", "count"] == size)
     bad = totals.index[complete & (totals["sent", "sum"] != totals["received", "sum"])]
     return set(bad)
+
+
+def _unmatched_splits(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, int]]:
+    """Return the all-to-alls in which a rank sends what another does not expect."""
+    pairs = unmatched_splits(covered, made)
+    codes = {name: code for code, name in enumerate(made["group"].cat.categories)}
+    return {
+        (codes[group], int(number))
+        for group, number in zip(pairs["group"], pairs["number"], strict=True)
+    }
 
 
 def _rooted_sizes(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, int]]:
@@ -227,6 +240,7 @@ def _text(field: str, value: object) -> str:
 def _uneven(
     covered: Coverage, calls: pd.DataFrame, kind: str, named: str, group: str, number: int
 ) -> Iterator[Problem]:
+    first = calls.iloc[0]
     shared = {
         "problem": "size",
         "is_fault": True,
@@ -235,12 +249,17 @@ def _uneven(
         "number": number,
         "at_ns": int(calls["issue_ns"].min()),
     }
-    if kind == "all_to_all":
+    if kind == ALL_TO_ALL:
+        if wrong := problem_of_splits(covered, calls, named):
+            blamed, texts = wrong
+            source = source_of(calls[calls["rank"].isin(blamed)].iloc[0] if blamed else first)
+            yield Problem(**shared, ranks=numbers_text(blamed), source=source, **texts)
+            return
         sent, received = (_totals(calls[f"{end}_shapes"]) for end in ("input", "output"))
         if len(sent.dropna()) == len(received.dropna()) and sent.sum() != received.sum():
             found = f"{sent.sum():.0f} elements sent, {received.sum():.0f} received"
             description = f"In {named}, the total sent differs from the total received: {found}."
-            source = source_of(calls.iloc[0])
+            source = source_of(first)
             yield Problem(
                 **shared, ranks="", expected="", found=found, source=source, explanation=description
             )

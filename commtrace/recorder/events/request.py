@@ -29,8 +29,8 @@ class Request:
 
     `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
     ranks within the group, -1 if none. `input_splits` and `output_splits` are the bytes of an
-    all-to-all to and from each rank of the group; empty if equal. `expert_rows` are its rows to each
-    expert of the group; empty if the program does not state them.
+    all-to-all to and from each rank of the group; empty if equal. `expert_rows` are its rows to
+    each expert of the group; empty if the program does not state them.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class Request:
     def wire_bytes(self) -> int:
         """Return the bytes that this rank puts on the wire."""
         group = self.group
-        if self.input_splits:
+        if len(self.input_splits) == len(group.ranks):
             return self.payload - self.input_splits[group.group_rank]
         distance = group.distance(max(self.root, 0))
         return wire_bytes(self.signature.kind, self.payload, len(group.ranks), distance=distance)

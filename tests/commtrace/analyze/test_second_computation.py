@@ -22,6 +22,7 @@ from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
 from tests.commtrace.analyze.device_rows import device_trace
+from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
     accumulated,
     flagged,
@@ -70,6 +71,7 @@ TRACES: dict[str, Trace] = {
     **{f"random{seed}": random_trace(seed) for seed in range(4)},
     **{f"layouts{seed}": layouts_trace(seed) for seed in range(2)},
     **{f"device{seed}": device_trace(seed) for seed in range(3)},
+    **{f"routed{seed}": routed_trace(seed) for seed in range(2)},
     "training": training_trace(late_rank=2),
     "mesh": large_trace(PLAN),
     "stalled": late_trace(stalled_once),
@@ -77,6 +79,10 @@ TRACES: dict[str, Trace] = {
     "accumulated": trace_of(accumulated(by_hand=True), num_ranks=1),
     "flags": trace_of(flagged([ALL_USED, "", ALL_USED]), num_ranks=1),
 }
+
+
+OF_EXCHANGES = ("all_to_all_splits", "expert_load")
+"""Analyses of what only the routed runs have."""
 
 
 @cache
@@ -146,7 +152,7 @@ def test_the_difference_of_two_runs_agrees_with_loops(before: str, after: str) -
 
 @pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
 def test_a_value_that_is_off_is_noticed(analysis: Analysis) -> None:
-    trace = TRACES["random1"]
+    trace = TRACES["routed0" if analysis.name in OF_EXCHANGES else "random1"]
     run, frames = Run(trace), load(trace)
     right = analysis.function(frames)
     for column in analysis.columns:

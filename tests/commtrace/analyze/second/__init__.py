@@ -19,6 +19,7 @@ from tests.commtrace.analyze.second.lost import overlap_lost
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
 from tests.commtrace.analyze.second.moved import bandwidth, busbw_after_arrival
 from tests.commtrace.analyze.second.reported import calls, facts, matrix, sizes
+from tests.commtrace.analyze.second.routed import all_to_all_splits, expert_load
 from tests.commtrace.analyze.second.run import Run
 from tests.commtrace.analyze.second.waited import (
     activity,
@@ -64,6 +65,8 @@ def _by_kind(run: Run) -> list[dict[str, Any]]:
 
 OF_TENSOR = ("step", "phase", "role", "module", "module_call", "name", "op")
 
+OF_EXCHANGE = ("group", "module", "phase", "direction", "source_file", "source_line", "step")
+
 SECOND: dict[str, Second] = {
     "by_kind": Second(_by_kind, ["kind"]),
     "by_phase": _flat("phase"),
@@ -94,6 +97,8 @@ SECOND: dict[str, Second] = {
     "bandwidth": Second(bandwidth, ["kind", "group", "from_bytes", "algorithm", "protocol"]),
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
     "matrix": Second(matrix, ["source", "target"]),
+    "all_to_all_splits": Second(all_to_all_splits, [*OF_EXCHANGE, "source", "target"]),
+    "expert_load": Second(expert_load, [*OF_EXCHANGE, "rank", "expert"]),
     "kernel_patterns": Second(kernel_patterns, ["name", "kind", "is_communication"]),
     "tensors": Second(tensors, [*OF_TENSOR, "occurrence", "shape", "layout", "rank"]),
     "replicas": Second(replicas, [*OF_TENSOR, "source_line", "ranks"]),

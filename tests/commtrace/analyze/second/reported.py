@@ -57,9 +57,13 @@ def matrix(run: Run) -> list[dict[str, Any]]:
         if call.wire_bytes <= 0 or call.kind == "recv":
             continue
         receivers = _receivers(run, call)
-        for target in receivers:
+        shares = {target: call.wire_bytes / len(receivers) for target in receivers}
+        if call.input_splits:
+            sizes = zip(run.members(call.group), call.input_splits.split(","), strict=False)
+            shares = {to: int(size) for to, size in sizes if to != call.rank and int(size)}
+        for target, size in shares.items():
             cell = cells.setdefault((call.rank, target), [0.0, 0])
-            cell[0] += call.wire_bytes / len(receivers)
+            cell[0] += size
             cell[1] += 1
     return [
         {"source": source, "target": target, "wire_bytes": size, "num_calls": num}
