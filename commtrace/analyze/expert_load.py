@@ -13,6 +13,7 @@ import pandas as pd
 
 from commtrace.analyze.all_to_all_splits import OF_PLACE, PLACE
 from commtrace.analyze.analysis import Analysis, addable, typed
+from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.exchanges import (
     COMBINE,
     DIRECTIONS,
@@ -47,6 +48,7 @@ _BY = [*_AT, "rank", "expert"]
 _SUMS = ["num_bytes", "num_rows", "num_unsized"]
 
 
+@of_run
 def expert_load(frames: Frames) -> pd.DataFrame:
     """Return one row per all-to-all of the program, step, rank and, where known, expert."""
     table = _joined(frames.by_ranks(_of_ranks, fold=_joined))

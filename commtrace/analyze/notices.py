@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from commtrace.analyze.census import WAIT, census
+from commtrace.analyze.exchanges import ALL_TO_ALL
+from commtrace.analyze.expert_load import expert_load
 from commtrace.analyze.findings import muted, unanswered
-from commtrace.analyze.findings.needs import DEPENDENCIES
+from commtrace.analyze.findings.needs import DEPENDENCIES, SPLITS
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.matching import TRANSFERS
@@ -323,6 +325,31 @@ def _no_routes(frames: Frames) -> str:
     )
 
 
+def _no_splits(frames: Frames) -> str:
+    if not frames.num_calls:
+        return ""
+    if not census(frames).kinds[ALL_TO_ALL]:
+        return "There are no all-to-alls."
+    return SPLITS.lacks(frames)
+
+
+def _no_experts(frames: Frames) -> str:
+    if _no_splits(frames):
+        return ""
+    load = expert_load(frames)
+    if load.empty:
+        return (
+            "No all-to-all with splits carries rows to experts: they convert layouts, or the "
+            "members of their groups are unknown."
+        )
+    if (load["expert"] >= 0).any():
+        return ""
+    return (
+        "The program does not state the rows of its experts (commtrace.experts), so that the load "
+        "is that of all experts of a rank together."
+    )
+
+
 def _no_axes(frames: Frames) -> str:
     if not frames.num_calls or (frames.groups["mesh_axis"] != "").any():
         return ""
@@ -411,6 +438,8 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_group",), _lacking("group", "The process group")),
     (_OF_WAITS, _unmatched),
     (("matrix",), _no_routes),
+    (("all_to_all_splits", "expert_load"), _no_splits),
+    (("all_to_all_splits", "expert_load"), _no_experts),
     (("gpu_time", "kernel_patterns"), _no_kernels),
     (("gpu_time",), _unlaunched),
     (("overlap_lost",), DEPENDENCIES.lacks),

@@ -14,11 +14,13 @@ import plotly.graph_objects as go
 
 from commtrace.analyze import CATALOG, Frames, notices_of
 from commtrace.figures.bandwidth import bandwidth
+from commtrace.figures.expert_load import expert_load
 from commtrace.figures.flame import flame
 from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
 from commtrace.figures.overlap_lost import overlap_lost
 from commtrace.figures.sizes import sizes
+from commtrace.figures.splits import splits
 from commtrace.figures.steps import steps
 from commtrace.figures.theme import LIGHT, Theme
 from commtrace.figures.timeline import timeline
@@ -118,6 +120,20 @@ PICTURES: dict[str, Picture] = {
             matrix,
             "matrix",
             _size,
+        ),
+        Picture(
+            "splits",
+            "All-to-alls by layer",
+            "How much does each rank send to the experts of each other one, in each layer?",
+            splits,
+            "all_to_all_splits",
+        ),
+        Picture(
+            "expert_load",
+            "Load of experts over the steps",
+            "Which expert or rank is overloaded, and since when?",
+            expert_load,
+            "expert_load",
         ),
     )
 }

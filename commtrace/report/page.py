@@ -114,7 +114,9 @@ def render_page(
         facts=answers["facts"].to_dict("records"),
         kinds=_kinds(answers),
         values=VALUES,
-        patterns=_in_columns({name: data["patterns"][name] for name in PATTERNS}),
+        patterns=_in_columns(
+            {name: each for name, each in data["patterns"].items() if name != OF_DEVICES}
+        ),
         device_picture=PICTURES[OF_DEVICES] if OF_DEVICES in data["patterns"] else None,
         device_time=summary(answers[OF_DEVICES]),
         phases=_in_order(set(census(frames).phases)),
@@ -139,6 +141,8 @@ BESIDE_TABLES = ("findings", "consistency", "divergences", "facts")
 """Analyses that the page shows in sections of their own."""
 PATTERNS = ("steps", "waits", "overlap_lost", "sizes", "bandwidth", "matrix")
 """Pictures arranged in columns, each drawn from one table."""
+OF_EXPERTS = ("splits", "expert_load")
+"""Further pictures of that sort, of runs with all-to-alls whose splits are known."""
 OF_DEVICES = "gpu_time"
 """Picture in a section of its own, for runs with kernels."""
 
@@ -165,8 +169,8 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "fingerprint": fingerprint(frames, store),
         "patterns": {
             name: _pattern(answers, name, all_notices)
-            for name in (*PATTERNS, OF_DEVICES)
-            if name in PATTERNS or census(frames).num_kernels
+            for name in (*PATTERNS, *OF_EXPERTS, OF_DEVICES)
+            if _is_drawn(answers, name)
         },
         "call_facts": call_facts(answers, store.sites),
         "timeline": timeline_data(frames, answers.detail, frames.start_ns - answers.whole.start_ns),
@@ -180,6 +184,12 @@ def fingerprint(frames: Frames, store: CallStore) -> str:
     facts = [frames.run.get(name) for name in ("command", "created", "part")]
     about = json.dumps([facts, store.head["num_rows"]], default=str).encode()
     return hashlib.sha256(about + store.body).hexdigest()[:8]
+
+
+def _is_drawn(answers: Answers, name: str) -> bool:
+    if name == OF_DEVICES:
+        return census(answers.frames).num_kernels > 0
+    return name in PATTERNS or len(answers[PICTURES[name].analysis]) > 0
 
 
 def _pattern(answers: Answers, name: str, all_notices: list[Notice]) -> dict[str, Any]:

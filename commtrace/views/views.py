@@ -90,8 +90,8 @@ class Views(ABC):
     def picture(self, name: str, **options: Any) -> go.Figure:
         """Draw a picture by name.
 
-        Names are flame, timeline, steps, overlap_lost, gpu_time, waits, sizes, bandwidth and
-        matrix.
+        Names are flame, timeline, steps, overlap_lost, gpu_time, waits, sizes, bandwidth, matrix,
+        splits and expert_load.
 
         Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
         asks for it, or by default if plotly's default template is dark.
@@ -113,6 +113,14 @@ class Views(ABC):
     def matrix(self, **options: Any) -> go.Figure:
         """Draw the bytes that each rank sends to each other one."""
         return self.picture("matrix", **options)
+
+    def splits(self, **options: Any) -> go.Figure:
+        """Draw how much each rank sends to the experts of each other one, by layer."""
+        return self.picture("splits", **options)
+
+    def expert_load(self, **options: Any) -> go.Figure:
+        """Draw the load of experts, or of their ranks, over the steps of a layer."""
+        return self.picture("expert_load", **options)
 
     def sizes(self, **options: Any) -> go.Figure:
         """Draw the sizes of the messages of each kind."""

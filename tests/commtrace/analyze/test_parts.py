@@ -21,7 +21,17 @@ from tests.commtrace.analyze.rows import call, kernel, late_in_turn, late_trace,
 from tests.commtrace.analyze.split_run import SplitRun
 from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
 
-NAMES = ("random0", "layouts0", "device0", "flags", "size", "left out", "not received", "crossed")
+NAMES = (
+    "random0",
+    "routed0",
+    "layouts0",
+    "device0",
+    "flags",
+    "size",
+    "left out",
+    "not received",
+    "crossed",
+)
 
 
 @cache

@@ -89,7 +89,16 @@ def test_each_picture_is_a_method_or_asked_for_by_name(run: Run) -> None:
     for name, picture in PICTURES.items():
         assert run.picture(name) == picture.draw(run)
     assert run.flame(value="num_calls") == PICTURES["flame"].draw(run, value="num_calls")
-    for name in ("timeline", "matrix", "sizes", "bandwidth", "waits", "gpu_time"):
+    for name in (
+        "timeline",
+        "matrix",
+        "sizes",
+        "bandwidth",
+        "waits",
+        "gpu_time",
+        "splits",
+        "expert_load",
+    ):
         assert getattr(run, name)() == run.picture(name)
     with pytest.raises(UsageError, match="no picture 'flam'"):
         run.picture("flam")

@@ -16,6 +16,7 @@ from commtrace.analyze.findings.needs import Need
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import RECORDING, STEPS_FROM
 from tests.commtrace.analyze.overlap_lost.lossy import issued_late, of_unknown_dependencies
+from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
     accumulated,
     call,
@@ -105,6 +106,7 @@ NO_TIMES = replace(
     ranks=NO_TIMES.ranks.assign(start_ns=-1, end_ns=-1),
 )
 
+ROUTED = load(routed_trace(0))
 CASES: dict[str, tuple[Need, Frames, Frames]] = {
     "steps": (needs.STEPS, small(), without(small(), step=-1)),
     "duration": (needs.DURATION, late(), NO_TIMES),
@@ -112,6 +114,7 @@ CASES: dict[str, tuple[Need, Frames, Frames]] = {
     "modules": (needs.MODULES, halves(), without(halves(), module="")),
     "modules of passes": (needs.MODULES_OF_PASSES, outside(), outside(run=PROFILE)),
     "sizes": (needs.SIZES, small(), without(small(), payload_bytes=-1)),
+    "splits": (needs.SPLITS, ROUTED, without(ROUTED, input_splits="", output_splits="")),
     "groups": (needs.PROCESS_GROUPS, small(), without(small(), group="")),
     "16 bits": (needs.HALF_TYPES, halves(), without(halves(), dtype="float32")),
     "contents": (needs.CONTENTS, flags(), replace(without(flags(), carries=""), run=PROFILE)),
