@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader
 
 import commtrace
 
@@ -16,7 +17,8 @@ import commtrace
 def main() -> None:
     """Run two steps on every rank: a reduced output, a backward pass.
 
-    Then an all-to-all in which rank 0 is sent one row by each rank and rank 1 two, and a barrier.
+    Then an all-to-all in which rank 0 is sent one row by each rank and rank 1 two, the batches of a
+    data loader, and a barrier.
     """
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -31,6 +33,8 @@ def main() -> None:
     own = 1 + dist.get_rank()
     with commtrace.experts([1, 0, 1, 1]):  # two on each rank
         dist.all_to_all_single(torch.empty(2 * own), torch.ones(3), [own, own], [1, 2])
+    for _ in DataLoader(torch.ones(4), batch_size=2):
+        pass
     dist.barrier()
     dist.destroy_process_group()
 

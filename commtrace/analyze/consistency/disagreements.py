@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
+from typing import Any
 
 import pandas as pd
 
@@ -241,7 +242,7 @@ def _uneven(
     covered: Coverage, calls: pd.DataFrame, kind: str, named: str, group: str, number: int
 ) -> Iterator[Problem]:
     first = calls.iloc[0]
-    shared = {
+    shared: dict[str, Any] = {
         "problem": "size",
         "is_fault": True,
         "group": group,
@@ -253,7 +254,8 @@ def _uneven(
         if wrong := problem_of_splits(covered, calls, named):
             blamed, texts = wrong
             source = source_of(calls[calls["rank"].isin(blamed)].iloc[0] if blamed else first)
-            yield Problem(**shared, ranks=numbers_text(blamed), source=source, **texts)
+            facts = shared | texts
+            yield Problem(**facts, ranks=numbers_text(blamed), source=source)
             return
         sent, received = (_totals(calls[f"{end}_shapes"]) for end in ("input", "output"))
         if len(sent.dropna()) == len(received.dropna()) and sent.sum() != received.sum():

@@ -119,3 +119,16 @@ def test_version_7_states_the_rows_of_experts() -> None:
         (0, "all_to_all", "4,8", "1,0,1,1"),
         (1, "all_to_all", "4,8", "1,0,1,1"),
     ]
+
+
+def test_version_7_states_events_on_the_host() -> None:
+    before, after = (read_trace(GOLD / f"run-v{version}.json") for version in (6, 7))
+    assert before.num_rows("host_events") == 0
+    table = after.tables["host_events"]
+    ends = [
+        (rank, text)
+        for rank, kind, text in zip(table["rank"], table["kind"], table["text"], strict=True)
+        if kind == "data_end"
+    ]
+    assert ends == [(rank, "the data loader had no batch after 2") for rank in (0, 1)]
+    assert set(after.tables["ranks"]["alive_ns"]) == {-1}
