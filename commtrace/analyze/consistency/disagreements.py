@@ -254,7 +254,7 @@ def _uneven(
         if wrong := problem_of_splits(covered, calls, named):
             blamed, texts = wrong
             source = source_of(calls[calls["rank"].isin(blamed)].iloc[0] if blamed else first)
-            facts = shared | texts
+            facts: dict[str, Any] = {**shared, **texts}
             yield Problem(**facts, ranks=numbers_text(blamed), source=source)
             return
         sent, received = (_totals(calls[f"{end}_shapes"]) for end in ("input", "output"))
