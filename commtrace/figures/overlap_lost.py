@@ -42,7 +42,7 @@ def overlap_lost(
     more = f"; {len(rows)} of {len(parts)} places" if len(parts) > len(rows) else ""
     names = [_name(row) for row in rows]
     figure = go.Figure(
-        layout=titled(row_layout(theme, names, f"time, mean over ranks{more}", left=260), title)
+        layout=titled(row_layout(theme, names, f"time, mean over ranks{more}", left=310), title)
     )
     texts = [_hover_text(row) for row in rows]
     for part, (use, hatching) in PARTS.items():
@@ -80,8 +80,8 @@ def lost_parts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name(row: dict[Any, Any]) -> str:
-    place = row["module"] or row["phase"] or "other"
-    return plain(f"{row['kind']} in {place}: {row['reason'].replace('_', ' ')}", longest=44)
+    place = (row["phase"] or "other") + (f" of {row['module']}" if row["module"] else "")
+    return plain(f"{row['kind']} in {place}: {row['reason'].replace('_', ' ')}", longest=52)
 
 
 def _hover_text(row: dict[Any, Any]) -> str:
