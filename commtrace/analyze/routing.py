@@ -1,8 +1,8 @@
 """Loads of ranks, experts and sources in each all-to-all of a program, summed over the run.
 
-An all-to-all of the program is a `Place`: group, module, phase, direction and line. Its loads are
-those of all of its calls, in consecutive stretches of steps, `MOST_STRETCHES` at most. Those of a
-combine are counted as of its dispatch, so that a load is what arrives at the experts of a rank:
+An all-to-all of the program is an `ExchangePlace`: group, module, phase, direction and line. Its
+loads are those of all of its calls, in consecutive stretches of steps, `MOST_STRETCHES` at most.
+Those of a combine are counted as of its dispatch: a load is what arrives at the experts of a rank.
 
     load     [stretch, rank]      bytes for the rank, from all sources
     sends    [stretch, rank]      bytes of the rank as a source, to all
@@ -34,7 +34,7 @@ SIGMAS_OF_CALL = 4.5
 """Standard deviations of random routing above which the load of one call is no chance."""
 
 
-class Place(NamedTuple):
+class ExchangePlace(NamedTuple):
     """An all-to-all of the program."""
 
     group: str
@@ -91,7 +91,7 @@ def _added(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> dict[int
 
 
 @dataclass(frozen=True, slots=True)
-class Collectives:
+class RoutedCollectives:
     """Collectives of one group that all of its members made, of one number of experts.
 
     Attributes:
@@ -107,12 +107,12 @@ class Collectives:
     amounts: np.ndarray
     experts: np.ndarray | None
     direction: np.ndarray
-    places: dict[Place, np.ndarray] = field(default_factory=dict)
+    places: dict[ExchangePlace, np.ndarray] = field(default_factory=dict)
     """Numbers of the collectives of each place."""
 
 
 @cached_per_run
-def collectives(part: Frames) -> list[Collectives]:
+def collectives(part: Frames) -> list[RoutedCollectives]:
     """Return the exchanges of a part with all members' calls of some collectives."""
     every = exchanges(part)
     every = every[np.array([each.sent is not None for each in every], dtype=bool)]
@@ -143,7 +143,7 @@ def collectives(part: Frames) -> list[Collectives]:
     return found
 
 
-def _collectives(calls: pd.DataFrame, size: int, num_experts: int) -> Collectives:
+def _collectives(calls: pd.DataFrame, size: int, num_experts: int) -> RoutedCollectives:
     given = calls["exchange"].tolist()
     amounts = np.stack([each.sent for each in given]).reshape(-1, size, size).astype("float64")
     of_calls = calls["direction"].to_numpy().reshape(-1, size)
@@ -155,18 +155,18 @@ def _collectives(calls: pd.DataFrame, size: int, num_experts: int) -> Collective
         stated = np.stack([each.experts * float(each.row_bytes) for each in given])
         experts = stated.reshape(-1, size, num_experts).sum(1)
     first = calls.iloc[::size].reset_index(drop=True)
-    made = Collectives(
+    made = RoutedCollectives(
         first, calls["row"].to_numpy().reshape(-1, size), amounts, experts, direction
     )
-    by_place: dict[Place, list[int]] = {}
+    by_place: dict[ExchangePlace, list[int]] = {}
     facts = first[[*PLACE]].itertuples(index=False, name=None)
     for number, (values, way) in enumerate(zip(facts, direction.tolist(), strict=True)):
-        by_place.setdefault(Place._make((*values, way)), []).append(number)
+        by_place.setdefault(ExchangePlace._make((*values, way)), []).append(number)
     made.places.update({place: np.asarray(chosen) for place, chosen in by_place.items()})
     return made
 
 
-def routing(frames: Frames, ratio: float) -> dict[Place, Loads]:
+def routing(frames: Frames, ratio: float) -> dict[ExchangePlace, Loads]:
     """Return the loads of each all-to-all of a run.
 
     Args:
@@ -178,17 +178,19 @@ def routing(frames: Frames, ratio: float) -> dict[Place, Loads]:
     return _all_of(frames.by_collectives(_of_part, width, ratio, fold=_all_of))
 
 
-def _all_of(parts: list[dict[Place, Loads]]) -> dict[Place, Loads]:
+def _all_of(parts: list[dict[ExchangePlace, Loads]]) -> dict[ExchangePlace, Loads]:
     return reduce(_both, parts, {})
 
 
-def _both(one: dict[Place, Loads], other: dict[Place, Loads]) -> dict[Place, Loads]:
+def _both(
+    one: dict[ExchangePlace, Loads], other: dict[ExchangePlace, Loads]
+) -> dict[ExchangePlace, Loads]:
     common = {place: loads.joined(other[place]) for place, loads in one.items() if place in other}
     return one | other | common
 
 
-def _of_part(part: Frames, width: int, ratio: float) -> dict[Place, Loads]:
-    found: dict[Place, Loads] = {}
+def _of_part(part: Frames, width: int, ratio: float) -> dict[ExchangePlace, Loads]:
+    found: dict[ExchangePlace, Loads] = {}
     for made in collectives(part):
         for place, chosen in made.places.items():
             loads = _loads(made, chosen, width, ratio)
@@ -196,7 +198,7 @@ def _of_part(part: Frames, width: int, ratio: float) -> dict[Place, Loads]:
     return found
 
 
-def _loads(made: Collectives, chosen: np.ndarray, width: int, ratio: float) -> Loads:
+def _loads(made: RoutedCollectives, chosen: np.ndarray, width: int, ratio: float) -> Loads:
     amounts = made.amounts[chosen]
     load, size = amounts.sum(1), amounts.shape[1]
     stretch = made.first["step"].to_numpy()[chosen] // width
@@ -234,7 +236,7 @@ def stretches(values: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def calls_at(
-    made: Collectives, places: frozenset[Place]
+    made: RoutedCollectives, places: frozenset[ExchangePlace]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the calls of some places: rows [n, ranks], and mean / most bytes of a rank [n]."""
     for place, chosen in made.places.items():

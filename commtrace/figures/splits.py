@@ -117,17 +117,22 @@ def _layout(theme: Theme, layers: list[tuple[str, np.ndarray]], num_layers: int)
         key = "" if number == 0 else str(number + 1)
         top = 1 - row * share
         ends = [column / columns, (column + 0.84) / columns]
-        common = {"showgrid": False, "ticks": "", "type": "category"}
+        common = {
+            "showgrid": False,
+            "ticks": "",
+            "type": "category",
+            "tickfont": {"color": theme.muted},
+        }
         axes[f"xaxis{key}"] = common | {
             "domain": ends,
             "anchor": f"y{key}",
-            "title": {"text": "to the experts of rank"} if row == rows - 1 else {},
+            "title": _axis_title(theme, "to the experts of rank" if row == rows - 1 else ""),
         }
         axes[f"yaxis{key}"] = common | {
             "domain": [top - share * 0.78, top - share * 0.06],
             "anchor": f"x{key}",
             "autorange": "reversed",
-            "title": {"text": "from rank"} if column == 0 else {},
+            "title": _axis_title(theme, "from rank" if column == 0 else ""),
         }
         notes.append(_note(theme, plain(name), ends[0], top))
     if num < num_layers:
@@ -151,6 +156,10 @@ def _layout(theme: Theme, layers: list[tuple[str, np.ndarray]], num_layers: int)
         },
     )
     return made
+
+
+def _axis_title(theme: Theme, text: str) -> dict[str, Any]:
+    return {"text": text, "font": {"color": theme.muted}}
 
 
 def _note(theme: Theme, text: str, x: float, y: float, *, shift: int = 0) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from commtrace.analyze.findings.needs import SPLITS
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members
 from commtrace.analyze.routing import (
+    ExchangePlace,
     Loads,
-    Place,
     calls_at,
     collectives,
     routing,
@@ -88,7 +88,7 @@ def imbalance(frames: Frames) -> list[Finding]:
         return []
     ratio = frames.settings.threshold("routing_ratio")
     ranks_of = {name: rows["rank"].to_numpy() for name, rows in members(frames).groupby("group")}
-    found: dict[tuple[object, ...], list[tuple[Place, Culprit]]] = {}
+    found: dict[tuple[object, ...], list[tuple[ExchangePlace, Culprit]]] = {}
     for place, loads in sorted(routing(frames, ratio).items()):
         for each in culprits(loads, ratio):
             ranks = ranks_of[place.group]
@@ -109,7 +109,9 @@ def imbalance(frames: Frames) -> list[Finding]:
     ]
 
 
-def _attribute_to_experts(found: dict[tuple[object, ...], list[tuple[Place, Culprit]]]) -> None:
+def _attribute_to_experts(
+    found: dict[tuple[object, ...], list[tuple[ExchangePlace, Culprit]]],
+) -> None:
     """Move hot ranks to the hot expert of the rank in the same layer.
 
     Only the dispatch of the forward pass states experts; the combine and the gradients carry the
@@ -122,7 +124,7 @@ def _attribute_to_experts(found: dict[tuple[object, ...], list[tuple[Place, Culp
 
 
 def _evidence(
-    part: Frames, wanted: dict[tuple[object, ...], frozenset[Place]]
+    part: Frames, wanted: dict[tuple[object, ...], frozenset[ExchangePlace]]
 ) -> dict[tuple[object, ...], Evidence]:
     """Return the calls of each finding, with their cost."""
     found: dict[tuple[object, ...], Evidence] = {}
@@ -265,7 +267,7 @@ def _culprit(
     return Culprit(kind, ranks, experts, ratio, drift, first, last, target)
 
 
-def _finding(found: Sequence[tuple[Place, Culprit]], calls: Evidence) -> Finding:
+def _finding(found: Sequence[tuple[ExchangePlace, Culprit]], calls: Evidence) -> Finding:
     place, culprit = max(found, key=lambda each: each[1].ratio)
     title, advice = _KINDS[culprit.kind]
     phases = [name for name in PHASES if name in {each.phase for each, _ in found}]
