@@ -170,9 +170,12 @@ def _pairs(calls: pd.DataFrame, of_calls: pd.Series) -> list[tuple[int, int]]:
     return found
 
 
-def is_redistribution(calls: pd.DataFrame) -> pd.Series:
-    """Return a mask of the calls that convert a layout, `f32[8,16] tp:S(0)`.
+def carries_rows(calls: pd.DataFrame) -> pd.Series:
+    """Return a mask of the calls that may carry rows to experts and back.
 
-    Their amounts depend on shapes, and not on data.
+    The amounts of a conversion of a layout, `f32[8,16] tp:S(0)`, depend on shapes and not on data.
+    Integers are the counts that ranks exchange first.
     """
-    return calls["source_spec"].astype(object).str.contains("[", regex=False).astype(bool)
+    is_conversion = calls["source_spec"].astype(object).str.contains("[", regex=False)
+    is_count = calls["dtype"].astype(object).str.startswith("int")
+    return ~(is_conversion.astype(bool) | is_count.astype(bool))

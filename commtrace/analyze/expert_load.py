@@ -3,7 +3,8 @@
 It is that of the all-to-alls to the experts (`exchanges` describes the directions), or of those
 whose direction is unknown. If the program states the rows of its experts (`commtrace.experts`,
 `ExpertParallel`), there is a row of the table for each expert; otherwise the splits state the load
-of a rank only, for all of its experts together. Redistributions of tensors have no experts.
+of a rank only, for all of its experts together. Conversions of layouts and the counts that ranks
+exchange first, which are integers, are no load.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.exchanges import (
     COMBINE,
     DIRECTIONS,
+    carries_rows,
     directions,
     exchanges,
-    is_redistribution,
     ranks_of_experts,
 )
 from commtrace.analyze.frame import Frames, joined
@@ -71,10 +72,10 @@ def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _of_ranks(part: Frames) -> pd.DataFrame:
     every = exchanges(part)
-    columns = [*PLACE, "step", "source_spec"]
+    columns = [*PLACE, "step", "source_spec", "dtype"]
     calls = part.comm.loc[every.index, columns].assign(direction=directions(part)[every.index])
     is_known = np.array([each.sent is not None for each in every], dtype=bool)
-    is_used = is_known & (calls["direction"] != COMBINE) & ~is_redistribution(calls)
+    is_used = is_known & (calls["direction"] != COMBINE) & carries_rows(calls)
     calls, every = calls[is_used], every[is_used]
     ranks, experts, num_bytes, row_bytes, sizes = [], [], [], [], []
     for each in every:

@@ -23,7 +23,7 @@ import pandas as pd
 
 from commtrace.analyze.all_to_all_splits import PLACE
 from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.exchanges import COMBINE, directions, exchanges, is_redistribution
+from commtrace.analyze.exchanges import COMBINE, carries_rows, directions, exchanges
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members, numbers
 
@@ -116,10 +116,10 @@ def collectives(part: Frames) -> list[RoutedCollectives]:
     """Return the exchanges of a part with all members' calls of some collectives."""
     every = exchanges(part)
     every = every[np.array([each.sent is not None for each in every], dtype=bool)]
-    calls = part.comm.loc[every.index, [*PLACE, "rank", "step", "source_spec"]]
+    calls = part.comm.loc[every.index, [*PLACE, "rank", "step", "source_spec", "dtype"]]
     calls = calls.assign(number=numbers(part)[calls.index], exchange=every)
     calls = calls.assign(direction=directions(part)[calls.index])
-    calls = calls[(calls["number"] >= 0) & ~is_redistribution(calls)]
+    calls = calls[(calls["number"] >= 0) & carries_rows(calls)]
     calls = calls.astype(dict.fromkeys(PLACE[:4], object)).reset_index(names="row")
     calls = calls.merge(members(part), on=["group", "rank"]).sort_values(["number", "position"])
     sizes = members(part).groupby("group").size()

@@ -100,7 +100,9 @@ def _used(run: Run) -> list[Any]:
     return [
         call
         for call in _exchanges(run)
-        if "[" not in call.source_spec and _fitting(run, call, call.input_splits)
+        if "[" not in call.source_spec
+        and not call.dtype.startswith("int")
+        and _fitting(run, call, call.input_splits)
     ]
 
 
