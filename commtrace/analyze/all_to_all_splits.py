@@ -35,13 +35,13 @@ COLUMNS = (
     Column("step", int, "", "number of the step, from 0; -1 outside of steps"),
     Column("source", int, "", "global rank that sends"),
     Column("target", int, "", "global rank that receives"),
-    Column("num_bytes", int, "bytes", "bytes for the target", title="Bytes"),
+    Column("sent_bytes", int, "bytes", "bytes for the target", title="Sent"),
     Column("num_rows", int, "", "rows for it, such as tokens; -1 unknown", title="Rows"),
     Column("num_calls", int, "", "calls of the source", title="Calls"),
 )
 
 _BY = [*PLACE[:3], "direction", *PLACE[3:], "step", "source", "target"]
-_SUMS = ["num_bytes", "num_rows", "num_unsized", "num_calls"]
+_SUMS = ["sent_bytes", "num_rows", "num_unsized", "num_calls"]
 
 
 def all_to_all_splits(frames: Frames) -> pd.DataFrame:
@@ -62,12 +62,12 @@ def _of_ranks(part: Frames) -> pd.DataFrame:
     calls = calls.assign(direction=directions(part)[every.index]).rename(columns={"rank": "source"})
     sizes = [len(each.sent) for each in every]
     rows = calls.loc[calls.index.repeat(sizes)].astype({"group": object})
-    num_bytes = np.concatenate([each.sent for each in every] or [np.empty(0, dtype="int64")])
+    sent_bytes = np.concatenate([each.sent for each in every] or [np.empty(0, dtype="int64")])
     row_bytes = np.repeat([each.row_bytes for each in every], sizes)
-    is_sized = (row_bytes > 0) | (num_bytes == 0)
+    is_sized = (row_bytes > 0) | (sent_bytes == 0)
     rows["position"] = [place for size in sizes for place in range(size)]
-    rows["num_bytes"] = num_bytes
-    rows["num_rows"] = np.where(is_sized, num_bytes // np.maximum(row_bytes, 1), 0).astype("int64")
+    rows["sent_bytes"] = sent_bytes
+    rows["num_rows"] = np.where(is_sized, sent_bytes // np.maximum(row_bytes, 1), 0).astype("int64")
     rows["num_unsized"] = (~is_sized).astype("int64")
     rows["num_calls"] = 1
     rows = rows.merge(members(part), on=["group", "position"]).rename(columns={"rank": "target"})
@@ -83,5 +83,5 @@ ALL_TO_ALL_SPLITS = Analysis(
     all_to_all_splits,
     COLUMNS,
     topic="Between whom",
-    shown="module phase direction step source target num_rows num_bytes num_calls",
+    shown="module phase direction step source target num_rows sent_bytes num_calls",
 )

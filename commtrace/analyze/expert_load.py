@@ -39,22 +39,22 @@ COLUMNS = (
         "expert", int, "", "number of the expert in its group; -1 for all of the rank together",
         minus="all of the rank",
     ),
-    Column("num_bytes", int, "bytes", "bytes for it, from all ranks", title="Bytes"),
+    Column("load_bytes", int, "bytes", "bytes for it, from all ranks", title="Load"),
     Column("num_rows", int, "", "rows for it, such as tokens; -1 unknown", title="Rows"),
     Column("ratio", float, "1", "its bytes relative to the mean of the group; nan if none arrive"),
 )  # fmt: skip
 
 _AT = [*PLACE[:3], "direction", *PLACE[3:], "step"]
 _BY = [*_AT, "rank", "expert"]
-_SUMS = ["num_bytes", "num_rows", "num_unsized"]
+_SUMS = ["load_bytes", "num_rows", "num_unsized"]
 
 
 @of_run
 def expert_load(frames: Frames) -> pd.DataFrame:
     """Return one row per all-to-all of the program, step, rank and, where known, expert."""
     table = _joined(frames.by_ranks(_of_ranks, fold=_joined))
-    mean = table.groupby(_AT)["num_bytes"].transform("mean")
-    table["ratio"] = table["num_bytes"] / mean.where(mean > 0)
+    mean = table.groupby(_AT)["load_bytes"].transform("mean")
+    table["ratio"] = table["load_bytes"] / mean.where(mean > 0)
     table["num_rows"] = table["num_rows"].where(table["num_unsized"] == 0, NOT_KNOWN)
     table = table.assign(mesh_axis=mesh_axes(frames, table["group"]))
     return typed(table.sort_values(_BY, kind="stable"), COLUMNS)
@@ -77,23 +77,23 @@ def _of_ranks(part: Frames) -> pd.DataFrame:
     is_known = np.array([each.sent is not None for each in every], dtype=bool)
     is_used = is_known & (calls["direction"] != COMBINE) & carries_rows(calls)
     calls, every = calls[is_used], every[is_used]
-    ranks, experts, num_bytes, row_bytes, sizes = [], [], [], [], []
+    ranks, experts, load_bytes, row_bytes, sizes = [], [], [], [], []
     for each in every:
         has_experts = each.experts is not None
         size = len(each.experts) if has_experts else len(each.sent)
         sizes.append(size)
         ranks.append(ranks_of_experts(size, len(each.sent)))
         experts.append(np.arange(size) if has_experts else np.full(size, NOT_KNOWN))
-        num_bytes.append(each.experts * each.row_bytes if has_experts else each.sent)
+        load_bytes.append(each.experts * each.row_bytes if has_experts else each.sent)
         row_bytes.append(np.full(size, each.row_bytes))
     rows = calls.loc[calls.index.repeat(sizes)].astype({"group": object})
     for name, values in (
-        *(("position", ranks), ("expert", experts), ("num_bytes", num_bytes)),
+        *(("position", ranks), ("expert", experts), ("load_bytes", load_bytes)),
         ("row_bytes", row_bytes),
     ):
         rows[name] = np.concatenate([*values, np.empty(0, dtype="int64")]).astype("int64")
-    is_sized = (rows["row_bytes"] > 0) | (rows["num_bytes"] == 0)
-    rows["num_rows"] = (rows["num_bytes"] // rows["row_bytes"].clip(lower=1)).where(is_sized, 0)
+    is_sized = (rows["row_bytes"] > 0) | (rows["load_bytes"] == 0)
+    rows["num_rows"] = (rows["load_bytes"] // rows["row_bytes"].clip(lower=1)).where(is_sized, 0)
     rows["num_unsized"] = (~is_sized).astype("int64")
     rows = rows.merge(members(part), on=["group", "position"])
     names = dict(enumerate(DIRECTIONS))
@@ -107,5 +107,5 @@ EXPERT_LOAD = Analysis(
     expert_load,
     COLUMNS,
     topic="Between whom",
-    shown="module phase step rank expert num_rows num_bytes ratio",
+    shown="module phase step rank expert num_rows load_bytes ratio",
 )

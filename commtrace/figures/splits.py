@@ -81,14 +81,14 @@ def _layers(table: pd.DataFrame) -> list[tuple[str, np.ndarray]]:
     rows = _towards_experts(table)
     block = _block(table)
     rows = rows.assign(source=rows["source"] // block, target=rows["target"] // block)
-    load = rows.groupby(["layer", "target"])["num_bytes"].sum().astype("float64")
+    load = rows.groupby(["layer", "target"])["sent_bytes"].sum().astype("float64")
     of_layer = load.groupby("layer")
     uneven = (of_layer.max() / of_layer.mean().clip(lower=1)).nlargest(MOST_LAYERS).index
     side = 1 + int(rows[["source", "target"]].max().max())
     found = []
     for name, own in rows[rows["layer"].isin(uneven)].groupby("layer", sort=True):
         sent = np.zeros((side, side))
-        np.add.at(sent, (own["source"].to_numpy(), own["target"].to_numpy()), own["num_bytes"])
+        np.add.at(sent, (own["source"].to_numpy(), own["target"].to_numpy()), own["sent_bytes"])
         found.append((str(name), sent))
     return found
 

@@ -22,14 +22,14 @@ def exchange(rank: int, number: int, sent: str, received: str, **columns: Any) -
 def moved(calls: list[Any]) -> list[tuple[Any, ...]]:
     """Direction, source, target, bytes, rows and calls."""
     table = all_to_all_splits(run_of(calls))
-    columns = ["direction", "source", "target", "num_bytes", "num_rows", "num_calls"]
+    columns = ["direction", "source", "target", "sent_bytes", "num_rows", "num_calls"]
     return list(table[columns].itertuples(index=False, name=None))
 
 
 def loads(calls: list[Any], **more: Any) -> list[tuple[Any, ...]]:
     """Rank, expert, bytes, rows and ratio."""
     table = expert_load(run_of(calls, **more))
-    columns = ["rank", "expert", "num_bytes", "num_rows", "ratio"]
+    columns = ["rank", "expert", "load_bytes", "num_rows", "ratio"]
     return list(table[columns].itertuples(index=False, name=None))
 
 

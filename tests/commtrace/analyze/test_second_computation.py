@@ -25,6 +25,7 @@ from tests.commtrace.analyze.device_rows import device_trace
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
     accumulated,
+    call,
     flagged,
     late_in_turn,
     late_trace,
@@ -63,7 +64,23 @@ def _faulty() -> dict[str, Trace]:
         "left out": _of(healthy, without(healthy.rows, 3, "barrier", -1)),
         "not received": _of(healthy, without(healthy.rows, 3, "recv", -1)),
         "crossed": _of(crossed(4, [3])),
+        "splits": trace_of(unlike_ends(), num_ranks=3),
     }
+
+
+def unlike_ends() -> list[Any]:
+    """All-to-alls of which the second one sends rank 2 more than it expects."""
+    sent = ("4,4,4", "4,8,4", "4,4,4"), ("4,4,8", "4,4,8", "4,4,4")
+    received = ("4,4,4", "4,8,4", "4,4,4"), ("4,4,4",) * 3
+    return [
+        call(
+            rank=rank, id=number, seq=number, kind="all_to_all", at=9 * number,
+            until=9 * number + 5,
+            input_splits=sent[number][rank], output_splits=received[number][rank],
+        )
+        for number in range(2)
+        for rank in range(3)
+    ]  # fmt: skip
 
 
 FAULTY = _faulty()

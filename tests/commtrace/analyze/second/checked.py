@@ -79,6 +79,23 @@ def _differing(calls: dict[int, Any]) -> dict[str, str]:
             is_tie = votes[0][1] == votes[1][1]
             blamed = [rank for rank, value in values.items() if value != votes[0][0]]
             found[field] = "" if is_tie else _texts(blamed)
+    apart = _unlike_ends(calls)
+    if apart and "kind" not in found:
+        found["size"] = _texts(set.intersection(*apart)) if len(apart) > 1 else ""
+    return found
+
+
+def _unlike_ends(calls: dict[int, Any]) -> list[set[int]]:
+    """Pairs of ranks of which one sends what the other does not expect."""
+    ranks, found = sorted(calls), []
+    for sender in ranks:
+        for receiver in ranks:
+            sent = calls[sender].input_splits.split(",")
+            expected = calls[receiver].output_splits.split(",")
+            if len(sent) == len(expected) == len(ranks) > 1:
+                place, other = ranks.index(receiver), ranks.index(sender)
+                if int(sent[place]) != int(expected[other]):
+                    found.append({sender, receiver})
     return found
 
 

@@ -58,7 +58,9 @@ def _place(call: Any, way: int) -> dict[str, Any]:
     return {name: getattr(call, name) for name in names} | {"direction": _WAYS[way]}
 
 
-def _summed(rows: list[tuple[dict[str, Any], int, int]], run: Run) -> list[dict[str, Any]]:
+def _summed(
+    rows: list[tuple[dict[str, Any], int, int]], run: Run, name: str
+) -> list[dict[str, Any]]:
     """Sum the bytes and rows of equal keys; rows that are unknown make the sum unknown."""
     sums: dict[Any, list[Any]] = {}
     for key, size, width in rows:
@@ -68,7 +70,7 @@ def _summed(rows: list[tuple[dict[str, Any], int, int]], run: Run) -> list[dict[
         cell[2] += 1
     return [
         dict(key)
-        | {"mesh_axis": run.axis(dict(key)["group"]), "num_bytes": size, "num_calls": num}
+        | {"mesh_axis": run.axis(dict(key)["group"]), name: size, "num_calls": num}
         | {"num_rows": -1 if math.isnan(rows) else rows}
         for key, (size, rows, num) in sums.items()
     ]
@@ -82,7 +84,7 @@ def all_to_all_splits(run: Run) -> list[dict[str, Any]]:
         for target, size in zip(run.members(call.group), parts, strict=False):
             key = _place(call, ways.get((call.rank, call.id), 0))
             rows.append((key | {"source": call.rank, "target": target}, size, _width(call)))
-    return _summed(rows, run)
+    return _summed(rows, run, "sent_bytes")
 
 
 def _experts(run: Run, call: Any) -> list[int]:
@@ -128,15 +130,15 @@ def expert_load(run: Run) -> list[dict[str, Any]]:
             loads = [(members[at // each], at, num * width) for at, num in enumerate(experts)]
         for rank, expert, size in loads:
             rows.append((key | {"rank": rank, "expert": expert}, size, width))
-    found = _summed(rows, run)
+    found = _summed(rows, run, "load_bytes")
     for row in found:
         same = [
-            other["num_bytes"]
+            other["load_bytes"]
             for other in found
             if all(other[name] == row[name] for name in key_of(calls[0]))
         ]
         mean = sum(same) / len(same)
-        row["ratio"] = row["num_bytes"] / mean if mean else math.nan
+        row["ratio"] = row["load_bytes"] / mean if mean else math.nan
     return found
 
 
