@@ -82,10 +82,13 @@ class OperatorKind:
         function: the function that ran its local part latest, if it is on distributed tensors.
         local: the kind of the only local operator that the function runs; None if it is not one.
         computes: its results are no views of its arguments.
+        is_new: its results are tensors of their own.
         written: positions of the arguments that it writes to without returning them.
     """
 
-    __slots__ = ("computes", "function", "level", "local", "op", "where", "written")
+    __slots__ = (
+        "computes", "function", "is_new", "level", "local", "op", "where", "written",
+    )  # fmt: skip
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
         self.where = where
@@ -96,6 +99,7 @@ class OperatorKind:
         schema = op._schema
         returned = [each.alias_info for each in schema.returns]
         self.computes = not returned or any(not info or info.is_write for info in returned)
+        self.is_new = bool(returned) and not any(returned)
         self.written: tuple[int, ...] = ()
         if not returned:
             self.written = tuple(

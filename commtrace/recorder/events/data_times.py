@@ -52,8 +52,16 @@ class DataTimes:
             elif isinstance(each, (list, tuple)):
                 self.use(each, at_ns)
 
+    def ran(
+        self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
+    ) -> None:
+        """Note an operator that has run."""
+        if self.unused:
+            self.use(args, begin_ns)
+        self.ended(kind, args, result, end_ns)
+
     def ended(self, kind: OperatorKind, args: Sequence[Any], result: Any, end_ns: int) -> None:
-        """Note the end of an operator that does not return one tensor."""
+        """Note the end of an operator, with what it returned and wrote to."""
         self._write(result, end_ns)
         for place in kind.written:
             if place < len(args):
@@ -96,7 +104,8 @@ class DataTimes:
             return _UNKNOWN
         ready = _UNKNOWN
         for tensor in tensors:
-            at = self.written.get(_address(tensor), _UNKNOWN)
+            address = _address(tensor)
+            at = _UNKNOWN if address < 0 else self.written.get(address, _UNKNOWN)
             at_ns = at if isinstance(at, int) else at.complete_ns
             if at_ns < 0:
                 return _UNKNOWN
@@ -114,7 +123,11 @@ class DataTimes:
 
 
 def _address(tensor: torch.Tensor) -> int:
+    """Return where the storage of a tensor is; -1 if it has none, or an empty one.
+
+    A new tensor begins where its storage does, so that its own address, which is cheaper, is equal.
+    """
     try:
-        return tensor.untyped_storage()._cdata
+        return tensor.untyped_storage().data_ptr() or _UNKNOWN
     except (RuntimeError, NotImplementedError):
         return _UNKNOWN

@@ -113,13 +113,15 @@ class OperatorMode(TorchDispatchMode):
                 end = now()
                 self.keep((number, outer[0], begin, end - begin, call, kind))
                 operators.span = outer
-            if kind.computes:
+            if kind.is_new:  # for most of them `DataTimes.ran`, inlined
                 if self.unused:
                     self.times.use(args, begin)
-                try:  # for most of them `DataTimes.ended`, inlined
-                    self.written[result.untyped_storage()._cdata] = end
-                except (AttributeError, RuntimeError):  # no tensor, or a sparse one
+                try:
+                    self.written[result.data_ptr()] = end
+                except (AttributeError, RuntimeError):  # not one tensor, or a sparse one
                     self.times.ended(kind, args, result, end)
+            elif kind.computes:
+                self.times.ran(kind, args, result, begin, end)
             return result
         operators.span = (number, call, kind, self, args, outer)
         begin = now()
@@ -189,13 +191,15 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         finally:
             end = now()
             mode.keep((number, parent, begin, end - begin, call, local))
-        if local.computes:
+        if local.is_new:  # for most of them `DataTimes.ran`, inlined
             if mode.unused:
                 mode.times.use(args, begin)
-            try:  # for most of them `DataTimes.ended`, inlined
-                mode.written[result.untyped_storage()._cdata] = end
-            except (AttributeError, RuntimeError):  # no tensor, or a sparse one
+            try:
+                mode.written[result.data_ptr()] = end
+            except (AttributeError, RuntimeError):  # not one tensor, or a sparse one
                 mode.times.ended(local, args, result, end)
+        elif local.computes:
+            mode.times.ran(local, args, result, begin, end)
         return result
     push_mode(mode)
     try:
