@@ -29,6 +29,10 @@ MOST_RECENT = 64
 """Number of calls of a rank that are kept after they ended."""
 
 _PLACE = {name: place for place, name in enumerate(CALL_COLUMNS)}
+_OF_FLYING = (
+    "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "site",
+)  # fmt: skip
+"""Numbers that are known of a call in flight."""
 _NO_CALLS = np.empty((len(CALL_COLUMNS), 0), dtype=np.int64)
 
 
@@ -181,15 +185,10 @@ class Watch:
         counts = [new.shape[1] for _, new in ended]
         owners = np.array([(each.rank, each.index) for each, _ in ended], dtype=np.int64)
         owners = np.repeat(owners.reshape(-1, 2), counts, axis=0)
-        added = np.array(
-            [
-                (call.id, call.seq, call.issue_ns, call.call_ns, call.blocked_ns,
-                 call.complete_ns, call.step, -1, -1, -1, call.site)
-                for _, call in flying
-            ],
-            dtype=np.int64,
-        ).reshape(-1, len(CALL_COLUMNS))  # fmt: skip
-        rows = np.concatenate([rows, added.T], axis=1)
+        added = np.full((len(CALL_COLUMNS), len(flying)), -1, dtype=np.int64)
+        for name in _OF_FLYING:
+            added[_PLACE[name]] = [getattr(call, name) for _, call in flying]
+        rows = np.concatenate([rows, added], axis=1)
         rank = np.r_[owners[:, 0], np.array([rank for rank, _ in flying], dtype=np.int64)]
         num_ended = len(owners)
         numbers = self._add_calls(rank, rows, owners[:, 1]) if len(rank) else []

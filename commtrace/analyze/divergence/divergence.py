@@ -22,6 +22,7 @@ from commtrace.analyze.consistency.problem import numbers_text
 from commtrace.analyze.consistency.waiting import hanging_calls
 from commtrace.analyze.divergence.branches import (
     LOOPS,
+    Branch,
     Lines,
     branch_between,
     function_around,
@@ -267,30 +268,42 @@ class _Description:
 
     def _branch(self) -> str:
         parted = self._parted
-        common = parted.common[0] if parted.common else None
-        calls = (common, parted.own, parted.others)
+        calls = (parted.common[0] if parted.common else None, parted.own, parted.others)
+        bases = [call for call in calls if call is not None and call["source_file"]]
         if parted.own is None and parted.others is None:
             return ""
-        for base in calls:
-            if base is None or not base["source_file"]:
-                continue
-            file = str(base["source_file"])
-            lines = function_around(_lines_of(self._frames, file), int(base["source_line"]))
-            places = [_place_of(call, base, lines) for call in calls]
-            if places[1] == places[2]:
-                pairs = ((parted.own, parted.others), (parted.others, parted.own))
-                every_line = _lines_of(self._frames, file)
-                found = [_line_of_module(*pair, every_line) for pair in pairs]
-                places = [places[0], *found]
-                lines = every_line
-            # One that went on elsewhere has left the function.
-            own, others = (_UNKNOWN if place is None else place for place in places[1:])
-            if own == others:
-                continue
-            found = branch_between(lines, places[0] or _UNKNOWN, own, others)
-            if found and not (self._is_on_its_way and all(each.keyword in LOOPS for each in found)):
-                return ", ".join(f"`{each.text}` ({file}:{each.line})" for each in found)
+        # First where both calls are in one function, or are made from there.
+        for may_leave in (False, True):
+            for base in bases:
+                found = self._branch_in(base, calls, may_leave=may_leave)
+                if found:
+                    return ", ".join(
+                        f"`{each.text}` ({base['source_file']}:{each.line})" for each in found
+                    )
         return ""
+
+    def _branch_in(
+        self, base: pd.Series, calls: tuple[pd.Series | None, ...], *, may_leave: bool
+    ) -> Sequence[Branch]:
+        """Return the branch between two calls in the function of one, if they are found there.
+
+        A call that is not can also be one after the function was left.
+        """
+        _, own_call, other_call = calls
+        every_line = _lines_of(self._frames, str(base["source_file"]))
+        lines = function_around(every_line, int(base["source_line"]))
+        common, own, others = (_place_of(call, base, lines) for call in calls)
+        if own == others:
+            lines = every_line
+            own = _line_of_module(own_call, other_call, lines)
+            others = _line_of_module(other_call, own_call, lines)
+        if own == others or (None in (own, others) and not may_leave):
+            return ()
+        places = (_UNKNOWN if place is None else place for place in (common, own, others))
+        found = branch_between(lines, *places)
+        if self._is_on_its_way and all(each.keyword in LOOPS for each in found):
+            return ()
+        return found
 
     @property
     def _is_on_its_way(self) -> bool:
@@ -301,6 +314,8 @@ class _Description:
 
     def _event(self) -> str:
         parted = self._parted
+        if parted.own is None and parted.others is None:
+            return ""  # what came afterwards is no cause
         rank, other = self._own[0], self._others[0]
         since = [_UNKNOWN, _UNKNOWN]
         if parted.common is not None:

@@ -21,6 +21,7 @@ from commtrace.recorder.events.request import tensors_of
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.torch_internals.compilation import has_compiled
+from commtrace.torch_internals.tensors import FakeTensor
 
 _MAX_WRITTEN = 1 << 16
 _MAX_UNUSED = 256
@@ -127,6 +128,8 @@ def _address(tensor: torch.Tensor) -> int:
 
     A new tensor begins where its storage does, so that its own address, which is cheaper, is equal.
     """
+    if isinstance(tensor, FakeTensor):  # it would warn
+        return _UNKNOWN
     try:
         return tensor.untyped_storage().data_ptr() or _UNKNOWN
     except (RuntimeError, NotImplementedError):

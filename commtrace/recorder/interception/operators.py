@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import BuiltinFunctionType
 from typing import Any
 
+from torch import Tensor
+
 from commtrace.recorder.attribution.backward_passes import begin_backward
 from commtrace.recorder.bridge import PACKAGE, set_runner
 from commtrace.recorder.clock import now
@@ -113,12 +115,12 @@ class OperatorMode(TorchDispatchMode):
                 end = now()
                 self.keep((number, outer[0], begin, end - begin, call, kind))
                 operators.span = outer
-            if kind.is_new:  # for most of them `DataTimes.ran`, inlined
+            if kind.is_new and type(result) is Tensor:  # for most of them `DataTimes.ran`, inlined
                 if self.unused:
                     self.times.use(args, begin)
                 try:
                     self.written[result.data_ptr()] = end
-                except (AttributeError, RuntimeError):  # not one tensor, or a sparse one
+                except RuntimeError:  # a sparse one
                     self.times.ended(kind, args, result, end)
             elif kind.computes:
                 self.times.ran(kind, args, result, begin, end)
@@ -191,12 +193,12 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         finally:
             end = now()
             mode.keep((number, parent, begin, end - begin, call, local))
-        if local.is_new:  # for most of them `DataTimes.ran`, inlined
+        if local.is_new and type(result) is Tensor:  # for most of them `DataTimes.ran`, inlined
             if mode.unused:
                 mode.times.use(args, begin)
             try:
                 mode.written[result.data_ptr()] = end
-            except (AttributeError, RuntimeError):  # not one tensor, or a sparse one
+            except RuntimeError:  # a sparse one
                 mode.times.ended(local, args, result, end)
         elif local.computes:
             mode.times.ran(local, args, result, begin, end)

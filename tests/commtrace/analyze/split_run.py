@@ -12,10 +12,10 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Question
-from commtrace.schema import EVENT_TABLES
+from commtrace.schema import EVENT_TABLES, TABLES
 
-OF_RANK = (*EVENT_TABLES, "ranks", "steps")
-SMALL = ("groups", "ranks", "steps", "sources")
+OF_RANK = (*EVENT_TABLES, "ranks", "steps", "host_events")
+SMALL = tuple([name for name in TABLES if name not in EVENT_TABLES])
 
 
 class SplitRun(PartedRun):

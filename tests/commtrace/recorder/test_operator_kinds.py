@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import ops
 
 FEW = 8
+ADD = torch.ops.aten.add.Tensor
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_a_place_and_a_phase_are_found_again() -> None:
 def test_kinds_at_one_place_do_not_grow_without_end(few_kinds: None) -> None:
     kinds = OperatorKinds()
     where = kinds.where(0, "forward", (), None, 1)
-    made = [object() for _ in range(10 * FEW)]
+    made = [SimpleNamespace(_schema=ADD._schema) for _ in range(10 * FEW)]
     for op in made:
         where.learn(op, LOCAL)
         where.learn(op, DTENSOR)
@@ -59,7 +61,7 @@ def test_places_do_not_grow_without_end(few_kinds: None) -> None:
     kinds = OperatorKinds()
     for number in range(10 * FEW):
         where = kinds.where(0, "forward", (str(number),), None, 1)
-        where.learn(torch.add, LOCAL)
+        where.learn(ADD, LOCAL)
         assert num_kinds(kinds) <= FEW + 1
 
 
@@ -69,7 +71,7 @@ def test_a_place_that_was_forgotten_while_an_operator_ran_there_is_of_use_to_it(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(operator_kinds, "_MAX_KINDS", 1)
         kinds.where(0, "backward", (), None, 1)
-    kind = where.learn(torch.add, LOCAL)
+    kind = where.learn(ADD, LOCAL)
     assert isinstance(kind, OperatorKind)
     assert isinstance(kind.where, OperatorPlace)
     assert kind.where.phase == "forward"
