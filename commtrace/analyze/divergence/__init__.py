@@ -2,6 +2,7 @@
 
 sequences     the calls of two ranks side by side, and the last ones that agree
 branches      the statement in the source that leads to one line rather than to another
+places        lines at which calls are made, or from which what makes them is called
 events        what happened on the host of one rank only
 divergence    the table
 """

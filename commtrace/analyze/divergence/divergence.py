@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,17 +21,15 @@ from commtrace.analyze.consistency.waiting import hanging_calls
 from commtrace.analyze.divergence.branches import (
     LOOPS,
     Branch,
-    Lines,
     branch_between,
     function_around,
-    line_that_calls,
 )
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
+from commtrace.analyze.divergence.places import line_of_module, lines_of_file, place_of
 from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members as members_of
 from commtrace.schema import INSTANT, Column
-from commtrace.tracefile.sources import read_lines
 from commtrace.units import text_of_duration, text_of_ranks
 
 COLUMNS = (
@@ -61,6 +57,8 @@ _DIFFERENT = {
     "kind": "kind", "reduce_op": "reduction", "root": "root", "dtype": "element type",
     "size": "size",
 }  # fmt: skip
+_MOST_FAULTS = 50
+"""Faults that are traced back, the earliest ones: the others of a run mostly follow from them."""
 _SILENT_NS = 3_000_000_000
 _UNKNOWN = -1
 
@@ -93,9 +91,12 @@ def divergences(frames: Frames) -> pd.DataFrame:
     """Return one row per fault that can be traced back, the earliest parting first."""
     problems = consistency(frames)
     faults = problems[problems["problem"].isin([*_ABSENT, *_DIFFERENT]) & problems["is_fault"]]
+    if faults.empty:
+        return typed(pd.DataFrame(), COLUMNS)
+    hanging = hanging_calls(frames)
     found: list[RankDivergence] = []
-    for fault in faults.to_dict("records"):
-        row = _divergence(frames, {str(name): value for name, value in fault.items()})
+    for fault in faults.head(_MOST_FAULTS).to_dict("records"):
+        row = _divergence(frames, {str(name): value for name, value in fault.items()}, hanging)
         if row is not None:
             found.append(row)
     found.sort(key=lambda each: (each.at_ns < 0, each.at_ns, astuple(each)))
@@ -103,19 +104,23 @@ def divergences(frames: Frames) -> pd.DataFrame:
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
 
 
-def _divergence(frames: Frames, fault: dict[str, object]) -> RankDivergence | None:
+def _divergence(
+    frames: Frames, fault: dict[str, object], hanging: pd.DataFrame
+) -> RankDivergence | None:
     group, number = str(fault["group"]), int(str(fault["number"]))
     recorded = set(frames.ranks["rank"].tolist())
     everyone = members_of(frames)
     members = sorted(recorded & set(everyone.loc[everyone["group"] == group, "rank"]))
     blamed = [rank for rank in ranks_in(str(fault["ranks"])) if rank in recorded]
     if fault["problem"] == "deadlock":
-        own_ranks, others = _sides_of_cycle(frames, blamed)
+        own_ranks, others = _sides_of_cycle(hanging, blamed)
     else:
         own_ranks, others = _sides(members, blamed)
     if number < 0 or not own_ranks or not others:
         return None
-    # Rather not the first member, which is often the root.
+    # Rather one that does not wait for others; and not the first member, which is often the root.
+    waiting = set(hanging["rank"])
+    own_ranks.sort(key=lambda rank: (rank in waiting, rank))
     others.sort(key=lambda rank: (rank == members[0], rank))
     own, other = own_ranks[0], others[0]
     calls = calls_of_ranks(frames, [own, other])
@@ -123,9 +128,8 @@ def _divergence(frames: Frames, fault: dict[str, object]) -> RankDivergence | No
     return _Description(frames, fault, own_ranks, others, parted).row()
 
 
-def _sides_of_cycle(frames: Frames, cycle: Sequence[int]) -> tuple[list[int], list[int]]:
+def _sides_of_cycle(hanging: pd.DataFrame, cycle: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the rank of a deadlock cycle that waits where fewest ranks do, and the others."""
-    hanging = hanging_calls(frames)
     calls = zip(hanging["group"].astype(object), hanging["number"], strict=True)
     place = dict(zip(hanging["rank"], calls, strict=True))
     num_there = Counter(place.values())
@@ -290,13 +294,13 @@ class _Description:
         A call that is not can also be one after the function was left.
         """
         _, own_call, other_call = calls
-        every_line = _lines_of(self._frames, str(base["source_file"]))
+        every_line = lines_of_file(self._frames, str(base["source_file"]))
         lines = function_around(every_line, int(base["source_line"]))
-        common, own, others = (_place_of(call, base, lines) for call in calls)
+        common, own, others = (place_of(call, base, lines) for call in calls)
         if own == others:
             lines = every_line
-            own = _line_of_module(own_call, other_call, lines)
-            others = _line_of_module(other_call, own_call, lines)
+            own = line_of_module(own_call, other_call, lines)
+            others = line_of_module(other_call, own_call, lines)
         if own == others or (None in (own, others) and not may_leave):
             return ()
         places = (_UNKNOWN if place is None else place for place in (common, own, others))
@@ -335,31 +339,6 @@ class _Description:
         return ""
 
 
-def _place_of(call: pd.Series | None, base: pd.Series, lines: Lines) -> int | None:
-    """Return the line of a call in the function of another, or that of what it calls there.
-
-    Returns:
-        The line; -1 without a call, and None if it is not found.
-    """
-    if call is None:
-        return _UNKNOWN
-    if all(call[name] == base[name] for name in ("source_file", "source_function")):
-        return int(call["source_line"])
-    found = line_that_calls(lines, str(call["source_function"]), _UNKNOWN)
-    return found if found > 0 else None
-
-
-def _line_of_module(call: pd.Series | None, other: pd.Series | None, lines: Lines) -> int | None:
-    """Return the line that calls the module in which two calls differ; None if it is not found."""
-    if call is None or other is None:
-        return None
-    own, others = (str(each["module"]).split(".") for each in (call, other))
-    pairs = zip_longest(own, others, fillvalue="")
-    name = next((mine for mine, theirs in pairs if mine != theirs), "")
-    found = line_that_calls(lines, name, _UNKNOWN)
-    return found if found > 0 else None
-
-
 def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return a row in a few lines, each with what it is about."""
     own, others = (text_of_ranks([rank]) for rank in ranks_in(row["compared"]))
@@ -378,21 +357,6 @@ def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 def ranks_in(text: str) -> list[int]:
     """Return the ranks of a cell."""
     return [int(rank) for rank in text.split(",") if rank]
-
-
-def _lines_of(frames: Frames, file: str) -> dict[int, str]:
-    """Return the lines of a file, as it is now if the recorded lines are still in it."""
-    rows = frames.sources[frames.sources["file"] == file]
-    recorded = {
-        int(row.line) + place: text
-        for row in rows.itertuples()
-        for place, text in enumerate(str(row.text).split("\n"))
-    }
-    folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
-    found = next(filter(None, (read_lines(folder / file) for folder in folders)), [])
-    now = dict(enumerate(found, 1))
-    is_same = all(now.get(line, "").rstrip() == text for line, text in recorded.items())
-    return now if is_same and recorded else recorded
 
 
 def _source(call: pd.Series | None) -> str:
