@@ -31,9 +31,21 @@ from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.tracefile.reading import DamageError, reading
 
 COLUMNS = (
-    *("rank", "id", "op", "kind", "group", "seq", "reduce_op", "root", "peer", "dtype"),
-    *("input_shapes", "output_shapes", "input_splits", "output_splits"),
-    *("payload_bytes", "wire_bytes"),
+    *(
+        "rank",
+        "id",
+        "op",
+        "kind",
+        "native_op",
+        "group",
+        "seq",
+        "reduce_op",
+        "root",
+        "peer",
+        "dtype",
+    ),
+    *("input_shapes", "output_shapes", "payload_bytes", "wire_bytes"),
+    *("input_splits", "output_splits", "expert_rows", "source_spec"),
     *("issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "phase", "module", "thread"),
     *("source_file", "source_line", "device", "stream", "algorithm", "protocol"),
 )

@@ -24,7 +24,7 @@ from commtrace.workers import Workers
 from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
 
 
-@pytest.fixture(scope="module", params=["training", "crossed", "layouts0"])
+@pytest.fixture(scope="module", params=["training", "crossed", "layouts0", "routed0"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stored") / "RUN.comm"
     folder.mkdir()
