@@ -39,6 +39,7 @@ from commtrace.tracefile.dataset.layout import (
     write_manifest,
 )
 from commtrace.tracefile.dataset.table_files import Origin, write_table
+from commtrace.tracefile.spool import RANK_TABLES, SMALL_RANK_TABLES
 
 START_NS = 1_700_000_000_000_000_000
 LATENCY_NS = 20_000
@@ -146,10 +147,10 @@ def write_dataset(plan: Plan, folder: Path) -> None:
                 path = table_path(target, name, rank)
                 path.parent.mkdir(exist_ok=True)
                 write_table(name, columns, path, Origin(""))
-    for name in ("steps", *SHARED_TABLES):
+    for name in (*SMALL_RANK_TABLES, *SHARED_TABLES):
         write_table(name, small.tables[name], table_path(target, name), Origin(""))
     num_calls = plan.calls_per_step * plan.num_steps
-    each = dict.fromkeys(EVENT_TABLES, 0) | {"comm": num_calls, "steps": plan.num_steps}
+    each = dict.fromkeys(RANK_TABLES, 0) | {"comm": num_calls, "steps": plan.num_steps}
     rows = {name: dict.fromkeys(range(plan.num_ranks), num) for name, num in each.items()}
     totals = {name: small.num_rows(name) for name in SHARED_TABLES}
     write_manifest(Manifest((), small.run, rows, totals), target)

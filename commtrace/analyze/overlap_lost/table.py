@@ -120,8 +120,8 @@ def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     in_step = comm["step"] >= 0
     rows = pd.DataFrame(
         {
-            **{name: comm[name].astype(object) for name in PLACE},
-            "reason": calls["reason"],
+            **{name: comm[name] for name in PLACE},
+            "reason": pd.Categorical(calls["reason"], [*REASONS]),
             "num_calls": 1.0,
             "exposed_ns": calls["exposed"],
             "transfer_ns": calls["transfer"],
@@ -143,13 +143,19 @@ def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     lossy = rows[in_step & (calls["could"] > 0)]
     firsts = lossy.index[~lossy.duplicated([*by, "rank", "step"])]
     rows["num_steps"] = rows.index.isin(firsts).astype("float64")
-    sums = rows.groupby(by, sort=False)[[*_SUMS, *_OTHER_SUMS]].sum(min_count=1)
+    sums = rows.groupby(by, sort=False, observed=True)[[*_SUMS, *_OTHER_SUMS]].sum(min_count=1)
+    sums = _by_texts(sums.reset_index())
     examples = rows.sort_values(["could", "rank", "id"], ascending=[False, True, True])
     examples = examples[~examples.duplicated(by)]
-    columns = ["could", "rank", "id", "behind"]
-    return sums, examples.assign(behind=behind(part, calls.loc[examples.index])).set_index(by)[
-        columns
-    ]
+    examples = examples.assign(behind=behind(part, calls.loc[examples.index]))
+    return sums, _by_texts(examples)[["could", "rank", "id", "behind"]]
+
+
+def _by_texts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows by place and reason, as texts that are equal in all parts."""
+    by = [*PLACE, "reason"]
+    texts = [name for name in by if name != "source_line"]
+    return rows.astype(dict.fromkeys(texts, object)).set_index(by)
 
 
 def clause(reason: str, early_ns: float, slack_ns: float) -> str:
