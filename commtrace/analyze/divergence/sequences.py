@@ -133,7 +133,7 @@ def _walk(
     shared = set(mine["label"]) & set(theirs["label"])
     own = mine.iloc[i:]
     other = theirs.iloc[j:]
-    # What a rank does in groups that the other has no counterpart of is no parting.
+    # Calls in groups that the other rank has no counterpart of are no parting.
     own, other = (each[each["label"].isin(shared)] for each in (own, other))
     equal = _is_equal(own, other)
     num = len(equal) if equal.all() else int(np.argmin(equal))

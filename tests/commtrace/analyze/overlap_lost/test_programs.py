@@ -106,7 +106,7 @@ def trained(path: str, model: nn.Module) -> None:
 
 def with_buckets_in_the_wrong_order(path: str) -> None:
     model = Layers(is_reversed=True)
-    # Which keeps the buckets in their first order.
+    # It keeps the buckets in their first order.
     model = DistributedDataParallel(model, bucket_cap_mb=0.2, find_unused_parameters=True)
     trained(path, model)
 
@@ -182,7 +182,7 @@ def test_a_program_that_loses_overlap_is_found_with_its_reason(
         pytest.fail(f"{reason} was never the largest loss: {found}")
     if reason in ("waited_at_once", "issued_late"):
         behind = {row["behind"] for row in table.to_dict("records") if row["reason"] == reason}
-        # Whichever ran for longest in the step of the greatest loss.
+        # The operator that ran for longest depends on the machine.
         assert behind
         assert all(name.startswith("aten.") for name in behind)
 

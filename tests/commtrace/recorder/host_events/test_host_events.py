@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,7 +121,7 @@ def test_an_error_that_fails_to_print_is_noted_by_its_type() -> None:
     assert [row["text"] for row in events(recording, "exception")] == ["Silent"]
 
 
-@pytest.mark.skipif(OF_312, reason="where the interpreter tells of all exceptions that are caught")
+@pytest.mark.skipif(OF_312, reason="from 3.12 on, all exceptions that are caught are known")
 def test_the_end_of_an_iterator_is_no_exception() -> None:
     with commtrace.record() as recording, pytest.raises(StopIteration):
         Failing(StopIteration())(torch.ones(1))
@@ -140,7 +140,7 @@ def test_only_exceptions_caught_in_the_users_code_count() -> None:
 
 
 @pytest.mark.skipif(not OF_312, reason="sys.monitoring is of Python 3.12 and later")
-def test_the_interpreter_tells_of_exceptions_that_are_caught() -> None:
+def test_exceptions_that_are_caught_are_known() -> None:
     with commtrace.record() as recording:
         try:
             raise ValueError("caught")
@@ -228,11 +228,7 @@ def per_call_s(function: Callable[[], Any], times: int = 2000) -> float:
     return (time.perf_counter() - begin) / times
 
 
-def test_a_batch_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless() -> Iterator[int]:
-        while True:
-            yield 1
-
+def test_a_batch_costs_little() -> None:
     iterator = iter(DataLoader(list(range(100_000)), batch_size=None))
     plain = min(per_call_s(lambda: next(iterator)) for _ in range(3))
     with commtrace.record():
