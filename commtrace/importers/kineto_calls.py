@@ -7,13 +7,21 @@ Each thread's nested spans are walked. A call is counted once, however many even
         nccl:all_reduce         its annotation: sizes, in traces without a description
           cudaLaunchKernel      the launch of its kernel
 
+A dispatch mode or a tensor subclass may call the operator that it was called for once more:
+
+    c10d::allreduce_
+      PythonDispatchMode
+        c10d::allreduce_        the same call
+
+NCCL executes some calls by copies, such as those of one rank: these are then their work.
+
 The calls of a batch (`batch_isend_irecv`, or coalesced collectives) launch nothing. One kernel runs
 all of them, launched by the annotation `nccl:coalesced` that follows them. Used by `kineto_rank`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +32,7 @@ from commtrace.importers.kineto_spans import (
     C10D,
     COLLECTIVE_NAME,
     COLLECTIVES,
+    DISPATCH_MODE,
     FRAME,
     LAUNCH,
     MODULE,
@@ -31,6 +40,7 @@ from commtrace.importers.kineto_spans import (
     OP,
     OPTIMIZER,
     PARAMS,
+    PYTHON,
     CommunicationWork,
     Gathered,
     Span,
@@ -90,20 +100,24 @@ class Calls:
         by_id: These calls, and batches of them, by the ids of the events that describe them.
         launched: The call or batch that launched a kernel, by correlation. If none did, a call that
             is not among `issued`, with the place of the launch.
+        copies: Correlations of the copies that executed a call; `launched` has them too.
         ops: All operators.
     """
 
     issued: list[HostCall]
     by_id: Mapping[Any, HostCall]
     launched: Mapping[int, HostCall]
+    copies: Set[int]
     ops: list[Op]
 
 
 def calls_of(found: Gathered) -> Calls:
     """Return the calls that the host shows, by all that kernels may refer to."""
-    walk = _Walk({id_of(work.args) for work in found.kernels} - {None})
+    copies = found.copies()
+    walk = _Walk({id_of(work.args) for work in found.kernels} - {None}, copies)
     spans = {thread: list(spans) for thread, spans in found.spans.items()}
-    for correlation in {work.correlation for work in found.kernels} & found.launches.keys():
+    kernels = {work.correlation for work in found.kernels}
+    for correlation in (kernels | copies) & found.launches.keys():
         thread, start = found.launches[correlation]
         launch = (start, -start, LAUNCH, "", {"correlation": correlation})
         spans.setdefault(thread, []).append(launch)
@@ -113,10 +127,14 @@ def calls_of(found: Gathered) -> Calls:
 
 
 class _Walk:
-    """Walks spans, and keeps what they show; `of_kernels` are the ids that kernels refer to."""
+    """Walks spans, and keeps what they show.
 
-    def __init__(self, of_kernels: set[Any]) -> None:
-        self._of_kernels = of_kernels
+    `of_kernels` are the ids that kernels refer to, `copies` the correlations of copies.
+    """
+
+    def __init__(self, of_kernels: set[Any], copies: Set[int]) -> None:
+        self._of_kernels, self._copies = of_kernels, copies
+        self._copied: dict[int, HostCall] = {}
         self._calls: list[HostCall] = []
         self._by_id: dict[Any, HostCall] = {}
         self._launched: dict[int, HostCall] = {}
@@ -143,11 +161,18 @@ class _Walk:
         """Return what was found, in order of issue."""
         self._calls.sort(key=lambda call: call.start)
         self._by_id.pop(None, None)
+        # A call with a kernel of its own may also copy, for instance a list's tensors into one.
+        copied = {each: call for each, call in self._copied.items() if not call.is_launched}
+        self._launched.update(copied)
         every = {id(call): call for call in (*self._calls, *self._launched.values())}
         ops = _renumbered(self._ops, every.values())
-        return Calls(self._calls, self._by_id, self._launched, ops)
+        return Calls(self._calls, self._by_id, self._launched, copied.keys(), ops)
 
     def _operator(self, span: Span, stack: Stack) -> None:
+        again = _called_again(span, stack)
+        if again is not None and stack[-1][0][3] == DISPATCH_MODE:
+            stack.append((span, again))
+            return
         number = len(self._ops)
         parent = next((each[1] for each in reversed(stack) if each[0][2] == OP), NOT_KNOWN)
         stack.append((span, number))
@@ -156,10 +181,15 @@ class _Walk:
         self._ops.append(op)
 
     def _launch(self, span: Span, stack: Stack, around: HostCall | None) -> None:
+        correlation = span[4]["correlation"]
+        if correlation in self._copies:
+            if around is not None and any(each[2] == NOTE for each in _spans(stack)):
+                self._copied[correlation] = around
+            return
         if around is None:
             around = _located(HostCall(span[0], span[0], self._thread), stack)
         around.is_launched = True
-        self._launched[span[4]["correlation"]] = around
+        self._launched[correlation] = around
 
     def _described(self, span: Span, stack: Stack, around: HostCall | None) -> HostCall | None:
         """Return the call that a span begins, or None if it describes the one around it."""
@@ -171,7 +201,7 @@ class _Walk:
                 return None
             own = replace(self._call(span, stack), parts=parts)
         elif span_type == C10D or (around is None and (span_type == NOTE or _is_call(span))):
-            own = self._issued(span, stack)
+            own = None if _called_again(span, stack) is not None else self._issued(span, stack)
         elif _is_call(span) and around is not None and around.described:
             # Inside of a description, another one describes an implementation: a barrier's
             # all-reduce. After it, it is a second call of the operator.
@@ -206,6 +236,14 @@ _DESCRIBING = frozenset({C10D, PARAMS, NOTE})
 
 def _spans(stack: Stack) -> Iterator[Span]:
     return (span for span, _ in stack)
+
+
+def _called_again(span: Span, stack: Stack) -> Any:
+    """Return what is known of the operator that a span continues, below Python; None if of none."""
+    if len(stack) < 2 or stack[-1][0][2] != PYTHON:
+        return None
+    above, known = stack[-2]
+    return known if above[2:4] == span[2:4] else None
 
 
 def _is_call(span: Span) -> bool:

@@ -69,6 +69,7 @@ class Profile:
         """Return the whole trace as rows, and facts about it."""
         found, epoch = self._found, self._epoch
         shown = calls_of(found)
+        found.take_copies(shown.copies)
         joined = with_kernels(found.kernels, shown)
         calls = joined.calls
         record = RankRecord(

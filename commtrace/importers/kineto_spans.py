@@ -3,6 +3,7 @@
     c10d::allreduce_            C10D: an operator that communicates, on any backend
     record_param_comms          PARAMS: the description of a call
     nccl:all_reduce             NOTE: the annotation of a call
+    PythonDispatchMode          PYTHON: Python that runs an operator and may call it again
     gloo:all_reduce             WORKER: the work of a call, on a thread of gloo
     ProfilerStep#7              STEP
     ncclDevKernel_AllReduce...  work of a device that communicates
@@ -16,8 +17,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from commtrace.importers.names import COALESCED, NOT_KNOWN, is_library, kind_of
 from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 from commtrace.tracefile.reading import is_int
 
-FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE, LAUNCH, STEP, WORKER = range(11)
+FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE, LAUNCH, PYTHON, STEP, WORKER = range(12)
 
 EventFields = Mapping[str, Any]
 Span = tuple[int, int, int, str, Mapping[str, Any]]
@@ -36,6 +37,8 @@ Span = tuple[int, int, int, str, Mapping[str, Any]]
 _STEP, _MODULE, _ENGINE = "ProfilerStep#", "nn.Module: ", "autograd::engine::evaluate_function"
 _OPTIMIZER_STEP, _DESCRIPTION, COLLECTIVES = "Optimizer.step#", "record_param_comms", "c10d::"
 COLLECTIVE_NAME = "Collective name"
+DISPATCH_MODE = "PythonDispatchMode"
+_IN_PYTHON = frozenset({DISPATCH_MODE, "PythonSubclass", "PythonTLSSnapshot"})
 _HOST_BACKENDS, _DEVICE_BACKENDS = ("gloo", "mpi", "ucc"), ("nccl", "rccl", "xccl")
 
 
@@ -78,6 +81,23 @@ class Gathered:
     end: int = 0
     num_invalid: int = 0
     """Number of events with invalid times, or that end before they begin."""
+
+    def copies(self) -> set[int]:
+        """Return the correlations of the copies."""
+        copies = {work.correlation for work in self.other_work if work.category == MEMCPY}
+        return copies - {NOT_KNOWN}
+
+    def take_copies(self, correlations: Set[int]) -> None:
+        """Make copies work that communicates."""
+        every, self.other_work = self.other_work, []
+        for work in every:
+            if work.category == MEMCPY and work.correlation in correlations:
+                fields = asdict(work) | {"category": COMMUNICATION}
+                self.kernels.append(
+                    CommunicationWork(**fields, kernel=Kernel(UNKNOWN), args=_NO_ARGS)
+                )
+            else:
+                self.other_work.append(work)
 
 
 def gather(events: Iterable[EventFields], recognized: Callable[[str], Kernel | None]) -> Gathered:
@@ -131,6 +151,8 @@ def _meaning(name: str) -> tuple[int, str]:
     """Return the type of an operator or annotation, and the part of its name that identifies it."""
     if name == _DESCRIPTION:
         return PARAMS, name
+    if name in _IN_PYTHON:
+        return PYTHON, name
     if name.startswith(COLLECTIVES) and kind_of(name.removeprefix(COLLECTIVES)) in KINDS:
         return C10D, name
     for beginning, span_type in _BEGINNINGS.items():

@@ -4,3 +4,9 @@
 of torch that changes one fails there, by name. Private attributes of torch's objects, such as
 `op._schema`, are used where they are needed, and asserted there too.
 """
+
+import torch
+
+from dtensor_core.torch_internals.versions import check_version
+
+check_version(torch.__version__)

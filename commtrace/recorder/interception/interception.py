@@ -60,7 +60,8 @@ class Interception:
         self._libraries = {namespace: Library(namespace, "IMPL") for namespace in namespaces}
         for name, signature in SIGNATURES.items():
             self._register(name, self._kernel(name, signature))
-        self._register(BATCH, batched(receiver, next_kernel(BATCH)))
+        if has_operator(BATCH):
+            self._register(BATCH, batched(receiver, next_kernel(BATCH)))
         # A kernel costs time at each wait, so there is none before the first result.
         pending.before_first_result = self._register_wait_tensor
         set_issuer(issuing(receiver))

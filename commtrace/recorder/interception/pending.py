@@ -95,6 +95,10 @@ class PendingCalls:
                 collectives.functional_calls.append(call)
                 return
             work = _work_in(result)
+            if work is None and request.device != "cpu" and request.is_computed:
+                # NCCL runs a synchronous call on the caller's stream, and returns no handle.
+                self.devices.expect(call)
+                return
             if work is None or isinstance(work, FakeWork):
                 call.completed_on_return()
                 return

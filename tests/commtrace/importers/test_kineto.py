@@ -18,6 +18,7 @@ from commtrace.importers import import_trace, kineto
 from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.documents import PROFILER, Document, documents_of, loaded
 from commtrace.importers.kineto_rank import Profile as RankProfile
+from commtrace.schema import COMMUNICATION, MEMCPY
 from commtrace.tracefile.reading import read_head
 from tests.commtrace.importers.profiles import BASE_NS, US, Profile, training, write_profiles
 
@@ -43,6 +44,62 @@ def test_a_call_with_its_description_and_kernel_is_counted_once(tmp_path: Path) 
     assert row["complete_ns"] == BASE_NS + 150 * US
     assert row["blocked_ns"] == 50 * US
     assert not row["is_async"]
+
+
+def below_a_mode(profile: Profile, ts: float, op: str, dur: float = 20) -> None:
+    """Add an operator that a dispatch mode calls again; its second call is 3 µs in."""
+    profile.span(op, "cpu_op", ts, dur, **{"External id": profile.next_id()})
+    profile.span("PythonDispatchMode", "cpu_op", ts + 1, dur - 2)
+    profile.span(op, "cpu_op", ts + 3, dur - 6, **{"External id": profile.next_id()})
+
+
+def test_what_a_dispatch_mode_calls_again_is_counted_once(tmp_path: Path) -> None:
+    profile = Profile(0)
+    below_a_mode(profile, 10, "aten::mm")
+    below_a_mode(profile, 50, "c10d::allreduce_")
+    profile.span("record_param_comms", "cpu_op", 55, 5, **profile.described("allreduce", "0", 7))
+    # A subclass calls an operator on its own parts; a second call of a mode is another one.
+    profile.span("aten::add", "cpu_op", 100, 20)
+    profile.span("PythonSubclass", "cpu_op", 101, 18)
+    profile.span("aten::add", "cpu_op", 102, 6)
+    below_a_mode(profile, 150, "c10d::broadcast_")
+    profile.span("PythonDispatchMode", "cpu_op", 200, 50)
+    below_a_mode(profile, 201, "c10d::broadcast_")
+    below_a_mode(profile, 226, "c10d::broadcast_")
+    frames = imported(tmp_path, profile)
+    assert frames.comm["kind"].tolist() == ["all_reduce", *["broadcast"] * 3]
+    assert frames.comm["seq"].tolist()[0] == 6
+    assert frames.comm["op"].tolist() == [""] * 4
+    assert frames.ops["op"].tolist() == ["aten.mm", "aten.add", "aten.add"]
+    assert frames.ops["parent"].tolist() == [-1, -1, 1]
+
+
+def test_a_call_that_was_executed_by_copies_has_their_times(tmp_path: Path) -> None:
+    profile = Profile(0, groups={"0": [0]})
+    copied = {"stream": 20, "bytes": 1024}
+    gather = profile.described("_allgather_base", "0", 1)
+    for ts, correlation in ((10, 1), (210, 3)):
+        profile.span("c10d::_allgather_base_", "cpu_op", ts, 40)
+        profile.span("record_param_comms", "cpu_op", ts + 5, 30, **gather)
+        profile.span("nccl:_all_gather_base", "user_annotation", ts + 10, 20)
+        profile.span("cudaMemcpyAsync", "cuda_runtime", ts + 12, 2, correlation=correlation)
+        profile.span("cudaMemcpyAsync", "cuda_runtime", ts + 15, 2, correlation=correlation + 1)
+    # The first call is executed by copies. The second has a kernel, and its copies prepare it.
+    profile.span("Memcpy DtoD", "gpu_memcpy", 100, 10, tid=20, correlation=1, **copied)
+    profile.span("Memcpy DtoD", "gpu_memcpy", 120, 10, tid=20, correlation=2, **copied)
+    profile.span("Memcpy DtoD", "gpu_memcpy", 300, 10, tid=20, correlation=3, **copied)
+    profile.span("cudaLaunchKernel", "cuda_runtime", 230, 2, correlation=5)
+    profile.span("ncclDevKernel_AllGather_RING_LL", "kernel", 320, 40, tid=20, correlation=5)
+    # A copy outside of the annotation is the program's own.
+    profile.span("cudaMemcpyAsync", "cuda_runtime", 400, 2, correlation=6)
+    profile.span("Memcpy DtoD", "gpu_memcpy", 410, 10, tid=7, correlation=6)
+    frames = imported(tmp_path, profile)
+    begun = (frames.comm["issue_ns"] - BASE_NS) // US
+    assert begun.tolist() == [100, 320]
+    assert ((frames.comm["complete_ns"] - BASE_NS) // US).tolist() == [130, 360]
+    kernels = frames.kernels
+    assert kernels["category"].tolist() == [COMMUNICATION] * 2 + [MEMCPY, COMMUNICATION, MEMCPY]
+    assert kernels["call_id"].tolist() == [0, 0, -1, 1, -1]
 
 
 def test_without_a_kernel_only_the_issue_is_known(tmp_path: Path) -> None:

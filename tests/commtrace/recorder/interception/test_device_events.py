@@ -14,9 +14,13 @@ import torch.distributed as dist
 import commtrace
 from commtrace.recorder import RECORDER
 from commtrace.recorder.clock import now
+from commtrace.recorder.events import call as call_module
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception import device_events
 from commtrace.recorder.interception.device_events import DeviceEvents, Devices
+from commtrace.recorder.interception.pending import PendingCalls
+from commtrace.recorder.thread_state import ThreadState
 from dtensor_core.testing import run_processes
 from tests.commtrace.recorder.recorded import calls, unplaced_call
 
@@ -151,6 +155,24 @@ def test_what_is_expected_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPat
     devices = devices_of(device)
     found = [waited(device, clock, devices, MS) for _ in range(5)]
     assert [call.is_over() for call in found] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize(("device_name", "complete_ms"), [("standin", 30), ("cpu", 0)])
+def test_a_call_without_a_handle_is_complete_once_its_stream_has_run_it(
+    clock: Clock, device_name: str, complete_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_module, "now", clock)
+    device, pending = StandIn(), PendingCalls(Failures())
+    pending.devices = devices_of(device)
+    device.busy_until_ns = device.now_ns + 30 * MS
+    call = unplaced_call()
+    call.request.device = device_name
+    call.issued(issue := clock.now)
+    pending.returned(call, ([torch.ones(4)], None), ThreadState())
+    clock.now += 100 * MS
+    pending.query_devices()
+    assert call.complete_ns - issue == pytest.approx(complete_ms * MS, abs=1000)
+    assert call.is_over()
 
 
 class Broken(StandIn):
