@@ -11,7 +11,6 @@ import torch
 
 from dtensor_core import Placement, Replicate, Shard, sharded_rng
 from dtensor_core.layout import stride_like
-from dtensor_core.operators.random import local as random
 from dtensor_core.spec import Spec, TensorMeta
 from tests.dtensor_core.test_sharded_rng import ARGUMENTS, IN_BLOCKS, Grid
 
