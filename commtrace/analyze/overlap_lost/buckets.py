@@ -23,7 +23,9 @@ def behind_another(frames: Frames, calls: pd.DataFrame) -> pd.Series:
 
     Buckets are issued in order, so each had to wait for the earlier one.
     """
-    comm = frames.comm
+    comm, are_buckets = frames.comm, _are_buckets(frames)
+    if not are_buckets.any():
+        return are_buckets
     order = pd.DataFrame(
         {
             "rank": comm["rank"],
@@ -32,18 +34,23 @@ def behind_another(frames: Frames, calls: pd.DataFrame) -> pd.Series:
             "id": comm["id"],
             "ready": calls["ready"],
         }
-    )[_are_buckets(frames)].sort_values(["rank", "id"])
+    )[are_buckets].sort_values(["rank", "id"])
     by = [order[name] for name in ("rank", "step", "group")]
     latest = order["ready"].groupby(by).cummax().groupby(by).shift(1)
     return (latest > order["ready"]).reindex(comm.index, fill_value=False)
 
 
-def too_small(frames: Frames, calls: pd.DataFrame) -> pd.Series:
-    """Return the transfer of small buckets, if a step has many; that of the longest remains."""
+def too_small(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
+    """Return the transfer of small buckets, if a step has many; that of the longest remains.
+
+    None without small buckets.
+    """
     comm = frames.comm
     small_bytes, least = map(frames.settings.threshold, ("small_bytes", "many_per_step"))
     small = comm[_are_buckets(frames) & comm["payload_bytes"].between(1, small_bytes - 1)]
     small = small[(small["step"] >= 0) & (small["group"] != "")]
+    if small.empty:
+        return None
     bundle = small.groupby(["rank", "step", "group"], observed=True)["id"]
     small = small[bundle.transform("size") >= least]
     by = [small[name] for name in ("rank", "step")] + [small["group"].astype(object)]
@@ -52,8 +59,10 @@ def too_small(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     return took.mask(is_longest, 0.0).reindex(comm.index)
 
 
-def too_large(frames: Frames, calls: pd.DataFrame, free: Any) -> pd.Series:
+def too_large(frames: Frames, calls: pd.DataFrame, free: Any) -> pd.Series | None:
     """Return by how much buckets would be hidden if they were divided in two; nan if unknown.
+
+    None without large buckets, or operators.
 
     The gradients of a module are ready once its backward pass ends, so the time from the first of
     these ends to that of the bucket could hide the first half.
@@ -61,9 +70,9 @@ def too_large(frames: Frames, calls: pd.DataFrame, free: Any) -> pd.Series:
     comm = frames.comm
     wanted = _are_buckets(frames) & (comm["payload_bytes"] >= 2 * LEAST_PART_BYTES)
     wanted &= (comm["parameters"] != "") & calls["end"].notna()
-    found = pd.Series(np.nan, index=comm.index)
     if not wanted.any() or frames.ops.empty:
-        return found
+        return None
+    found = pd.Series(np.nan, index=comm.index)
     ends = _ends_of_modules(frames)
     begin = pd.Series(
         [

@@ -13,6 +13,7 @@ Without the times `data_ready_ns` and `result_used_ns`, a chance is a lower boun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from commtrace.analyze.overlap_lost.reasons import (
     NOT_SPLIT,
     ONE_STREAM,
     PREFETCH_LATE,
+    REASONS,
     UNKNOWN,
     WAITED_AT_ONCE,
 )
@@ -57,26 +59,28 @@ def chances(frames: Frames) -> pd.DataFrame:
     late = calls["used"].where(calls["used"] > calls["end"], calls["end"])
     calls["before"] = _free(free, calls, early, calls["issue"]).where(calls["ready"].notna())
     calls["after"] = _free(free, calls, calls["end"], late).where(calls["used"].notna())
-    beside = calls[["before", "after"]].sum(axis="columns", min_count=1)
-    beside = beside.clip(upper=calls["transfer"]).where(calls["transfer"].notna())
-    beside = _shared(free, calls, early, late, beside)
-    options = pd.DataFrame(
-        {
-            _BESIDE: beside,
-            BLOCKED_BY_RECEIVE: _behind_receive(frames, calls),
-            NOT_SPLIT: matmuls.split(frames, calls),
-            BUCKET_TOO_LARGE: buckets.too_large(frames, calls, free),
-            BUCKET_TOO_SMALL: buckets.too_small(frames, calls),
-        }
-    )
-    calls["could"] = options.max(axis="columns").where(~is_on_device(frames))
-    calls["reason"] = _reasons(frames, calls, options)
-    calls["could"] = calls["could"].mask(calls["transfer"] == 0, 0.0)
+    is_known = calls["before"].notna() | calls["after"].notna()
+    beside = (calls["before"].fillna(0) + calls["after"].fillna(0)).where(is_known)
+    beside = pd.Series(np.minimum(beside, calls["transfer"]), index=calls.index)
+    options = {
+        _BESIDE: _shared(free, calls, early, late, beside),
+        BLOCKED_BY_RECEIVE: _behind_receive(frames, calls),
+        NOT_SPLIT: matmuls.split(frames, calls),
+        BUCKET_TOO_LARGE: buckets.too_large(frames, calls, free),
+        BUCKET_TOO_SMALL: buckets.too_small(frames, calls),
+    }
+    known = {reason: could for reason, could in options.items() if could is not None}
+    each = np.column_stack([could.to_numpy("float64") for could in known.values()])
+    could = np.fmax.reduce(each, axis=1)
+    calls["reason"] = _reasons(frames, calls, [*known], each)
+    could = np.where(is_on_device(frames), np.nan, could)
+    calls["could"] = np.where(calls["transfer"] == 0, 0.0, could)
     return calls
 
 
 _LEAST_PART = 0.1
 """Part of a transfer that could be hidden by at least, for a reason to be named."""
+_NUMBERS = {reason: number for number, reason in enumerate(REASONS)}
 _BESIDE = "beside"
 """Chance by the time before and after the call."""
 
@@ -112,7 +116,9 @@ def _ready(frames: Frames) -> pd.Series:
     """Return when the data of each call was ready, in ns since the start; nan if unknown."""
     comm, base = frames.comm, frames.start_ns
     ready = _known(comm["data_ready_ns"], base)
-    ready = ready.mask(is_gather_of_parameters(comm), _updated(frames))
+    is_gather = is_gather_of_parameters(comm)
+    if is_gather.any():
+        ready = ready.mask(is_gather, _updated(frames, comm[is_gather]))
     return ready.mask(comm["kind"] == "recv", sent(frames))
 
 
@@ -122,27 +128,27 @@ def is_gather_of_parameters(comm: pd.DataFrame) -> pd.Series:
     return is_of_parameters & (comm["kind"] == "all_gather")
 
 
-def _updated(frames: Frames) -> pd.Series:
-    """Return when the parameters were last updated before each call; nan if unknown.
+def _updated(frames: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return when the parameters were last updated before each of some calls; nan if unknown.
 
     That is the begin of the call's step, or a later end of an operator of the optimizer.
     """
-    comm, base = frames.comm, frames.start_ns
+    base = frames.start_ns
     steps = frames.timed_steps.drop_duplicates(["rank", "step"]).set_index(["rank", "step"])
     begin = (steps["start_ns"] - base).astype("float64")
-    of_call = pd.MultiIndex.from_frame(comm[["rank", "step"]])
-    found = pd.Series(begin.reindex(of_call).to_numpy(), index=comm.index)
+    of_call = pd.MultiIndex.from_frame(calls[["rank", "step"]])
+    found = pd.Series(begin.reindex(of_call).to_numpy(), index=calls.index)
     ops = frames.ops[frames.ops["phase"] == "optimizer"]
     ends = pd.DataFrame({"rank": ops["rank"], "at": ops["start_ns"] + ops["duration_ns"] - base})
     updated = pd.merge_asof(
         pd.DataFrame(
-            {"rank": comm["rank"], "at": comm["issue_ns"] - base, "row": comm.index}
+            {"rank": calls["rank"], "at": calls["issue_ns"] - base, "row": calls.index}
         ).sort_values("at"),
         ends.assign(updated=ends["at"].astype("float64")).sort_values("at"),
         on="at",
         by="rank",
     ).set_index("row")["updated"]
-    return found.where(~(updated.reindex(comm.index) > found), updated)
+    return found.where(~(updated.reindex(calls.index) > found), updated)
 
 
 @of_each_call(OF_COLLECTIVES)
@@ -182,9 +188,14 @@ def _shared(
     return could * part.reindex(could.index, fill_value=1.0)
 
 
-def _behind_receive(frames: Frames, calls: pd.DataFrame) -> pd.Series:
-    """Return by how much each receive would have been hidden by the wait for the one before it."""
+def _behind_receive(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
+    """Return by how much each receive would have been hidden by the wait for the one before it.
+
+    None without receives.
+    """
     receives = calls[(frames.comm["kind"] == "recv") & calls["end"].notna()]
+    if receives.empty:
+        return None
     order = receives.assign(id=frames.comm["id"][receives.index]).sort_values(["rank", "id"])
     before = order.groupby("rank")[["issue", "end", "exposed"]].shift(1)
     begin = np.maximum(order["ready"], before["issue"])
@@ -198,38 +209,45 @@ def is_on_device(frames: Frames) -> pd.Series:
     return on_device(frames) & ((frames.comm["device"] != "cpu") | (frames.comm["stream"] >= 0))
 
 
-def _reasons(frames: Frames, calls: pd.DataFrame, options: pd.DataFrame) -> pd.Series:
+def _reasons(
+    frames: Frames, calls: pd.DataFrame, options: Sequence[str], each: np.ndarray
+) -> pd.Categorical:
+    """Return the reason of each call; `each` is by how much the options could hide the calls."""
     comm = frames.comm
-    # The first of equal ones, in the order of the columns.
-    best = options.fillna(-1.0).idxmax(axis="columns").astype(object)
-    early = pd.Series(ISSUED_LATE, index=calls.index, dtype=object)
-    early[is_gather_of_parameters(comm)] = PREFETCH_LATE
-    early[buckets.behind_another(frames, calls)] = BUCKET_ORDER
-    before, after = calls["before"].fillna(0), calls["after"].fillna(0)
+    early = np.full(len(calls), _NUMBERS[ISSUED_LATE])
+    early[is_gather_of_parameters(comm)] = _NUMBERS[PREFETCH_LATE]
+    early[buckets.behind_another(frames, calls)] = _NUMBERS[BUCKET_ORDER]
+    before, after = (calls[name].fillna(0).to_numpy() for name in ("before", "after"))
+    transfer = calls["transfer"].to_numpy()
     # To wait later takes less than to issue earlier, if it suffices.
-    is_early = (before >= after) & (after < calls["transfer"] / 2)
-    best = best.where(best != _BESIDE, early.where(is_early, WAITED_AT_ONCE))
-    is_lost = options.max(axis="columns") >= (_LEAST_PART * calls["transfer"]).clip(lower=1)
-    is_known = calls["before"].notna() & calls["after"].notna()
+    is_early = (before >= after) & (after < transfer / 2)
+    beside = np.where(is_early, early, _NUMBERS[WAITED_AT_ONCE])
+    # The first of equal ones.
+    most = np.where(np.isnan(each), -1.0, each).argmax(axis=1)
+    others = np.array([_NUMBERS.get(reason, -1) for reason in options])[most]
+    best = np.where(others < 0, beside, others)
+    is_lost = np.fmax.reduce(each, axis=1) >= np.clip(_LEAST_PART * transfer, 1, None)
+    on_device = is_on_device(frames)
     conditions = (
-        (calls["exposed"].isna(), UNKNOWN),
-        (calls["exposed"] == 0, HIDDEN),
-        (calls["transfer"] <= _LEAST_PART * calls["exposed"], LATE_RANK),
-        (is_on_device(frames) & _computes_beside(frames), ONE_STREAM),
-        (is_on_device(frames), UNKNOWN),
+        (calls["exposed"].isna(), _NUMBERS[UNKNOWN]),
+        (calls["exposed"] == 0, _NUMBERS[HIDDEN]),
+        (calls["transfer"] <= _LEAST_PART * calls["exposed"], _NUMBERS[LATE_RANK]),
+        (on_device & _computes_beside(frames), _NUMBERS[ONE_STREAM]),
+        (on_device, _NUMBERS[UNKNOWN]),
         (is_lost, best),
-        (is_known, DEPENDENT),
+        (calls["before"].notna() & calls["after"].notna(), _NUMBERS[DEPENDENT]),
     )
-    found = pd.Series(UNKNOWN, index=calls.index, dtype=object)
-    for condition, reason in reversed(conditions):
-        found = found.mask(condition, reason)
-    return found
+    masks = [np.asarray(condition, dtype=bool) for condition, _ in conditions]
+    found = np.select(masks, [number for _, number in conditions], _NUMBERS[UNKNOWN])
+    return pd.Categorical.from_codes(found.astype("int8"), pd.Index(REASONS))
 
 
 def _computes_beside(frames: Frames) -> pd.Series:
     """Return a mask of the calls on a stream on which kernels compute, too."""
     by = ["rank", "device", "stream"]
     kernels = frames.kernels
+    if kernels.empty:
+        return pd.Series(False, index=frames.comm.index)
     computes = kernels[(kernels["category"] == COMPUTE) & (kernels["stream"] >= 0)]
     streams = pd.MultiIndex.from_frame(computes[by].drop_duplicates().astype({"device": object}))
     of_calls = pd.MultiIndex.from_frame(frames.comm[by].astype({"device": object}))

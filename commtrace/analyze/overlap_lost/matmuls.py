@@ -20,10 +20,15 @@ PRODUCTS = tuple(
 )
 
 
-def split(frames: Frames, calls: pd.DataFrame) -> pd.Series:
-    """Return by how much each call would be hidden if it was split with its product; nan if not."""
+def split(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
+    """Return by how much each call would be hidden if it was split with its product; nan if not.
+
+    None without matrix products.
+    """
     comm, ops = frames.comm, frames.ops
     ops = ops[ops["op"].isin(PRODUCTS) & (ops["duration_ns"] > 0)]
+    if ops.empty:
+        return None
     sides = (
         ("all_gather", comm["result_used_ns"], ops["start_ns"]),
         ("reduce_scatter", comm["data_ready_ns"], ops["start_ns"] + ops["duration_ns"]),

@@ -112,16 +112,22 @@ def overlap_lost(frames: Frames) -> pd.DataFrame:
 
 def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return sums of the calls of some ranks by place and reason, and an example of each."""
-    comm = part.comm[part.comm["kind"] != "barrier"]
+    columns = [name for name in PLACE if name != "mesh_axis"]
+    comm = part.comm[[*columns, "group", "rank", "step", "id"]]
+    comm = comm[comm["kind"] != "barrier"]
     comm = comm.assign(mesh_axis=mesh_axes(part, comm["group"]))
     calls = chances(part).loc[comm.index]
     early = (calls["issue"] - calls["ready"]).clip(lower=0)
     slack = (calls["used"] - calls["end"]).clip(lower=0)
     in_step = comm["step"] >= 0
+    by = [*PLACE, "reason"]
+    keys = comm[PLACE].assign(reason=calls["reason"])
+    # Numbers, since each grouping by all keys takes as long as the sums.
+    number = keys.groupby(by, sort=False, observed=True).ngroup()
+    places = keys[~number.duplicated()].set_axis(number[~number.duplicated()])
     rows = pd.DataFrame(
         {
-            **{name: comm[name] for name in PLACE},
-            "reason": pd.Categorical(calls["reason"], [*REASONS]),
+            "number": number,
             "num_calls": 1.0,
             "exposed_ns": calls["exposed"],
             "transfer_ns": calls["transfer"],
@@ -139,16 +145,17 @@ def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
         },
         index=comm.index,
     )
-    by = [*PLACE, "reason"]
     lossy = rows[in_step & (calls["could"] > 0)]
-    firsts = lossy.index[~lossy.duplicated([*by, "rank", "step"])]
+    firsts = lossy.index[~lossy.duplicated(["number", "rank", "step"])]
     rows["num_steps"] = rows.index.isin(firsts).astype("float64")
-    sums = rows.groupby(by, sort=False, observed=True)[[*_SUMS, *_OTHER_SUMS]].sum(min_count=1)
-    sums = _by_texts(sums.reset_index())
-    examples = rows.sort_values(["could", "rank", "id"], ascending=[False, True, True])
-    examples = examples[~examples.duplicated(by)]
+    sums = rows.groupby("number", sort=False)[[*_SUMS, *_OTHER_SUMS]].sum(min_count=1)
+    could = rows["could"].fillna(-1.0)
+    examples = rows[could == could.groupby(number).transform("max")]
+    examples = examples.sort_values(["rank", "id"])
+    examples = examples[~examples.duplicated("number")]
     examples = examples.assign(behind=behind(part, calls.loc[examples.index]))
-    return sums, _by_texts(examples)[["could", "rank", "id", "behind"]]
+    examples = examples.set_index("number")[["could", "rank", "id", "behind"]]
+    return _by_texts(sums.join(places)), _by_texts(examples.join(places))
 
 
 def _by_texts(rows: pd.DataFrame) -> pd.DataFrame:
