@@ -14,6 +14,10 @@ from commtrace.units import counted
 
 _EQUAL_WITHOUT = "c10d::alltoall_base_"
 _BY = ["group", "number", "source", "target"]
+_READ = [
+    *("group", "rank", "number", "native_op", "dtype"),
+    *(f"{end}_{what}" for end in ("input", "output") for what in ("shapes", "splits")),
+]
 _ENDS = {"sent": ("input", "source", "target"), "received": ("output", "target", "source")}
 """Shapes and splits of each end, the call's own rank and the other one."""
 
@@ -30,11 +34,11 @@ def unmatched_splits(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
         `received`.
     """
     calls = calls[calls["kind"] == ALL_TO_ALL]
-    calls = calls.astype({"group": object})
     has_splits = (calls["input_splits"] != "") | (calls["output_splits"] != "")
-    calls = calls[has_splits.groupby([calls["group"], calls["number"]]).transform("any")]
-    if calls.empty:
+    if not has_splits.any():
         return pd.DataFrame(columns=[*_BY, "sent", "received"])
+    by = [calls["group"].cat.codes, calls["number"]]
+    calls = calls[has_splits.groupby(by).transform("any")][_READ].astype({"group": object})
     reached = covered.reached[["group", "rank", "position"]]
     sizes = reached.groupby("group").size()
     calls = calls.merge(reached, on=["group", "rank"])
