@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from commtrace.errors import CommtraceError
     from commtrace.expert_rows import experts
     from commtrace.jupyter import launch, load_ipython_extension
+    from commtrace.pipeline_marks import pipeline_action
     from commtrace.session import Recording, record
     from commtrace.tracefile import Trace, merge_spools, read_trace
     from commtrace.views.compared import compare
@@ -34,6 +35,7 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "merge_spools",
+    "pipeline_action",
     "read_trace",
     "record",
 ]
@@ -51,6 +53,7 @@ _HOMES = {
     "load": "commtrace.views.run",
     "load_ipython_extension": "commtrace.jupyter",
     "merge_spools": "commtrace.tracefile",
+    "pipeline_action": "commtrace.pipeline_marks",
     "read_trace": "commtrace.tracefile",
     "record": "commtrace.session",
 }
@@ -61,6 +64,7 @@ _NEED_TORCH = {
     "experts",
     "launch",
     "load_ipython_extension",
+    "pipeline_action",
     "record",
 }
 

@@ -12,6 +12,7 @@ from collections import namedtuple
 from typing import Any
 
 from commtrace.schema import (
+    ACTIONS,
     COMM,
     FINGERPRINTS,
     GROUPS,
@@ -45,6 +46,9 @@ FingerprintRow = _row_type(
 HostEventRow = _row_type(
     "HostEventRow", HOST_EVENTS, "What happened on the host of one rank, beside its calls."
 )
+ActionRow = _row_type(
+    "ActionRow", ACTIONS, "One computation of a pipeline stage on one micro-batch."
+)
 GroupRow = _row_type("GroupRow", GROUPS, "One process group.")
 RankRow = _row_type("RankRow", RANKS, "One rank of the run.")
 StepRow = _row_type("StepRow", STEPS, "One step of one rank.")
@@ -56,6 +60,7 @@ ROWS: dict[str, Any] = {
     "kernels": KernelRow,
     "fingerprints": FingerprintRow,
     "host_events": HostEventRow,
+    "pipeline_actions": ActionRow,
     "groups": GroupRow,
     "ranks": RankRow,
     "steps": StepRow,

@@ -65,6 +65,17 @@ caught by the program; an iterator of a data loader ends, or takes long; Python'
 takes long; and no thread of Python ran, since the process was stopped or held Python's lock.
 """
 
+PIPELINE_ACTIONS = (
+    FORWARD, LOSS_OF_CHUNK, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT,
+) = (
+    "forward", "loss", "backward", "backward_input", "backward_weight",
+)  # fmt: skip
+"""Computations of a pipeline stage on one micro-batch, in table `pipeline_actions`.
+
+The forward pass; the loss, on the last stage; and the backward pass, as a whole or, in zero-bubble
+schedules, the gradients of inputs first and those of weights later.
+"""
+
 NUM_SKETCHES = 4
 """Number of random sketches of a tensor in table `fingerprints`."""
 
@@ -224,6 +235,12 @@ COMM = (
         "empty if the program does not state them",
         7, form="splits",
     ),
+    Column("stage", int, "", "pipeline stage that the call belongs to", 7),
+    Column("micro_batch", int, "", "number of its micro-batch, from 0", 7),
+    Column(
+        "direction", str, "", "forward or backward: the pass of the pipeline that it belongs to", 7,
+        form="direction",
+    ),
 )  # fmt: skip
 
 OPS = (
@@ -311,6 +328,20 @@ HOST_EVENTS = (
     Column("source_function", str, "", "function that the line is in", 7, title="Function"),
 )  # fmt: skip
 
+ACTIONS = (
+    _rank("rank", "global rank of the stage", 7, least=0),
+    Column("id", int, "", "number of the action on its rank, in order of end, from 0", 7),
+    Column("stage", int, "", "number of the pipeline stage, from 0", 7),
+    Column("micro_batch", int, "", "number of the micro-batch, from 0", 7),
+    Column(
+        "action", str, "", f"{', '.join(PIPELINE_ACTIONS[:-1])} or {PIPELINE_ACTIONS[-1]}", 7,
+        form="action",
+    ),
+    Column("start_ns", int, INSTANT, "when it began", 7),
+    Column("duration_ns", int, "ns", "how long it took", 7),
+    Column("step", int, "", "step that was in progress, as in table `comm`", 7),
+)  # fmt: skip
+
 GROUPS = (
     Column("name", str, "", "name of the process group"),
     Column("description", str, "", "description that its creator gave"),
@@ -373,6 +404,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "kernels": KERNELS,
     "fingerprints": FINGERPRINTS,
     "host_events": HOST_EVENTS,
+    "pipeline_actions": ACTIONS,
     "groups": GROUPS,
     "ranks": RANKS,
     "steps": STEPS,
@@ -389,6 +421,8 @@ FORMS: dict[str, str] = {
     "level": r"(?:dtensor|local)?",
     "category": rf"(?:{'|'.join(CATEGORIES)})?",
     "role": rf"(?:{'|'.join(ROLES)})?",
+    "action": rf"(?:{'|'.join(PIPELINE_ACTIONS)})?",
+    "direction": r"(?:forward|backward)?",
     "host_event": rf"(?:{'|'.join(HOST_EVENT_KINDS)})?",
     "splits": r"(?:\d{1,18}(?:,\d{1,18})*)?",
     "shapes": rf"(?:{_SHAPE}(?:;{_SHAPE})*)?",
@@ -403,6 +437,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "kernels": ("rank", "id"),
     "fingerprints": ("rank", "id"),
     "host_events": ("rank", "id"),
+    "pipeline_actions": ("rank", "id"),
     "groups": ("name",),
     "ranks": ("rank",),
     "steps": ("rank", "step"),

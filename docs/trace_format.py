@@ -64,6 +64,7 @@ TITLES = {
     "kernels": "a row per kernel or copy on a device, from imported profiles",
     "fingerprints": "a row per observed tensor of a rank (recorded with `values`)",
     "host_events": "a row per event on the host of a rank",
+    "pipeline_actions": "a row per computation of a pipeline stage on a micro-batch",
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",

@@ -51,6 +51,7 @@ class Frames:
     kernels: pd.DataFrame
     fingerprints: pd.DataFrame
     host_events: pd.DataFrame
+    pipeline_actions: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame
     steps: pd.DataFrame

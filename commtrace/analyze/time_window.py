@@ -113,15 +113,14 @@ def _part(frames: Frames, rows: pd.Index, first: int, last: int, description: st
         for name in ("start_ns", "end_ns"):
             known = table[name] >= 0
             table[name] = np.where(known, table[name].clip(first, last), table[name])
-    at = frames.host_events["at_ns"]
-    events = frames.host_events[(at < last) & (at + frames.host_events["duration_ns"] > first)]
     return Frames(
         run={**frames.run, "part": description},
         comm=comm,
         ops=ops.reset_index(drop=True),
         kernels=kernels.reset_index(drop=True),
         fingerprints=fingerprints.reset_index(drop=True),
-        host_events=events.reset_index(drop=True),
+        host_events=_touching(frames.host_events, "at_ns", first, last),
+        pipeline_actions=_touching(frames.pipeline_actions, "start_ns", first, last),
         groups=frames.groups,
         ranks=ranks,
         steps=steps[in_steps].reset_index(drop=True),
@@ -129,6 +128,13 @@ def _part(frames: Frames, rows: pd.Index, first: int, last: int, description: st
         path=frames.path,
         settings=frames.settings,
     )
+
+
+def _touching(table: pd.DataFrame, start: str, first: int, last: int) -> pd.DataFrame:
+    """Return the rows of a table that overlap a stretch of time."""
+    begin = table[start]
+    is_in = (begin < last) & (begin + table["duration_ns"] > first)
+    return table[is_in].reset_index(drop=True)
 
 
 def _num_beside(part: Frames, *stretches: Stretch) -> int:

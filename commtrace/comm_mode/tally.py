@@ -15,6 +15,7 @@ from typing import Any
 
 from commtrace.comm_mode.counts import Counts, overload_of, packet_of
 from commtrace.recorder import CURRENT, RECORDER, Call, OperatorSpan
+from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.operator_kinds import DTENSOR
 
 PASSES = ("forward", "backward", "recompute")
@@ -77,6 +78,9 @@ class Tally:
             self.total.count(packet)
             self.at[place, in_pass].count(packet)
         self._list(Operator(RECORDER.num_ops, overload_of(native_op), place, in_pass))
+
+    def add_action(self, action: PipelineAction) -> None:
+        """Ignore computations of pipeline stages."""
 
     def keep_span(self, span: OperatorSpan) -> None:
         """List an operator."""

@@ -14,6 +14,7 @@ below it:
 
 from __future__ import annotations
 
+from commtrace.recorder.attribution.pipeline_stages import acting
 from commtrace.recorder.events.buffer import Buffer
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.sampled_buffer import SampledBuffer
@@ -40,6 +41,7 @@ __all__ = [
     "OperatorSpan",
     "SampledBuffer",
     "Sink",
+    "acting",
     "is_heard",
     "listen",
     "ranks_changed",

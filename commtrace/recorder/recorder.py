@@ -30,6 +30,7 @@ from commtrace.recorder.events.data_times import DataTimes
 from commtrace.recorder.events.groups import Groups, resolve, unbox
 from commtrace.recorder.events.misfit import misfit
 from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.events.request import Request
 from commtrace.recorder.events.signature import Signature
 from commtrace.recorder.events.sink import Sink, SpanKeepers
@@ -61,7 +62,7 @@ class Recorder:
         self.pending = PendingCalls(self.failures)
         self.groups = Groups()
         self.exception_passed: Callable[[BaseException], None] = _ignored
-        self.locator = Locator(self.ticked, self._exception_passed)
+        self.locator = Locator(self.ticked, self._exception_passed, self.acted)
         self.device = "cpu"
         self.num_ops = 0
         self.data_times = DataTimes()
@@ -95,7 +96,7 @@ class Recorder:
         self.pending.forget()
         self.data_times.forget()
         self.groups = Groups()
-        self.locator = Locator(self.ticked, self._exception_passed)
+        self.locator = Locator(self.ticked, self._exception_passed, self.acted)
         self._announced.clear()
 
     def _exception_passed(self, error: BaseException) -> None:
@@ -112,6 +113,15 @@ class Recorder:
             for buffer in self.buffers:
                 if buffer.rank in (None, rank) or rank is None:
                     buffer.tick(source, thing, at, begin)
+        except Exception as error:
+            self.failures.append(error)
+
+    def acted(self, action: PipelineAction) -> None:
+        """Report a computation of a pipeline stage that has ended."""
+        try:
+            for buffer in self.buffers:
+                if buffer.rank in (None, action.rank) or action.rank is None:
+                    buffer.add_action(action)
         except Exception as error:
             self.failures.append(error)
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan
 from commtrace.recorder.recorder import RECORDER
 from commtrace.torch_internals.dispatcher import no_dispatch_modes
@@ -37,6 +38,9 @@ class SelfCheck:
     def add(self, call: Call) -> None:
         """Check whether this is the self-check call."""
         self.has_seen |= call.request.group.row.name == _NAME
+
+    def add_action(self, action: PipelineAction) -> None:
+        """Ignore computations of pipeline stages."""
 
     def keep_span(self, span: OperatorSpan) -> None:
         """Ignore operators."""

@@ -177,6 +177,18 @@ class OptimizerSteps:
         self.task = -1
 
 
+class PipelinePart(NamedTuple):
+    """Part of a pipeline schedule: stage, micro-batch, and `forward` or `backward`."""
+
+    stage: int
+    micro_batch: int
+    direction: str
+
+
+NO_PART = PipelinePart(-1, -1, "")
+"""Part of a schedule that is not known, or outside of all."""
+
+
 class ThreadState:
     """State of one thread.
 
@@ -185,11 +197,12 @@ class ThreadState:
         ident: its number in Python.
         is_engine_thread: the thread was started by C++.
         regions: the user's regions, outermost first.
+        pipeline_part: part of a pipeline schedule that the thread computes.
     """
 
     __slots__ = (
         "__weakref__", "backward", "collectives", "ident", "is_engine_thread", "modules",
-        "native_id", "operators", "optimizer", "regions",
+        "native_id", "operators", "optimizer", "pipeline_part", "regions",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -197,6 +210,7 @@ class ThreadState:
         self.ident = threading.get_ident()
         self.is_engine_thread = not _is_started_in_python()
         self.regions: tuple[str, ...] = ()
+        self.pipeline_part = NO_PART
         self.modules = ModuleCalls()
         self.operators = Operators(self.modules)
         self.collectives = Collectives()
@@ -207,6 +221,10 @@ class ThreadState:
         """Enter or leave a region."""
         self.regions = regions
         self.operators.moved()
+
+    def set_pipeline_part(self, part: PipelinePart) -> None:
+        """Enter or leave a part of a pipeline schedule."""
+        self.pipeline_part = part
 
     def forget_module_calls(self) -> None:
         """Drop the module calls of finished forward and backward passes."""

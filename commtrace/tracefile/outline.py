@@ -12,10 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commtrace.tracefile.spool import FOUND_STEPS, SPOOL_SUFFIX, SPOOL_TABLES, Spool
+from commtrace.tracefile.spool import (
+    FOUND_STEPS,
+    SMALL_RANK_TABLES,
+    SPOOL_SUFFIX,
+    SPOOL_TABLES,
+    Spool,
+)
 from commtrace.tracefile.trace import Columns
 
-SMALL_TABLES = ("groups", "steps", "host_events", FOUND_STEPS)
+SMALL_TABLES = ("groups", *SMALL_RANK_TABLES, FOUND_STEPS)
 """Tables that an outline has."""
 
 OUTLINE_COLUMNS: dict[str, tuple[str, ...]] = {

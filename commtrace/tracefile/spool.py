@@ -59,7 +59,7 @@ STEP_SOURCES = ("optimizer", "profiler", "scheduler")
 TAKEN_FOR = "taken_for"
 """Name of the fact that lists the ranks that the process took itself for before."""
 
-SMALL_RANK_TABLES = ("steps", "host_events")
+SMALL_RANK_TABLES = ("steps", "host_events", "pipeline_actions")
 """Tables with few rows of each rank, which are read as a whole."""
 
 RANK_TABLES = (*EVENT_TABLES, *SMALL_RANK_TABLES)
@@ -69,7 +69,7 @@ SITE = Column("site", int, "", "number of the call site in this file, from 0")
 OF_EACH: dict[str, tuple[str, ...]] = {
     "comm": (
         "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
-        "op_id", "sent_id", "data_ready_ns", "result_used_ns",
+        "op_id", "sent_id", "data_ready_ns", "result_used_ns", "micro_batch",
     ),
     "ops": ("id", "parent", "start_ns", "duration_ns", "step", "module_call"),
 }  # fmt: skip

@@ -33,6 +33,7 @@ from commtrace.tracefile.spool import (
     OF_EACH,
     OUTSTANDING,
     SITE,
+    SMALL_RANK_TABLES,
     SPOOL_TABLES,
     numbers_of,
     sites_of,
@@ -43,7 +44,7 @@ Encoded = Mapping[str, tuple[Description, memoryview]]
 """Description and bytes of columns, by name."""
 
 _TABLES = (*TABLES, FOUND_STEPS)
-_RANKED = ("ops", "fingerprints", "host_events", "steps")
+_RANKED = ("ops", "fingerprints", *SMALL_RANK_TABLES)
 
 
 @dataclass(frozen=True, slots=True)

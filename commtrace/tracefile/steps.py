@@ -45,6 +45,7 @@ _INSTANTS = {
     "ops": "start_ns",
     "fingerprints": "at_ns",
     "host_events": "at_ns",
+    "pipeline_actions": "start_ns",
 }
 
 

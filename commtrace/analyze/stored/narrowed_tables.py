@@ -96,7 +96,7 @@ def narrowed_tables(
 def tables_of_some(
     small: Mapping[str, pd.DataFrame], ranks: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
-    """Return tables with the rows of some ranks in `ranks`, `steps` and `host_events`."""
+    """Return tables with the rows of some ranks in `ranks` and in the small tables of a rank."""
     tables = dict(small)
     for name in ("ranks", *SMALL_RANK_TABLES):
         own = tables[name][tables[name]["rank"].isin(ranks)]

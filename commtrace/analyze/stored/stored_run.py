@@ -202,6 +202,7 @@ class StoredRun(PartedRun):
             kernels=tables["kernels"],
             fingerprints=tables["fingerprints"],
             host_events=tables["host_events"],
+            pipeline_actions=tables["pipeline_actions"],
             groups=tables["groups"],
             ranks=tables["ranks"],
             steps=tables["steps"],

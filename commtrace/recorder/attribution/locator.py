@@ -35,6 +35,7 @@ from commtrace.recorder.attribution.ddp import (
 )
 from commtrace.recorder.attribution.library_frames import FLAGS, GRADIENTS, attribution_by
 from commtrace.recorder.attribution.modules import ModuleTracker
+from commtrace.recorder.attribution.pipeline_stages import Acted, StageMethods
 from commtrace.recorder.attribution.pipelines import note_transfers
 from commtrace.recorder.attribution.stack_frames import (
     CHECKPOINT,
@@ -70,9 +71,10 @@ _new = tuple.__new__
 class Locator:
     """Locates calls; tracks modules and optimizer steps while installed."""
 
-    def __init__(self, ticked: Ticked, raised: Raised) -> None:
+    def __init__(self, ticked: Ticked, raised: Raised, acted: Acted) -> None:
         self.modules = ModuleTracker(raised)
         self._step_calls = StepCalls(ticked)
+        self._stage_methods = StageMethods(acted)
         self._optimizer_hooks: list[Any] = []
         self._end_of_noting: Callable[[], None] | None = None
         self._hooked: Place | None = None
@@ -88,6 +90,7 @@ class Locator:
         # Other hooks of a step may communicate, as those that lay out gradients do.
         call_first(self._optimizer_hooks[0])
         self._step_calls.install()
+        self._stage_methods.install()
         self._end_of_noting = note_transfers()
 
     def uninstall(self) -> None:
@@ -97,6 +100,7 @@ class Locator:
             hook.remove()
         self._optimizer_hooks = []
         self._step_calls.uninstall()
+        self._stage_methods.uninstall()
         if self._end_of_noting is not None:
             self._end_of_noting()
             self._end_of_noting = None
@@ -137,7 +141,7 @@ class Locator:
                 call = self.modules.call_of_unit(attribution.modules, call, is_ahead=True)
             elif attribution.stage is not None:
                 call = self._call_of_stage(attribution.stage)
-                phase = attribution.stage.phase
+                phase = attribution.stage.part.direction
                 return Location(phase, call, code, instruction, attribution)
         if call is None and state.is_engine_thread:
             found = self._locate_in_callback(attribution, code, instruction)
@@ -149,7 +153,7 @@ class Locator:
         return _new(Location, (phase, call, code, instruction, attribution))
 
     def _call_of_stage(self, stage: Transfer) -> ModuleCall:
-        name = f"stage{stage.stage}"
+        name = f"stage{stage.part.stage}"
         return self.modules.call_of_stage(stage.module, name, is_ahead=stage.is_ahead)
 
     def _locate_in_callback(

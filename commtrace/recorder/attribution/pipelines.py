@@ -1,4 +1,4 @@
-"""Stage and direction of the sends and receives of a pipeline.
+"""Stage, micro-batch and direction of the sends and receives of a pipeline.
 
 A schedule of `torch.distributed.pipelining` issues transfers in batches, which do not say what they
 are for. A stage creates each as a `P2POp` in one of four methods. The tensor is noted there with
@@ -18,15 +18,18 @@ import torch.distributed as dist
 from torch import nn
 
 from commtrace.recorder.events.location import BACKWARD, FORWARD, Transfer
+from commtrace.recorder.thread_state import PipelinePart
 
 _STAGES = "torch.distributed.pipelining.stage"
-_METHODS = {
-    "get_fwd_recv_ops": (FORWARD, True),
-    "get_fwd_send_ops": (FORWARD, False),
-    "get_bwd_recv_ops": (BACKWARD, False),
-    "get_bwd_send_ops": (BACKWARD, False),
+METHODS = {
+    "get_fwd_recv_ops": ("fwd_chunk_id", FORWARD, True),
+    "get_fwd_send_ops": ("fwd_chunk_id", FORWARD, False),
+    "get_bwd_recv_ops": ("bwd_chunk_id", BACKWARD, False),
+    "get_bwd_send_ops": ("bwd_chunk_id", BACKWARD, False),
 }
-"""Methods of a stage: the phase of their transfers, and whether these precede a module call."""
+"""Methods of a stage: the argument that is the micro-batch, the direction of their transfers, and
+whether these precede a module call.
+"""
 _ISSUING = frozenset({"isend", "irecv"})
 _MAX_NOTED = 4096
 
@@ -57,15 +60,18 @@ def note_transfers() -> Callable[[], None]:
 
 def _note(frame: FrameType | None, tensor: Any) -> None:
     while frame is not None and frame.f_globals.get("__name__") == _STAGES:
-        method = _METHODS.get(frame.f_code.co_name)
+        method = METHODS.get(frame.f_code.co_name)
         if method is not None:
-            stage = frame.f_locals.get("self")
+            chunk_name, direction, is_ahead = method
+            found = frame.f_locals
+            stage, micro_batch = found.get("self"), found.get(chunk_name, -1)
             module, number = getattr(stage, "submod", None), getattr(stage, "stage_index", -1)
             if isinstance(module, nn.Module):
                 # Entries are not removed one by one, so the table is emptied to bound its memory.
                 if len(_noted) >= _MAX_NOTED:
                     _noted.clear()
-                _noted[id(tensor)] = weakref.ref(tensor), Transfer(module, number, *method)
+                part = PipelinePart(number, micro_batch, direction)
+                _noted[id(tensor)] = weakref.ref(tensor), Transfer(module, part, is_ahead)
             return
         frame = frame.f_back
 

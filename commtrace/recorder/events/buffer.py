@@ -25,6 +25,7 @@ from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.observed_value import ObservedValue, rows_of_values
 from commtrace.recorder.events.operator_sites import KIND, SPAN_FIELDS, OperatorSites
+from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.events.sampling import SampledSteps
 from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan, SpanKeeper
 from commtrace.recorder.events.sources import Sources
@@ -42,6 +43,7 @@ _MAX_OPS_PER_CALL = 10
 _SPAN_WIDTH = len(NUMBERS["ops"])
 _CALL_SITE_COLUMNS = [column for column, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
 _MAX_HOST_EVENTS = 20_000
+_MAX_ACTIONS = 100_000
 NO_STEP = -1
 
 
@@ -114,6 +116,8 @@ class Buffer:
         self._most_values = self._most_ops
         self._host_events: deque[tuple[HostEvent, int]] = deque()
         self._num_host_events = 0
+        self._actions: deque[tuple[PipelineAction, int]] = deque()
+        self._num_actions = 0
         self.rows_ns = now()
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
@@ -151,6 +155,11 @@ class Buffer:
         """Keep an event on the host, of which there are few; those of an endless loop are not."""
         if self._num_host_events + len(self._host_events) < _MAX_HOST_EVENTS:
             self._host_events.append((event, self.step))
+
+    def add_action(self, action: PipelineAction) -> None:
+        """Keep a computation of a pipeline stage, up to a number that an analysis can hold."""
+        if self._num_actions + len(self._actions) < _MAX_ACTIONS:
+            self._actions.append((action, self.step))
 
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
@@ -241,6 +250,7 @@ class Buffer:
             "steps": _take(self._steps, len(self._steps)),
             "fingerprints": self._take_fingerprints(),
             "host_events": self._take_host_events(),
+            "pipeline_actions": self._take_actions(),
             FOUND_STEPS: _take(self._found.new, len(self._found.new)),
         }
         for name, call_sites in self._call_sites.items():
@@ -354,6 +364,16 @@ class Buffer:
         self._num_host_events += len(taken)
         return [
             event.row(first + place, self._epoch, step) for place, (event, step) in enumerate(taken)
+        ]
+
+    def _take_actions(self) -> list[Any]:
+        """Take the computations of pipeline stages, as rows of table `pipeline_actions`."""
+        taken = _take(self._actions, len(self._actions))
+        first = self._num_actions
+        self._num_actions += len(taken)
+        return [
+            action.row(first + place, self._epoch, step)
+            for place, (action, step) in enumerate(taken)
         ]
 
     def _by_step(self, spans: list[Any]) -> Iterator[tuple[int, list[Any]]]:

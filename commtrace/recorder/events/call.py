@@ -33,6 +33,7 @@ class Call:
 
     Attributes:
         id: number of the call on its rank.
+        part: part of a pipeline schedule that the call belongs to.
         seq: number of the call in its group.
         functional_op: the functional collective that issued the call, if any.
         sent_id: number of the contents sent.
@@ -44,8 +45,9 @@ class Call:
 
     __slots__ = (
         "complete_ns", "data_ready_ns", "expects_blocked_time", "functional_op", "id", "is_settled",
-        "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "region", "request",
-        "result_used_ns", "return_ns", "sent_id", "seq", "stack", "thread", "waited_ns", "work",
+        "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "part", "region",
+        "request", "result_used_ns", "return_ns", "sent_id", "seq", "stack", "thread", "waited_ns",
+        "work",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +63,9 @@ class Call:
         span = state.operators.span
         self.request = request
         self.location = location
+        attribution = location.attribution
+        stage = None if attribution is None else attribution.stage
+        self.part = state.pipeline_part if stage is None else stage.part
         self.id = number
         self.seq = seq
         self.thread = state.native_id
@@ -175,7 +180,7 @@ class Call:
         return (
             self.request.identity(), self.region, self.thread, id(self.op), location.phase,
             module_call[0] if module_call else None, id(location.code), location.instruction,
-            self.stack, attribution.key() if attribution else None,
+            self.stack, attribution.key() if attribution else None, self.part[::2],
         )  # fmt: skip
 
     def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
@@ -197,6 +202,7 @@ class Call:
             # A functional collective begins before the operator that sends.
             min(self.data_ready_ns, issued) + epoch if self.data_ready_ns >= 0 else _UNKNOWN,
             max(self.result_used_ns, issued) + epoch if self.result_used_ns >= 0 else _UNKNOWN,
+            self.part.micro_batch,
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
@@ -257,8 +263,11 @@ class Call:
             _UNKNOWN,  # algorithm, protocol and channels are those of a kernel
             _splits(request.input_splits),
             _splits(request.output_splits),
-            *numbers[10:],  # data_ready_ns, result_used_ns
+            *numbers[10:12],  # data_ready_ns, result_used_ns
             _splits(request.expert_rows),
+            self.part.stage,
+            self.part.micro_batch,
+            self.part.direction,
         )
 
 

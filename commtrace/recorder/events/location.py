@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from commtrace.recorder.module_place import ModuleCall, Place
-from commtrace.recorder.thread_state import CallStack
+from commtrace.recorder.thread_state import CallStack, PipelinePart
 from commtrace.schema import PHASES
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
@@ -54,8 +54,7 @@ class Transfer:
     """A pipeline transfer, for the next call of `module` if `is_ahead`, else the latest."""
 
     module: nn.Module
-    stage: int
-    phase: str
+    part: PipelinePart
     is_ahead: bool
 
 

@@ -19,6 +19,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.buffer import NO_STEP, Buffer, Writer
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.events.sampling import SampledSteps
 from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan, Sink
 from commtrace.tracefile import PARTIAL_STEPS
@@ -54,6 +55,9 @@ class StandIn:
         """Count a call that the buffer would have kept."""
         rank, wanted = call.request.group.rank, self._buffer.rank
         self.num_calls += rank == wanted or (wanted is None and rank != SELF_CHECK)
+
+    def add_action(self, action: PipelineAction) -> None:
+        """Ignore computations of pipeline stages."""
 
     def keep_span(self, span: OperatorSpan) -> None:
         """Ignore operators."""

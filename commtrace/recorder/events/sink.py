@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.events.observed_value import ObservedValue
+from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import OperatorKind
 
@@ -76,6 +77,10 @@ class Sink(Protocol):
 
     def add(self, call: Call) -> None:
         """Receive a call."""
+        ...
+
+    def add_action(self, action: PipelineAction) -> None:
+        """Receive a computation of a pipeline stage."""
         ...
 
     @property
