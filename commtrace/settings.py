@@ -79,6 +79,12 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "overlap_share": Threshold(
             0.05, "overlap_lost: minimum time that could be hidden, as a part of the steps' time"
         ),
+        "bubble_share": Threshold(
+            0.1, "pipeline_bubbles: minimum idle time of a cause, as a part of the pipeline's time"
+        ),
+        "schedule_share": Threshold(
+            0.3, "pipeline_bubbles: the same of the schedule itself, of warm-up and drain"
+        ),
         "routing_ratio": Threshold(
             1.5, "imbalance: minimum ratio of a rank, expert or source to the mean"
         ),

@@ -26,6 +26,9 @@ from commtrace.analyze.kernel_patterns import KERNEL_PATTERNS
 from commtrace.analyze.matrix import MATRIX
 from commtrace.analyze.overlap import OVERLAP
 from commtrace.analyze.overlap_lost.table import OVERLAP_LOST
+from commtrace.analyze.pipelines.bubbles import BUBBLES
+from commtrace.analyze.pipelines.schedule import SCHEDULE
+from commtrace.analyze.pipelines.stages import STAGES
 from commtrace.analyze.rank_waits import RANK_WAITS
 from commtrace.analyze.sizes import SIZES
 from commtrace.analyze.skew import SKEW
@@ -51,6 +54,7 @@ CATALOG: dict[str, Analysis] = {
         ),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
         *(ALL_TO_ALL_SPLITS, EXPERT_LOAD),
+        *(STAGES, BUBBLES, SCHEDULE),
         *(TENSORS, REPLICAS, GRADIENTS),
         *(CONSISTENCY, DIVERGENCES, FINDINGS, ACTIVITY, CALLS, FACTS),
     )

@@ -9,6 +9,7 @@ from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
 from commtrace.figures.overlap_lost import overlap_lost
 from commtrace.figures.pictures import PICTURES, Picture
+from commtrace.figures.pipeline_schedule import pipeline_schedule
 from commtrace.figures.sizes import sizes
 from commtrace.figures.splits import splits
 from commtrace.figures.steps import steps
@@ -24,6 +25,7 @@ __all__ = [
     "gpu_time",
     "matrix",
     "overlap_lost",
+    "pipeline_schedule",
     "sizes",
     "splits",
     "steps",

@@ -19,6 +19,7 @@ from commtrace.figures.flame import flame
 from commtrace.figures.gpu_time import gpu_time
 from commtrace.figures.matrix import matrix
 from commtrace.figures.overlap_lost import overlap_lost
+from commtrace.figures.pipeline_schedule import pipeline_schedule
 from commtrace.figures.sizes import sizes
 from commtrace.figures.splits import splits
 from commtrace.figures.steps import steps
@@ -120,6 +121,13 @@ PICTURES: dict[str, Picture] = {
             matrix,
             "matrix",
             _size,
+        ),
+        Picture(
+            "pipeline_schedule",
+            "Schedule of the pipeline",
+            "Why is each pipeline stage idle?",
+            pipeline_schedule,
+            "pipeline_schedule",
         ),
         Picture(
             "splits",

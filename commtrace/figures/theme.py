@@ -34,6 +34,7 @@ class Theme:
         kinds: Colours of the kinds of communication.
         phases: Faint background colours of phases.
         uses: Colours of uses of time, among them the wait states by name.
+        actions: Colours of the actions of pipeline stages.
         device: Colours of the parts of a device's time.
         scale: Colours for amounts, from low to high.
         excess: Colours for amounts above what is allowed, from low to high.
@@ -49,6 +50,7 @@ class Theme:
     kinds: dict[str, str]
     phases: dict[str, str]
     uses: dict[str, str]
+    actions: dict[str, str]
     device: dict[str, str]
     scale: tuple[str, ...]
     excess: tuple[str, ...]
@@ -106,6 +108,12 @@ _COLOURS: dict[str, Any] = {
         "Late Receiver": ("#5a4ab2", "#a89af4"),
         "transfer": ("#64738a", "#8795aa"),
         "not known": ("#b4bdc9", "#4c5868"),
+    },
+    "actions": {
+        "forward": ("#3a78bd", "#7fb4ee"),
+        "backward": ("#cf7f10", "#efa948"),
+        "backward_input": ("#b8554e", "#e58a80"),
+        "backward_weight": ("#4d8f3c", "#86c274"),
     },
     "device": {
         "compute": ("#25675e", "#74d8c9"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from commtrace.analyze.census import census
 from commtrace.analyze.findings import evaluated_note
 from commtrace.analyze.gpu_time import summary
 from commtrace.analyze.notices import notices_on
+from commtrace.analyze.pipelines.stages import idle_summary
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
@@ -115,10 +117,9 @@ def render_page(
         kinds=_kinds(answers),
         values=VALUES,
         patterns=_in_columns(
-            {name: each for name, each in data["patterns"].items() if name != OF_DEVICES}
+            {name: each for name, each in data["patterns"].items() if name not in WIDE}
         ),
-        device_picture=PICTURES[OF_DEVICES] if OF_DEVICES in data["patterns"] else None,
-        device_time=summary(answers[OF_DEVICES]),
+        wide=[made(answers) for name, made in WIDE.items() if name in data["patterns"]],
         phases=_in_order(set(census(frames).phases)),
         drawn_phases=_in_order(set().union(*frames.by_ranks(_phases_of_operators))),
         drawn_work=[
@@ -144,8 +145,54 @@ PATTERNS = ("steps", "waits", "overlap_lost", "sizes", "bandwidth", "matrix")
 OF_EXPERTS = ("splits", "expert_load")
 """Further pictures of that sort, of runs with all-to-alls whose splits are known."""
 OF_DEVICES = "gpu_time"
-"""Picture in a section of its own, for runs with kernels."""
+"""Picture for runs with kernels."""
+OF_PIPELINES = "pipeline_schedule"
+"""Picture for runs with pipeline stages."""
 
+
+@dataclass(frozen=True, slots=True)
+class WidePicture:
+    """A picture in a section of its own.
+
+    Attributes:
+        picture: The picture.
+        word: Text of the link to the section.
+        sentence: What the picture shows, with numbers.
+        note: How to read it.
+    """
+
+    picture: Picture
+    word: str
+    sentence: str
+    note: str
+
+
+def _of_devices(answers: Answers) -> WidePicture:
+    return WidePicture(
+        PICTURES[OF_DEVICES],
+        "Devices",
+        summary(answers[OF_DEVICES]),
+        "Of each device as a whole: what computes comes before exposed communication, copies and "
+        "idle time, so that the parts add up. The table of the same name has its streams.",
+    )
+
+
+def _of_pipelines(answers: Answers) -> WidePicture:
+    return WidePicture(
+        PICTURES[OF_PIPELINES],
+        "Pipeline",
+        idle_summary(answers["pipeline_stages"]),
+        "Of the round of median length of the first pipeline; numbers are those of micro-batches. "
+        "Table bubbles has the causes of all idle intervals, and pipeline_stages their sums and a "
+        "better split of layers.",
+    )
+
+
+WIDE: dict[str, Callable[[Answers], WidePicture]] = {
+    OF_DEVICES: _of_devices,
+    OF_PIPELINES: _of_pipelines,
+}
+"""Pictures in sections of their own, for runs that have the data."""
 
 HEAD_PIXELS = 100
 """Height of a picture's title and of the gap below it."""
@@ -169,7 +216,7 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "fingerprint": fingerprint(frames, store),
         "patterns": {
             name: _pattern(answers, name, all_notices)
-            for name in (*PATTERNS, *OF_EXPERTS, OF_DEVICES)
+            for name in (*PATTERNS, *OF_EXPERTS, *WIDE)
             if _is_drawn(answers, name)
         },
         "call_facts": call_facts(answers, store.sites),

@@ -91,7 +91,7 @@ class Views(ABC):
         """Draw a picture by name.
 
         Names are flame, timeline, steps, overlap_lost, gpu_time, waits, sizes, bandwidth, matrix,
-        splits and expert_load.
+        pipeline_schedule, splits and expert_load.
 
         Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
         asks for it, or by default if plotly's default template is dark.
@@ -121,6 +121,10 @@ class Views(ABC):
     def expert_load(self, **options: Any) -> go.Figure:
         """Draw the load of experts, or of their ranks, over the steps of a layer."""
         return self.picture("expert_load", **options)
+
+    def pipeline_schedule(self, **options: Any) -> go.Figure:
+        """Draw the schedule of a pipeline as it ran, above the ideal one."""
+        return self.picture("pipeline_schedule", **options)
 
     def sizes(self, **options: Any) -> go.Figure:
         """Draw the sizes of the messages of each kind."""

@@ -19,6 +19,7 @@ from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
 from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.overlap_lost import OVERLAP
+from commtrace.analyze.findings.pipelines import PIPELINE_BUBBLES
 from commtrace.analyze.findings.reduced import REPEATED_REDUCTION
 from commtrace.analyze.findings.repeated import (
     ALL_REDUCE_THEN_SHARD,
@@ -65,6 +66,7 @@ RULES: tuple[Rule, ...] = (
         IMBALANCE,
         WRONG_REDUCTION,
         OVERLAP,
+        PIPELINE_BUBBLES,
     ),
 )
 
