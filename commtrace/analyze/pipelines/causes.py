@@ -1,15 +1,15 @@
 """Causes of the idle time of pipeline ranks, and how they divide each interval.
 
 A round is replayed several times, each time with one more thing that was measured (`LEVELS`). The
-time that a rank is idle in a replay, and not in those before, has the cause of that replay. An
-interval that was measured is filled with the causes in their order, from what the replays have by
-that time and earlier intervals of the rank have left; what no replay explains is the transfer. So
-the parts of each interval add up to it.
+time by which a rank is idle for longer than in all replays before has the cause of that replay;
+what no replay explains is the transfer. This time is found in the intervals that were measured,
+where the replay has it, or as soon after as the rank is idle. So the parts of each interval add up
+to it, and those of a cause to the difference of replays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,21 +108,41 @@ def _names(of: Round, rank: int) -> list[str]:
 def _filled(
     measured: Sequence[float], levels: Sequence[Sequence[float]], names: Sequence[str]
 ) -> list[dict[str, float]]:
-    """Fill each measured interval from the levels, in order."""
-    # What the replays up to each level have explained by then, at most.
-    allowed = np.maximum.accumulate(np.cumsum(np.asarray(levels, dtype="float64"), axis=1), axis=0)
-    used = np.zeros(len(levels))
-    filled: list[dict[str, float]] = []
-    for place, idle in enumerate(measured):
-        left = float(idle)
-        parts: dict[str, float] = {}
-        for level, cause in enumerate(LEVELS):
-            part = min(left, max(0.0, allowed[level, place] - used[level]))
-            if part > 0:
-                parts[cause or names[place]] = part
-                used[level:] += part
-                left -= part
-        if left > 0:
-            parts[TRANSFER] = left
-        filled.append(parts)
+    """Divide the measured intervals of a rank by the causes of the levels, in order."""
+    left = [float(idle) for idle in measured]
+    filled: list[dict[str, float]] = [{} for _ in left]
+    ahead = np.zeros(len(left))
+    used = np.zeros(len(left))
+    total = 0.0
+    for cause, idle in zip(LEVELS, levels, strict=True):
+        ahead = np.maximum(ahead, np.cumsum(idle))
+        target = min(sum(measured), max(total, sum(idle))) - total
+        total += target
+        for place, part in _shared(left, ahead - np.cumsum(used), target):
+            filled[place][cause or names[place]] = part
+            used[place] += part
+            left[place] -= part
+    for parts, rest in zip(filled, left, strict=True):
+        if rest > 0:
+            parts[TRANSFER] = rest
     return filled
+
+
+def _shared(
+    left: Sequence[float], allowed: np.ndarray, target: float
+) -> Iterator[tuple[int, float]]:
+    """Divide the time of a cause among intervals, and yield place and part of those that get some.
+
+    An interval gets what is left of it, and no more than is allowed until then. What remains of the
+    time belongs to earlier ones, and goes to the last ones that have something left.
+    """
+    parts = [0.0] * len(left)
+    given = 0.0
+    for place, rest in enumerate(left):
+        parts[place] = max(0.0, min(rest, float(allowed[place]) - given, target - given))
+        given += parts[place]
+    for place in reversed(range(len(left))):
+        more = max(0.0, min(left[place] - parts[place], target - given))
+        parts[place] += more
+        given += more
+    return ((place, part) for place, part in enumerate(parts) if part > 0)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from commtrace.analyze.frame import Frames, joined
-from commtrace.schema import FORWARD, LOSS_OF_CHUNK
+from commtrace.schema import BACKWARD, BACKWARD_INPUT, FORWARD
 
 _COLUMNS = [
     *("rank", "id", "peer", "kind", "stage", "micro_batch", "direction"),
     *("issue_ns", "call_ns", "blocked_ns", "complete_ns"),
 ]
 _SEND, _RECEIVE = "send", "recv"
+_DIRECTIONS = {FORWARD: FORWARD, BACKWARD: BACKWARD, BACKWARD_INPUT: BACKWARD}
+"""Actions that send and receive, with the direction of these transfers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,10 @@ class Transfers:
         self, rank: int, stage: int, micro_batch: int, action: str, begin: int, end: int
     ) -> tuple[int, int]:
         """Return a span of an action without the receive and the send that are in its mark."""
-        direction = FORWARD if action in (FORWARD, LOSS_OF_CHUNK) else "backward"
+        direction = _DIRECTIONS.get(action, "")
         key = rank, stage, micro_batch, direction
-        receive = self.receive(*key, (begin, end))
-        send = self.send(*key, (begin, end))
+        receive = self.receive(*key, (begin + 1, end))
+        send = self.send(*key, (begin + 1, end))
         first = begin if receive is None else min(max(begin, receive.blocked[1]), end)
         last = end if send is None else max(min(end, send.issue_ns), first)
         return first, last
