@@ -6,7 +6,8 @@ own if it is later, to the call's completion. It is the time that the network ta
 
     algbw = payload / time        busbw = payload * factor(kind, group size) / time
 
-Bandwidths are ratios of sums over the calls of all ranks with a known end. The median and the best
+Bandwidths are ratios of sums over the calls of all ranks with a known end, or a known time on the
+device. The median and the best
 are those of single collectives, each the ratio of sums over its members. Both leave out calls of
 which the last arrival is unknown, because a member's call is not in the trace.
 
@@ -61,8 +62,14 @@ COLUMNS = (
     Column("protocol", str, "", "protocol of the kernels, if the trace has it"),
     Column("num_calls", int, "", "calls of all ranks", title="Calls"),
     Column("payload_bytes", int, "bytes", "their payload, over all ranks", title="Payload"),
-    Column("num_timed", int, "", "calls among these with a payload and a known end", title="Timed"),
-    Column("time_ns", int, "ns", "time from issue to completion of the timed calls", title="Time"),
+    Column("num_timed", int, "", "calls among these with a payload and a known time", title="Timed"),
+    Column(
+        "time_ns",
+        int,
+        "ns",
+        "time of these from issue to completion; on the device, if that is unknown",
+        title="Time",
+    ),
     _speed("algbw", "payload / time", "algbw"),
     _speed("busbw", "algbw times the kind's factor (nccl-tests)", "busbw"),
     Column(
@@ -113,7 +120,7 @@ _BY = ["kind", "group", "from_bytes", "algorithm", "protocol"]
 def timed_calls(frames: Frames) -> pd.DataFrame:
     """Return times and sizes of each call as floats, in the order of table `comm`; nan if unknown.
 
-    Columns are `time` from issue to completion and `after_arrival` in ns, both nan for calls
+    Columns are `time` from issue to completion, or on the device if that is unknown, and `after_arrival` in ns, both nan for calls
     without payload; `payload` in bytes, and `bus`, the payload times the factor of busbw. A time
     that is not positive, as between clocks that disagree, is unknown.
     """
@@ -121,12 +128,14 @@ def timed_calls(frames: Frames) -> pd.DataFrame:
     issue = comm["issue_ns"] - frames.start_ns
     end = comm["complete_ns"] - frames.start_ns
     payload = comm["payload_bytes"].astype("float64").where(comm["payload_bytes"] > 0)
-    is_timed = payload.notna() & (comm["issue_ns"] >= 0) & (comm["complete_ns"] > comm["issue_ns"])
+    is_sized = payload.notna()
+    is_timed = is_sized & (comm["issue_ns"] >= 0) & (comm["complete_ns"] > comm["issue_ns"])
+    on_device = comm["device_ns"].astype("float64").where(is_sized & (comm["device_ns"] > 0))
     begin = np.maximum(last_arrivals(frames)["arrival"], issue.astype("float64"))
     after = (end - begin).where(is_timed)
     return pd.DataFrame(
         {
-            "time": (end - issue).astype("float64").where(is_timed),
+            "time": (end - issue).astype("float64").where(is_timed, on_device),
             "after_arrival": after.where(after > 0),
             "payload": payload,
             "bus": payload * busbw_factors(frames),

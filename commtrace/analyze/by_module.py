@@ -25,7 +25,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import MEASURES, measures, totals
 from commtrace.schema import Column
 
-_SUMS = ("num_calls", "payload_bytes", "wire_bytes", "time_ns", "blocked_ns", "share")
+_SUMS = ("num_calls", "payload_bytes", "wire_bytes", "time_ns", "device_ns", "blocked_ns", "share")
 OWN = (*_SUMS, "algbw_bytes_per_s", "busbw_bytes_per_s")
 
 COLUMNS = (

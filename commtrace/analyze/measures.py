@@ -11,7 +11,7 @@ to completion (waiting for late peers included):
 
     algbw = payload / time        busbw = payload * factor(kind, group size) / time
 
-A barrier, which has no payload, has neither.
+Of a call without these times, that on the device counts. A barrier, which has no payload, has neither.
 """
 
 from __future__ import annotations
@@ -51,6 +51,14 @@ MEASURES = (
         long_title="Bytes sent",
     ),
     Column("time_ns", float, "ns", "time from issue to completion; mean over ranks", title="Time"),
+    Column(
+        "device_ns",
+        float,
+        "ns",
+        "time for which devices ran the calls, as far as it was measured; mean over ranks",
+        title="On the device",
+        long_title="Time on the device",
+    ),
     Column(
         "blocked_ns",
         float,
@@ -179,7 +187,7 @@ def _sums_by(summands: pd.DataFrame, keys: Sequence[Any]) -> pd.DataFrame:
 
 _SUMMANDS = (
     *("num_calls", "calls_in_steps", "payload_bytes", "wire_bytes", "time_ns", "blocked_ns"),
-    *("num_untimed", "num_sized", "num_ended", "blocked_in_steps", "elapsed_ns"),
+    *("device_ns", "num_untimed", "num_sized", "num_ended", "blocked_in_steps", "elapsed_ns"),
     *("elapsed_payload", "elapsed_bus_bytes"),
 )
 
@@ -190,7 +198,8 @@ def _summands(frames: Frames) -> pd.DataFrame:
     comm = frames.comm
     payload = _known(comm["payload_bytes"])
     lasted = _known(end_ns(comm) - comm["issue_ns"]).where(has_known_end(comm))
-    elapsed = lasted
+    on_device = _known(comm["device_ns"])
+    elapsed = lasted.fillna(on_device)
     elapsed = elapsed.where((elapsed > 0) & payload.notna())
     return pd.DataFrame(
         {
@@ -199,6 +208,7 @@ def _summands(frames: Frames) -> pd.DataFrame:
             "payload_bytes": payload,
             "wire_bytes": _known(comm["wire_bytes"]),
             "time_ns": lasted,
+            "device_ns": on_device,
             "blocked_ns": _known(comm["blocked_ns"]),
             "num_untimed": (comm["blocked_ns"] < 0).astype("float64"),
             "num_sized": (comm["wire_bytes"] >= 0).astype("float64"),
@@ -226,6 +236,7 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
             "payload_bytes": sums["payload_bytes"] / num_ranks,
             "wire_bytes": sums["wire_bytes"] / num_ranks,
             "time_ns": sums["time_ns"] / num_ranks,
+            "device_ns": sums["device_ns"] / num_ranks,
             "blocked_ns": sums["blocked_ns"] / num_ranks,
             "num_untimed": sums["num_untimed"] / num_ranks,
             "share": sums["blocked_ns"] / (recorded_ns(frames).sum() or np.nan),

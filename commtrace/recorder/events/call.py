@@ -268,6 +268,7 @@ class Call:
             self.part.stage,
             self.part.micro_batch,
             self.part.direction,
+            _UNKNOWN,  # the time on the device, which other tools measure
         )
 
 

@@ -16,6 +16,7 @@ NAMES = (
     "payload_bytes",
     "wire_bytes",
     "time_ns",
+    "device_ns",
     "blocked_ns",
     "num_untimed",
     "share",
@@ -47,6 +48,11 @@ def duration_of(call: Any) -> int:
     return max(call.blocked_ns, call.call_ns, 0)
 
 
+def measured_time_of(call: Any) -> int:
+    """Time by which bandwidth is computed: on the device, if no other one is known."""
+    return time if (time := time_of(call)) >= 0 else call.device_ns
+
+
 def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
     """Measures of some of a trace's calls."""
     num_ranks = len(rows(trace, "ranks"))
@@ -54,8 +60,8 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
     num_steps = len({(each.rank, each.step) for each in rows(trace, "steps")})
     sizes = {group.name: group.size for group in rows(trace, "groups")}
     blocked = known_sum(call.blocked_ns for call in calls)
-    timed = [call for call in calls if call.payload_bytes >= 0 and time_of(call) > 0]
-    seconds = sum(time_of(call) for call in timed) / 1e9
+    timed = [call for call in calls if call.payload_bytes >= 0 and measured_time_of(call) > 0]
+    seconds = sum(measured_time_of(call) for call in timed) / 1e9
     payload = sum(call.payload_bytes for call in timed)
     bus = sum(
         call.payload_bytes * busbw_factor(call.kind, sizes[call.group])
@@ -68,6 +74,7 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
         "payload_bytes": known_sum(call.payload_bytes for call in calls) / num_ranks,
         "wire_bytes": known_sum(call.wire_bytes for call in calls) / num_ranks,
         "time_ns": known_sum(time_of(call) for call in calls) / num_ranks,
+        "device_ns": known_sum(call.device_ns for call in calls) / num_ranks,
         "blocked_ns": blocked / num_ranks,
         "num_untimed": sum(call.blocked_ns < 0 for call in calls) / num_ranks,
         "share": blocked / recorded,

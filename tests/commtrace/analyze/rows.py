@@ -226,6 +226,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
                     wire_bytes=perhaps(chance.randrange(1 << 20)),
                     call_ns=in_call,
                     blocked_ns=blocked,
+                    device_ns=-1 if ids[rank] % 3 else lasts // 2,
                     peer=(rank + _TOWARDS[kind]) % num_ranks if kind in _TOWARDS else -1,
                     **shared,
                 )

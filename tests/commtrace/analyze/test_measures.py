@@ -37,6 +37,7 @@ def test_numbers_are_of_one_rank_and_bandwidths_of_all() -> None:
             "payload_bytes": 2500,
             "wire_bytes": 2500,
             "time_ns": 1000,
+            "device_ns": math.nan,
             "blocked_ns": 1000,
             "num_untimed": 0,
             "share": 0.001,
@@ -124,6 +125,14 @@ def test_time_and_bandwidth_need_a_known_end(known: dict, time_ns: float) -> Non
     bandwidth = 900 / (time_ns / 1e9)
     assert found["algbw_bytes_per_s"] == pytest.approx(bandwidth, nan_ok=True)
     assert found["num_untimed"] == ("blocked_ns" not in known)
+
+
+def test_the_time_on_the_device_counts_where_no_other_one_is_known() -> None:
+    known = call(at=0, until=1000, payload_bytes=4000, device_ns=300)
+    found = measured(run_of([known, call(payload_bytes=1000, device_ns=250)], num_ranks=2))
+    assert found["all_reduce"]["device_ns"] == 275
+    assert found["all_reduce"]["time_ns"] == 500
+    assert found["all_reduce"]["algbw_bytes_per_s"] == pytest.approx(5000 / 1250e-9)
 
 
 def test_bandwidth_leaves_out_the_payload_of_calls_without_an_end() -> None:

@@ -25,7 +25,8 @@ def moved(run: Run) -> list[tuple[Any, Any, int, int, float]]:
         zip(run.comm, run.numbers, run.lasts, strict=True)
     ):
         is_timed = call.complete_ns > call.issue_ns >= 0 and call.payload_bytes > 0
-        time = call.complete_ns - call.issue_ns if is_timed else 0
+        on_device = max(call.device_ns, 0) if call.payload_bytes > 0 else 0
+        time = call.complete_ns - call.issue_ns if is_timed else on_device
         after = 0
         if is_timed and last is not None:
             after = max(call.complete_ns - max(call.issue_ns, last.issue_ns), 0)
