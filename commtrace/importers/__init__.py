@@ -2,6 +2,7 @@
 
     trace = import_trace(["dumps/"])          flight-recorder dumps, JSON or pickle
     trace = import_trace(["rank0.json.gz", "rank1.json.gz"])        traces of torch.profiler
+    trace = import_trace(["nccl-inspector-42/"])        logs of NCCL Inspector
 
 Values that a source lacks stay unknown and are listed in `trace.run["lacks"]`. Each kind of source
 has its own file here; docs/exchange.md maps its fields to columns.
@@ -13,9 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from commtrace.importers.documents import FLIGHT_RECORDER, PROFILER, Document, documents_of
+from commtrace.importers.documents import (
+    FLIGHT_RECORDER,
+    INSPECTOR,
+    PROFILER,
+    Document,
+    documents_of,
+)
 from commtrace.importers.dump_entries import dump_of
 from commtrace.importers.flight_recorder import read_dumps
+from commtrace.importers.inspector import read_inspector
+from commtrace.importers.inspector_lines import inspector_file_of
 from commtrace.importers.kineto import read_profiles
 from commtrace.importers.recorded import Imported, non_members
 from commtrace.tracefile import Trace, join
@@ -25,7 +34,12 @@ __all__ = ["import_trace"]
 
 Reader = Callable[[Sequence[Document]], Imported]
 
-_READERS: dict[str, Reader] = {PROFILER: read_profiles, FLIGHT_RECORDER: read_dumps}
+_READERS: dict[str, Reader] = {
+    PROFILER: read_profiles,
+    FLIGHT_RECORDER: read_dumps,
+    INSPECTOR: read_inspector,
+}
+_REDUCED = {FLIGHT_RECORDER: dump_of, INSPECTOR: inspector_file_of}
 
 
 def import_trace(sources: Iterable[Path | str]) -> Trace:
@@ -36,7 +50,7 @@ def import_trace(sources: Iterable[Path | str]) -> Trace:
     """
     from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
-    documents = documents_of(sources, {FLIGHT_RECORDER: dump_of})
+    documents = documents_of(sources, _REDUCED)
     summary = f"cannot import {_named([document.path for document in documents])}"
     with reading(summary):
         source = documents[0].format

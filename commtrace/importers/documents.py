@@ -32,19 +32,21 @@ from commtrace.tracefile.reading import (
 
 PROFILER = "torch.profiler"
 FLIGHT_RECORDER = "flight recorder"
+INSPECTOR = "NCCL Inspector"
+RAS = "NCCL RAS"
 
 _PICKLE = b"\x80"
 _EVENTS = '"traceEvents"'
 _SUPPORTED = (
-    "supported are chrome traces of torch.profiler (.json, .json.gz) and flight-recorder dumps "
-    "(JSON or pickle)"
+    "supported are chrome traces of torch.profiler (.json, .json.gz), flight-recorder dumps "
+    "(JSON or pickle), the logs of NCCL Inspector (JSON) and the JSON output of `ncclras`"
 )
 _NAME_FILES = "pass the files that the ranks wrote"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file: the text of a chrome trace, or the values of a flight recorder's dump.
+    """One file: the text of a chrome trace, the bytes of Inspector's log, or the values of others.
 
     The text of a chrome trace is None until `loaded` reads it, so that one of them is in memory at
     a time, and only while its events are read.
@@ -187,8 +189,9 @@ def read_document(path: Path) -> Document:
                 attempt="record it again",
             )
         if data.startswith(_PICKLE):
-            values = _unpickled(data, summary, allowance)
-            return Document(path, FLIGHT_RECORDER, _dump_in(values, summary))
+            return _of_values(path, _unpickled(data, summary, allowance), summary)
+        if _INSPECTOR.search(data, 0, _HEAD_BYTES):
+            return Document(path, INSPECTOR, data)
         # The text takes more memory than its bytes, once a character needs more than one.
         allowance.take((_width_of(data) - 1) * len(data), "text")
         text = data.decode("utf-8-sig", "replace")
@@ -198,7 +201,36 @@ def read_document(path: Path) -> Document:
             num_events = text.count('"ph"')
             Allowance(summary, num_bytes).take(num_events * _EVENT_BYTES, f"{num_events:,} events")
             return Document(path, PROFILER, text)
-        return Document(path, FLIGHT_RECORDER, _dump_in(_parsed(text, summary, allowance), summary))
+        _require_no_other_output(text, summary)
+        return _of_values(path, _parsed(text, summary, allowance), summary)
+
+
+# The first keys of a line, in the order in which Inspector writes them.
+_INSPECTOR = re.compile(
+    rb'^\s*\{\s*"(?:header"\s*:\s*\{\s*"id"|(?:coll|p2p)_perf"|proxy_trace")', re.MULTILINE
+)
+
+_OTHER_OUTPUT = (
+    (
+        re.compile(r"\s*(?:NCCL|RCCL) version \d"),
+        "the text output of NCCL RAS",
+        "its counts are summarized, and its layout differs between releases",
+        "`ncclras -f json`, or SET FORMAT json before VERBOSE STATUS",
+    ),
+    (
+        re.compile(r"\s*(?:#.*\n\s*)*nccl_(?:bus_bandwidth|collective|p2p)\w*\{"),
+        "metrics of NCCL Inspector in the format of Prometheus",
+        "they are means over many calls",
+        "NCCL_INSPECTOR_PROM_DUMP=0",
+    ),
+)
+"""Outputs of supported tools in formats that are not: beginning, name, reason, and attempt."""
+
+
+def _require_no_other_output(text: str, summary: str) -> None:
+    for begin, name, why, attempt in _OTHER_OUTPUT:
+        if begin.match(text[:4096]):
+            raise NotATraceError(summary, found=name, why=why, attempt=attempt)
 
 
 def _width_of(data: bytes) -> int:
@@ -247,7 +279,12 @@ def _unpickled(data: bytes, summary: str, allowance: Allowance) -> Any:
 
 def _parsed(text: str, summary: str, allowance: Allowance) -> Any:
     try:
-        return parse_json(text, allowance)
+        try:
+            return parse_json(text, allowance)
+        except ValueError:
+            if '"communicators"' not in text[:4096]:
+                raise
+            return parse_json(_LACKING_COMMA.sub(r"\1,\2", text), allowance)
     except ValueError as error:
         begins = text[:40].splitlines()[0] if text[:40].strip() else ""
         if text.lstrip()[:1] == "{":
@@ -262,6 +299,16 @@ def _parsed(text: str, summary: str, allowance: Allowance) -> Any:
         raise NotATraceError(
             summary, place="its first line", found=repr(begins), why=_SUPPORTED, attempt=_NAME_FILES
         ) from error
+
+
+# Some builds of NCCL 2.28 leave out the comma behind a field of a missing rank.
+_LACKING_COMMA = re.compile(r'([0-9"el])(\s*\n\s*"[a-z_]+":)')
+
+
+def _of_values(path: Path, values: Any, summary: str) -> Document:
+    if isinstance(values, dict) and isinstance(values.get("communicators"), list):
+        return Document(path, RAS, values)
+    return Document(path, FLIGHT_RECORDER, _dump_in(values, summary))
 
 
 def _dump_in(values: Any, summary: str) -> dict[str, Any]:

@@ -21,9 +21,10 @@ _SPELLINGS = {
     "all_gather": "allgather allgather_base all_gather_base allgather_coalesced "
     "all_gather_into_tensor all_gather_into_tensor_coalesced all_gather_coalesced "
     "allgather_into_tensor_coalesced all_gather_single all_gather_v allgatherv all_gatherv",
-    "reduce_scatter": "reduce_scatter_base reduce_scatter_tensor reduce_scatter_coalesced "
-    "reduce_scatter_tensor_coalesced reduce_scatter_single reduce_scatter_v reduce_scatterv",
-    "all_to_all": "alltoall alltoall_base alltoallv all_to_allv all_to_all_single "
+    "reduce_scatter": "reducescatter reduce_scatter_base reduce_scatter_tensor "
+    "reduce_scatter_coalesced reduce_scatter_tensor_coalesced reduce_scatter_single "
+    "reduce_scatter_v reduce_scatterv",
+    "all_to_all": "all2all alltoall alltoall_base alltoallv all_to_allv all_to_all_single "
     "all_to_all_v_single",
     "broadcast": "broadcast_oop",
     "reduce": "reduce_oop",
