@@ -241,7 +241,9 @@ COMM = (
         "direction", str, "", "forward or backward: the pass of the pipeline that it belongs to", 7,
         form="direction",
     ),
-    Column("device_ns", int, "ns", "time for which a device ran the call", 7, title="On the device"),
+    Column(
+        "device_ns", int, "ns", "time for which a device ran the call", 7, title="On the device",
+    ),
 )  # fmt: skip
 
 OPS = (

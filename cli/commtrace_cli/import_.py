@@ -14,6 +14,9 @@ Examples:
 - `commtrace import /tmp/nccl_trace_rank_* -o run.json` and then `commtrace check run.json`
 - `commtrace import profile/rank0.json.gz profile/rank1.json.gz -o run.json`
 - `commtrace import dumps/ -o run.json` imports all files of a folder
+- `commtrace import nccl-inspector-42/ -o run.json`
+- `commtrace import nccl-inspector-42/ --recording run.json -o joined.json`: the recording, with the
+  times that NCCL's kernels took
 """
 
 
@@ -21,22 +24,35 @@ def import_(
     sources: options.Sources,
     output: options.Output = Path("run.json"),
     force: options.Force = False,
+    recording: options.Recording = None,
 ) -> None:
-    """Convert traces of torch.profiler or flight-recorder dumps to a run file.
+    """Convert traces of other tools to a run file.
+
+    Supported are traces of torch.profiler, flight-recorder dumps of torch and torchcomms, and the
+    logs of NCCL Inspector.
 
     Pass one file per rank, or folders of them. Chrome traces of torch.profiler may be gzipped.
     Dumps of the flight recorder may be JSON or pickle; a pickle with anything beyond plain values
     is rejected. Ranks are read from the files, or from their names. Data that the source lacks is
     reported, and unknown in every table.
+
+    With `--recording`, the times that kernels took, of Inspector's logs and of dumps, are joined to
+    the calls of a recording of the same run, and so to its modules, lines and steps. What does not
+    fit is reported, and not joined.
     """
-    check_output(output, force=force, read=sources)
+    check_output(output, force=force, read=[*sources, *([recording] if recording else [])])
     named = ", ".join(map(str, sources[:3])) + (", ..." if len(sources) > 3 else "")
     with working(f"reading {named}"):
         from commtrace.importers import import_trace
         from commtrace.tracefile import write_trace
 
-        trace = import_trace(sources)
+        trace = import_trace(sources, recording)
         write_trace(trace, output)
+    if recording is not None:
+        for joined in trace.run["joined"]:
+            say(f"note: {joined}", always=True)
+        finish([output], then=["commtrace", "report", output])
+        return
     calls, ranks = trace.num_rows("comm"), trace.num_rows("ranks")
     source = trace.run["imported_from"]
     say(f"imported {counted(calls, 'call')} of {counted(ranks, 'rank')} from {source}", always=True)

@@ -156,6 +156,16 @@ Parts = Annotated[
     ),
 ]
 Sources = Annotated[list[Path], _argument("FILE...", "One file per rank, or folders of them.")]
+Recording = Annotated[
+    Path | None,
+    typer.Option(
+        "--recording",
+        metavar="RUN",
+        help="A recording of the same run, whose calls get the times on devices.",
+        show_default=False,
+        autocompletion=_traces,
+    ),
+]
 Baseline = Annotated[
     Path, _argument("BASELINE", "The trace to compare with.", autocompletion=_traces)
 ]

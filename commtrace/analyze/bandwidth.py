@@ -62,7 +62,9 @@ COLUMNS = (
     Column("protocol", str, "", "protocol of the kernels, if the trace has it"),
     Column("num_calls", int, "", "calls of all ranks", title="Calls"),
     Column("payload_bytes", int, "bytes", "their payload, over all ranks", title="Payload"),
-    Column("num_timed", int, "", "calls among these with a payload and a known time", title="Timed"),
+    Column(
+        "num_timed", int, "", "calls among these with a payload and a known time", title="Timed"
+    ),
     Column(
         "time_ns",
         int,
@@ -120,9 +122,10 @@ _BY = ["kind", "group", "from_bytes", "algorithm", "protocol"]
 def timed_calls(frames: Frames) -> pd.DataFrame:
     """Return times and sizes of each call as floats, in the order of table `comm`; nan if unknown.
 
-    Columns are `time` from issue to completion, or on the device if that is unknown, and `after_arrival` in ns, both nan for calls
-    without payload; `payload` in bytes, and `bus`, the payload times the factor of busbw. A time
-    that is not positive, as between clocks that disagree, is unknown.
+    Columns are `time` from issue to completion, or on the device if that is unknown, and
+    `after_arrival` in ns, both nan for calls without payload; `payload` in bytes, and `bus`, the
+    payload times the factor of busbw. A time that is not positive, as between clocks that disagree,
+    is unknown.
     """
     comm = frames.comm
     issue = comm["issue_ns"] - frames.start_ns

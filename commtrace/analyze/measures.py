@@ -11,7 +11,8 @@ to completion (waiting for late peers included):
 
     algbw = payload / time        busbw = payload * factor(kind, group size) / time
 
-Of a call without these times, that on the device counts. A barrier, which has no payload, has neither.
+Of a call without these times, that on the device counts. A barrier, which has no payload, has
+neither.
 """
 
 from __future__ import annotations

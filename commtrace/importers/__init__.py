@@ -10,10 +10,12 @@ has its own file here; docs/exchange.md maps its fields to columns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from commtrace.errors import UsageError
 from commtrace.importers.documents import (
     FLIGHT_RECORDER,
     INSPECTOR,
@@ -27,10 +29,12 @@ from commtrace.importers.inspector import read_inspector
 from commtrace.importers.inspector_lines import inspector_file_of
 from commtrace.importers.kineto import read_profiles
 from commtrace.importers.recorded import Imported, non_members
-from commtrace.tracefile import Trace, join
+from commtrace.tracefile import Trace, join, read_trace
 from commtrace.tracefile.reading import reading
 
 __all__ = ["import_trace"]
+
+_JOINED = (INSPECTOR, FLIGHT_RECORDER)
 
 Reader = Callable[[Sequence[Document]], Imported]
 
@@ -42,8 +46,13 @@ _READERS: dict[str, Reader] = {
 _REDUCED = {FLIGHT_RECORDER: dump_of, INSPECTOR: inspector_file_of}
 
 
-def import_trace(sources: Iterable[Path | str]) -> Trace:
+def import_trace(sources: Iterable[Path | str], recording: Path | str | None = None) -> Trace:
     """Import files of other tools, one per rank, or folders with them.
+
+    Args:
+        sources: The files and folders.
+        recording: Recording of the same run. The result is that recording, with the times on
+            devices that the files have for its calls; `trace.run["joined"]` says which.
 
     Raises:
         TraceError: names the file that cannot be read, and its contents.
@@ -51,10 +60,16 @@ def import_trace(sources: Iterable[Path | str]) -> Trace:
     from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
     documents = documents_of(sources, _REDUCED)
+    source = documents[0].format
+    recorded = None if recording is None else read_trace(Path(recording))
     summary = f"cannot import {_named([document.path for document in documents])}"
     with reading(summary):
-        source = documents[0].format
-        imported = _READERS[source](documents)
+        if source == INSPECTOR:
+            imported = read_inspector(documents, processes_of(recorded) if recorded else {})
+        else:
+            imported = _READERS[source](documents)
+        if recorded is not None:
+            return validated(_joined(recorded, imported, source, summary), summary)
         trace = join([record.spool() for record in imported.records])
         facts = {
             "imported_from": source,
@@ -68,6 +83,29 @@ def import_trace(sources: Iterable[Path | str]) -> Trace:
         if len(documents) > 1 and not all(record.host for record in imported.records):
             facts["clock"] = "wall clocks of unnamed hosts"
         return validated(replace(trace, run={**trace.run, **facts}), summary)
+
+
+def processes_of(recording: Trace) -> dict[tuple[str, int], int]:
+    """Return the ranks of a recording by host and process id, of processes with one rank."""
+    ranks = recording.tables["ranks"]
+    own = list(zip(ranks["host"], ranks["pid"], strict=True))
+    num = Counter(own)
+    return {each: rank for each, rank in zip(own, ranks["rank"], strict=True) if num[each] == 1}
+
+
+def _joined(recording: Trace, imported: Imported, source: str, summary: str) -> Trace:
+    from commtrace.importers.joining import join_timings  # imported late, since it loads numpy
+
+    if imported.timings is None:
+        raise UsageError(
+            summary,
+            found=f"files of {source} to be joined to a recording",
+            why=f"only {', '.join(_JOINED)} number their calls as recordings do",
+            attempt="import them without --recording",
+        )
+    joined = join_timings(recording, imported.timings(), source)
+    notes = [f"ranks of its files: {imported.ranks_from}", *joined.notes]
+    return replace(joined.trace, run={**joined.trace.run, "joined": notes})
 
 
 def _named(paths: Sequence[Path]) -> str:

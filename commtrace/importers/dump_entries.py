@@ -62,6 +62,7 @@ class Entry:
         ends: Group ranks of a transfer: its own and the other one; -1 if unknown.
         is_p2p: The dump says that it is a transfer; it does not of all that are.
         complete_ns: Latest time at which the call can have ended; -1 if it has not.
+        device_ns: Time for which a device ran the call; -1 if it was not measured.
         is_retired: The backend has forgotten the call: it has ended or failed.
     """
 
@@ -82,6 +83,7 @@ class Entry:
     dtype: str
     issue_ns: int
     complete_ns: int
+    device_ns: int
     is_retired: bool
     thread: int
     frames: tuple[Frame, ...] = field(repr=False)
@@ -259,6 +261,7 @@ def _from_fields(found: Mapping[str, Any]) -> Entry:
             found["time_discovered_completed_ns"],
             found["duration_ms"],
         ),
+        device_ns=found["duration_ms"],
         is_retired=found["retired"],
         thread=found["thread_id"],
         frames=found["frames"],

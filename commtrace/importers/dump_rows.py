@@ -204,6 +204,7 @@ def _row(record: RankRecord, entry: Entry, launch: CallLaunch) -> Any:
         group=entry.group,
         issue_ns=entry.issue_ns,
         complete_ns=launch.last.complete_ns,
+        device_ns=launch.last.device_ns,
         thread=entry.thread,
         source_file=source.filename if source else "",
         source_line=source.line if source else NOT_KNOWN,

@@ -9,6 +9,7 @@ no dump lists have those that called on them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ from commtrace.importers.dump_rows import rows_of
 from commtrace.importers.matching import infer_members
 from commtrace.importers.names import NOT_KNOWN
 from commtrace.importers.recorded import Imported, RankRecord, group_row, members_of, ranks_of
+from commtrace.importers.timings import COLLECTIVES, KnownGroup, Timing, Timings
 from commtrace.importers.worlds import numbered, with_names, worlds_of
 
 
@@ -56,7 +58,40 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
         "unsure_ranks": unsure_ranks(dumps, records, partial),
     }
     lacks = lacks_of(dumps, inferred, unnumbered, in_flight_only=in_flight_only)
-    return Imported(records, ranks.source, lacks, facts={k: v for k, v in facts.items() if v})
+    facts = {name: fact for name, fact in facts.items() if fact}
+    return Imported(records, ranks.source, lacks, facts=facts, timings=lambda: _timings(records))
+
+
+def _timings(records: Sequence[RankRecord]) -> Timings:
+    """Return the collectives with numbers, to be joined to a recording."""
+    groups = {
+        (row.name, row.ranks): KnownGroup(row.size, dict(enumerate(members_of(row))))
+        for record in records
+        for row in record.groups.values()
+    }
+    # Groups of different ranks may have one name.
+    same = Counter(name for name, _ in groups)
+    names = {key: f"{key[0]} of ranks {key[1]}" if same[key[0]] > 1 else key[0] for key in groups}
+    calls = (
+        _timing(call, names[call.group, record.groups[call.group].ranks])
+        for record in records
+        for call in record.comm
+        if call.seq >= 0
+    )
+    return Timings({names[key]: group for key, group in groups.items()}, calls)
+
+
+def _timing(call: Any, group: str) -> Timing:
+    return Timing(
+        call.rank,
+        group,
+        COLLECTIVES,
+        call.seq,
+        call.kind,
+        call.payload_bytes,
+        call.device_ns,
+        call.issue_ns,
+    )
 
 
 def _stated_rank(dump: Dump) -> int:

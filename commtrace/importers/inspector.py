@@ -27,6 +27,7 @@ from commtrace.importers.inspector_lines import InspectorFile, Sample
 from commtrace.importers.inspector_ranks import Group, Members, Processes, members_of_files
 from commtrace.importers.names import NOT_KNOWN, ROOTED, TRANSFERS, kind_of
 from commtrace.importers.recorded import Imported, RankRecord, group_row
+from commtrace.importers.timings import KnownGroup, Timing, Timings
 from commtrace.schema import COMMUNICATION
 from commtrace.tracefile.trace import table_of
 
@@ -81,7 +82,33 @@ def read_inspector(documents: Sequence[Document], processes: Processes | None = 
     ordered = [records[rank] for rank in sorted(records)]
     ranks = [record.rank for record in ordered]
     facts = {"partial_dumps": ranks, "unsure_ranks": ranks}
-    return Imported(ordered, members.source, _lacks(files, members, ordered, doubted), facts=facts)
+    lacks = _lacks(files, members, ordered, doubted)
+
+    def timings() -> Timings:
+        operations = (_timing(rank, *each) for rank, own in of_ranks.items() for each in own)
+        groups = members.groups.values()
+        return Timings(
+            {each.name: KnownGroup(each.size, each.known) for each in groups}, operations
+        )
+
+    return Imported(ordered, members.source, lacks, facts=facts, timings=timings)
+
+
+def _timing(rank: int, group: Group, sample: Sample) -> Timing:
+    return Timing(
+        rank,
+        group.name,
+        sample.function,
+        sample.number,
+        "",
+        _bytes(sample.function, sample.size, group.size)[0],
+        sample.lasts_ns,
+        sample.launch_ns,
+        sample.end_ns if sample.end_ns >= 0 else sample.dumped_ns,
+        sample.algorithm,
+        sample.protocol,
+        sample.channels,
+    )
 
 
 def _record(

@@ -39,11 +39,17 @@ class Member(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A communicator; `ranks` are global ones in order, empty unless all of them are known."""
+    """A communicator.
+
+    Attributes:
+        known: Global ranks by rank in the communicator, as far as they are known.
+        ranks: Global ranks in order; empty unless all of them are known.
+    """
 
     name: str
     size: int
     description: str
+    known: Mapping[int, int]
     ranks: tuple[int, ...]
 
 
@@ -181,5 +187,5 @@ def _groups(
         is_whole = len(of_group) == size == len(set(of_group.values()))
         ranks = tuple(of_group[place] for place in range(size)) if is_whole else ()
         own = name if sizes[name] == 1 else f"{name}/{size}"
-        found[key] = Group(own, size, descriptions[key], ranks)
+        found[key] = Group(own, size, descriptions[key], of_group, ranks)
     return found

@@ -259,6 +259,7 @@ class Profile:
                 "call_ns": of_device.free_from(start, end),
                 "blocked_ns": of_device.free_in(start, end),
                 "complete_ns": end + epoch,
+                "device_ns": end - start,
             }
         end = max(end, call.end)
         return {

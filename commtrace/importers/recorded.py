@@ -7,7 +7,7 @@ are assigned by order, if all members of the group made matching calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from commtrace.errors import TraceError
 from commtrace.event import GroupRow
 from commtrace.importers.documents import Document
 from commtrace.importers.names import mesh_axis_of
+from commtrace.importers.timings import Timings
 from commtrace.schema import MAX_RANKS, TABLES
 from commtrace.tracefile.facts import require_spool_facts
 from commtrace.tracefile.spool import Spool
@@ -89,6 +90,7 @@ class Imported:
         lacks: Missing information.
         kernels: Number of communication kernels by the way in which their calls were found.
         facts: Further facts of the run.
+        timings: Function that returns what can be joined to the calls of a recording.
     """
 
     records: list[RankRecord]
@@ -96,6 +98,7 @@ class Imported:
     lacks: list[str]
     kernels: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    timings: Callable[[], Timings] | None = None
 
 
 @dataclass(frozen=True, slots=True)
