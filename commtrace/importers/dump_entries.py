@@ -261,7 +261,8 @@ def _from_fields(found: Mapping[str, Any]) -> Entry:
             found["time_discovered_completed_ns"],
             found["duration_ms"],
         ),
-        device_ns=found["duration_ms"],
+        # Without a noticed start, torchcomms measures the duration on the host.
+        device_ns=found["duration_ms"] if found["time_discovered_started_ns"] >= 0 else NOT_KNOWN,
         is_retired=found["retired"],
         thread=found["thread_id"],
         frames=found["frames"],

@@ -63,7 +63,7 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
 
 
 def _timings(records: Sequence[RankRecord]) -> Timings:
-    """Return the collectives with numbers, to be joined to a recording."""
+    """Return the calls, of which those with numbers can be joined to a recording."""
     groups = {
         (row.name, row.ranks): KnownGroup(row.size, dict(enumerate(members_of(row))))
         for record in records
@@ -76,7 +76,6 @@ def _timings(records: Sequence[RankRecord]) -> Timings:
         _timing(call, names[call.group, record.groups[call.group].ranks])
         for record in records
         for call in record.comm
-        if call.seq >= 0
     )
     return Timings({names[key]: group for key, group in groups.items()}, calls)
 
@@ -85,7 +84,7 @@ def _timing(call: Any, group: str) -> Timing:
     return Timing(
         call.rank,
         group,
-        COLLECTIVES,
+        COLLECTIVES if call.seq >= 0 else f"{call.kind} without a number",
         call.seq,
         call.kind,
         call.payload_bytes,

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS
-from commtrace.importers.timings import COLLECTIVES, COUNTERS, KnownGroup, Timing, Timings
+from commtrace.importers.names import NOT_KNOWN
+from commtrace.importers.recorded_calls import Calls, RecordedCalls
+from commtrace.importers.timings import COUNTERS, KnownGroup, Timing, Timings
 from commtrace.tracefile.trace import StringColumn, StringTable, Trace
 from commtrace.units import counted
 
@@ -47,17 +47,6 @@ class Joined:
 
     trace: Trace
     notes: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """Calls of one rank on one recorded group, in order."""
-
-    rows: np.ndarray
-    kind: np.ndarray
-    payload: np.ndarray
-    issue: np.ndarray
-    end: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +81,7 @@ class _Group:
 def join_timings(recording: Trace, timings: Timings, source: str) -> Joined:
     """Return the recording with the times of the operations of the tool `source`."""
     found, left = _operations(timings)
-    recorded = _Recorded(recording)
+    recorded = RecordedCalls(recording)
     for group in found.values():
         _try(group, recorded, timings.groups[group.name])
     chosen = _assigned(list(found.values()))
@@ -123,7 +112,7 @@ def _operations(timings: Timings) -> tuple[dict[str, _Group], Counter[str]]:
     by_group: dict[str, dict[_Of, list[Timing]]] = {}
     for each in timings.operations:
         if each.counter not in COUNTERS:
-            left[f"{each.counter} has no number that counts calls of torch"] += 1
+            left[f"{each.counter}: its numbers do not count the calls of torch"] += 1
         elif timings.groups[each.group].size == 1:
             left["a group of one rank calls no operation of the library"] += 1
         else:
@@ -145,84 +134,15 @@ def _arrays(timings: list[Timing]) -> _Operations:
     return _Operations(timings, *(np.array(column, dtype=np.int64) for column in columns))
 
 
-class _Recorded:
-    """Calls of a recording by rank and group."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        comm = trace.tables["comm"]
-        self.ranks_of = {
-            name: tuple(map(int, ranks.split(","))) if ranks else ()
-            for name, ranks in _columns(trace, "groups", "name", "ranks")
-        }
-        self.ranks = frozenset(trace.tables["ranks"]["rank"])
-        offsets = dict(_columns(trace, "ranks", "rank", "clock_offset_ns"))
-        self._rank = np.asarray(comm["rank"])
-        self._offset = np.array([offsets.get(rank, 0) for rank in self._rank], dtype=np.int64)
-        self._seq = np.asarray(comm["seq"])
-        self._rows: dict[tuple[int, str], list[int]] = {}
-        for row, key in enumerate(zip(comm["rank"], comm["group"], strict=True)):
-            self._rows.setdefault(key, []).append(row)
-        self._kind = np.array([*comm["kind"]], dtype=object)
-        self._counted: dict[tuple[int, str, str], _Calls | str] = {}
-
-    def counted(self, rank: int, group: str, counter: str) -> _Calls | str:
-        """Return the calls of a rank on a group that a counter counts, or why these are unknown."""
-        if rank not in self.ranks:
-            return "it left no recording"
-        key = rank, group, counter
-        if key not in self._counted:
-            self._counted[key] = self._count(*key)
-        return self._counted[key]
-
-    def _count(self, rank: int, group: str, counter: str) -> _Calls | str:
-        comm = self.trace.tables["comm"]
-        rows = np.array(self._rows.get((rank, group), ()), dtype=np.int64)
-        rows = rows[np.argsort(self._seq[rows], kind="stable")]
-        if not np.array_equal(self._seq[rows], np.arange(len(rows))):
-            return "the recording lacks calls between others"
-        if counter != COLLECTIVES and any(map(self._is_unclear, rows.tolist())):
-            return "some calls are several operations of NCCL: coalesced, or of uneven parts"
-        kind, payload = self._kind[rows], np.asarray(comm["payload_bytes"])[rows]
-        # NCCL runs nothing for an empty tensor.
-        is_run = (payload != 0) | (kind == "barrier") | (counter == COLLECTIVES)
-        is_counted = np.isin(kind, sorted(COUNTERS[counter])) & is_run
-        rows = rows[is_counted]
-        issue = np.asarray(comm["issue_ns"])[rows] - self._offset[rows]
-        in_call = np.asarray(comm["call_ns"])[rows].clip(min=0)
-        return _Calls(rows, kind[is_counted], payload[is_counted], issue, issue + in_call)
-
-    def _is_unclear(self, row: int) -> bool:
-        """Return whether a call is several operations of NCCL, or one of another function.
-
-        These are coalesced collectives, and gathers of parts of different sizes.
-        """
-        comm = self.trace.tables["comm"]
-        kind = comm["kind"][row]
-        if kind in TRANSFERS or kind in _OF_LISTS:
-            return False
-        sent, received = (comm[f"{side}_shapes"][row].split(";") for side in _SIDES)
-        num_tensors = len(received if kind == "reduce_scatter" else sent)
-        is_uneven = max(len(set(sent)), len(set(received))) > 1
-        return num_tensors > 1 or is_uneven or "coalesced" in comm["native_op"][row]
-
-
-_SIDES = ("input", "output")
-_OF_LISTS = frozenset({"all_to_all", "gather", "scatter", "barrier"})
-"""Kinds that are none of NCCL's counted functions, or have no tensors."""
-
-
-def _columns(trace: Trace, table: str, *names: str) -> Iterable[tuple[Any, ...]]:
-    return zip(*(trace.tables[table][name] for name in names), strict=True)
-
-
-def _try(group: _Group, recorded: _Recorded, known: KnownGroup) -> None:
+def _try(group: _Group, recorded: RecordedCalls, known: KnownGroup) -> None:
     """Set the recorded groups that fit, or the reason for which none does."""
     alike = [
         name
         for name, own in recorded.ranks_of.items()
         if len(own) == known.size and all(own[place] == rank for place, rank in known.ranks.items())
     ]
+    if group.name in alike:  # dumps have the names of torch
+        alike = [group.name]
     reasons = []
     for name in alike:
         shifts: dict[_Of, int] = {}
@@ -241,7 +161,7 @@ def _try(group: _Group, recorded: _Recorded, known: KnownGroup) -> None:
 
 
 def _shift(
-    recorded: _Recorded, name: str, rank: int, counter: str, operations: _Operations
+    recorded: RecordedCalls, name: str, rank: int, counter: str, operations: _Operations
 ) -> int | str:
     """Return how many first calls the recording lacks, or why the operations do not fit it."""
     calls = recorded.counted(rank, name, counter)
@@ -254,7 +174,7 @@ def _shift(
     return reason if shift is None else shift
 
 
-def _contradiction(calls: _Calls, operations: _Operations, shift: int) -> str:
+def _contradiction(calls: Calls, operations: _Operations, shift: int) -> str:
     """Return the first operation that does not fit its call; empty if all fit.
 
     Operations that were issued outside of the recording have no call.
@@ -292,17 +212,16 @@ def _contradiction(calls: _Calls, operations: _Operations, shift: int) -> str:
     return "" if len(own) else "all operations were outside of the recording"
 
 
-def _are_outside(calls: _Calls, operations: _Operations, place: np.ndarray) -> np.ndarray:
-    """Return whether each operation was issued before the first call, or after the last one."""
-    if not len(calls.rows):
-        return np.zeros(len(place), dtype=bool)
+def _are_outside(calls: Calls, operations: _Operations, place: np.ndarray) -> np.ndarray:
+    """Return whether each operation was issued before the recording began, or after it ended."""
+    begin, end = calls.recorded
     issued = operations.issued
-    is_before = (place < 0) & (issued < calls.issue[0] + _TOLERANCE_NS)
-    is_after = (place >= 0) & (issued > calls.issue[-1] - _TOLERANCE_NS)
+    is_before = (place < 0) & (issued < begin + _TOLERANCE_NS)
+    is_after = (place >= 0) & (issued > end - _TOLERANCE_NS)
     return (issued >= 0) & (is_before | is_after)
 
 
-def _shift_by_times(calls: _Calls, operations: _Operations) -> int | None:
+def _shift_by_times(calls: Calls, operations: _Operations) -> int | None:
     """Return the only shift that fits, by the times at which operations were issued.
 
     None if times are unknown, or if none or several fit.
@@ -325,7 +244,7 @@ def _shift_by_times(calls: _Calls, operations: _Operations) -> int | None:
     return fitting[0] if len(fitting) == 1 and end - begin <= _MOST_TRIED else None
 
 
-def _longest(calls: _Calls) -> int:
+def _longest(calls: Calls) -> int:
     return int((calls.end - calls.issue).max())
 
 
@@ -354,7 +273,7 @@ def _assigned(groups: Sequence[_Group]) -> dict[str, str]:
 
 
 def _with_times(
-    recorded: _Recorded, groups: Mapping[str, _Group], chosen: Mapping[str, str]
+    recorded: RecordedCalls, groups: Mapping[str, _Group], chosen: Mapping[str, str]
 ) -> tuple[Trace, int]:
     """Return the trace with the joined values, and the number of joined operations."""
     trace = recorded.trace

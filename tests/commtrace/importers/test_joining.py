@@ -5,7 +5,7 @@ A program runs on real gloo ranks; its calls are exported as operations of NCCL 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from commtrace.importers import import_trace
 from commtrace.schema import TABLES
 from commtrace.tracefile import Trace, read_trace, trace_of_rows, write_trace
 from dtensor_core.testing import run_processes
+from tests.commtrace.importers.dumps import LEFT, RIGHT, Dump, write_dumps
 from tests.commtrace.importers.exported import Export, rows
 from tests.commtrace.importers.inspector_logs import LAYOUTS, InspectorLayout, Operation
 from tests.commtrace.importers.profiles import write_profiles
 from tests.commtrace.importers.rank_traces import RankTrace
+from tests.commtrace.importers.torchcomms_dumps import Comms, write_comms
 
 NUM_RANKS = 4
 PLAIN = next(layout for layout in LAYOUTS if not layout.is_verbose)
@@ -44,8 +46,9 @@ class Block(nn.Module):
 
 def program(path: str) -> None:
     rank = dist.get_rank()
-    half = [dist.new_group([0, 1]), dist.new_group([3, 2], sort_ranks=False)][rank // 2]
-    twin = dist.new_group(range(NUM_RANKS))
+    halves = dist.new_group([0, 1]), dist.new_group([3, 2], sort_ranks=False)
+    half = halves[rank // 2]
+    twin: Any = dist.new_group(range(NUM_RANKS))
     model = nn.Sequential(Block(None, half, 100), Block(None, half, 300))
     with commtrace.record(path) as recording:
         for step in range(3):
@@ -202,7 +205,7 @@ def test_groups_of_the_same_ranks_and_calls_are_not_guessed(
     # The all-reduces once more, on the second group of all ranks, a second later.
     twins = [
         c._replace(id=1000 + c.id, group=names[1], issue_ns=c.issue_ns + 1_000_000_000,
-                   complete_ns=-1, seq=place % 6)
+                   complete_ns=-1, result_used_ns=-1, seq=place % 6)
         for place, c in enumerate(calls)
     ]  # fmt: skip
     ones = [c._replace(seq=place % 6, group=names[0]) for place, c in enumerate(calls)]
@@ -255,3 +258,65 @@ def test_a_profile_is_not_joined(recorded: Path, tmp_path: Path) -> None:
     write_profiles(tmp_path / "profiles", [RankTrace(0)])
     with pytest.raises(UsageError, match=r"files of torch\.profiler to be joined"):
         import_trace([tmp_path / "profiles"], recorded)
+
+
+def as_recorded(trace: Trace) -> Trace:
+    """An import as a recording: calls with modules and without times on devices."""
+    calls = [c._replace(device_ns=-1, module=f"m{c.id}", seq=-1) for c in rows(trace, "comm")]
+    places: dict[tuple[int, str], int] = {}
+    numbered = []
+    for c in calls:
+        place = places.get((c.rank, c.group), 0)
+        places[c.rank, c.group] = place + 1
+        numbered.append(c._replace(seq=place))
+    return _with_calls(trace, numbered)
+
+
+def _dumps() -> list[Dump]:
+    dumps = [Dump(rank) for rank in range(4)]
+    for dump in dumps:
+        half = LEFT if dump.rank < 2 else RIGHT
+        for number in range(5):
+            lasts = 0.1 * (1 + number + 10 * dump.rank)
+            dump.call("all_reduce", sizes=[[number + 1, 4]], duration_ms=lasts)
+            dump.call("_all_gather_base", half, sizes=[[4]], out=[[8]], duration_ms=lasts + 0.05)
+    return dumps
+
+
+@pytest.mark.parametrize("last", [None, 4])
+def test_durations_of_dumps_land_at_the_calls_of_a_recording(
+    last: int | None, tmp_path: Path
+) -> None:
+    whole = import_trace([write_dumps(tmp_path / "whole", _dumps())])
+    path = write_trace(as_recorded(whole), tmp_path / "run.json")
+    joined = import_trace([write_dumps(tmp_path / "dumps", _dumps(), last=last)], path)
+    calls = rows(joined, "comm")
+    lasts = {(c.rank, c.id): c.device_ns for c in rows(whole, "comm")}
+    first = 0 if last is None else 10 - last
+    assert found(joined) == {key: ns for key, ns in lasts.items() if key[1] >= first}
+    assert lasts[3, 0] == 3_100_000
+    assert {c.module for c in calls} == {f"m{number}" for number in range(10)}
+
+
+def test_durations_of_torchcomms_are_those_of_devices_only(tmp_path: Path) -> None:
+    groups: dict[str, Sequence[int]] = {"main": (0, 1), "half": (0, 1)}
+    dumps = [Comms(rank, groups) for rank in range(2)]
+    for dump in dumps:
+        dump.call("all_reduce", "main").call("all_reduce", "half", end="retired")
+        dump.call("send", "main").call("broadcast", "half")
+    whole = import_trace([write_comms(tmp_path / "dumps", dumps)])
+    path = write_trace(as_recorded(whole), tmp_path / "run.json")
+    joined = import_trace([tmp_path / "dumps"], path)
+    assert found(joined) == {(rank, n): 2_500_000 for rank in range(2) for n in (0, 3)}
+    assert any("send without a number" in note for note in joined.run["joined"])
+
+
+def test_a_dump_of_other_kinds_is_not_joined(tmp_path: Path) -> None:
+    whole = import_trace([write_dumps(tmp_path / "dumps", _dumps())])
+    recorded = as_recorded(whole)
+    others = {"all_reduce": "all_to_all"}
+    calls = [c._replace(kind=others.get(c.kind, c.kind)) for c in rows(recorded, "comm")]
+    path = write_trace(_with_calls(recorded, calls), tmp_path / "run.json")
+    joined = import_trace([tmp_path / "dumps"], path)
+    assert {c.kind for c in rows(joined, "comm") if c.device_ns >= 0} == {"all_gather"}
+    assert any("operation 0 is all_reduce, its call all_to_all" in n for n in joined.run["joined"])
