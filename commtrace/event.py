@@ -14,6 +14,7 @@ from typing import Any
 from commtrace.schema import (
     ACTIONS,
     COMM,
+    COMMUNICATORS,
     FINGERPRINTS,
     GROUPS,
     HOST_EVENTS,
@@ -49,6 +50,9 @@ HostEventRow = _row_type(
 ActionRow = _row_type(
     "ActionRow", ACTIONS, "One computation of a pipeline stage on one micro-batch."
 )
+CommunicatorRow = _row_type(
+    "CommunicatorRow", COMMUNICATORS, "Calls of a kind that a member of a communicator launched."
+)
 GroupRow = _row_type("GroupRow", GROUPS, "One process group.")
 RankRow = _row_type("RankRow", RANKS, "One rank of the run.")
 StepRow = _row_type("StepRow", STEPS, "One step of one rank.")
@@ -61,6 +65,7 @@ ROWS: dict[str, Any] = {
     "fingerprints": FingerprintRow,
     "host_events": HostEventRow,
     "pipeline_actions": ActionRow,
+    "communicators": CommunicatorRow,
     "groups": GroupRow,
     "ranks": RankRow,
     "steps": StepRow,

@@ -76,6 +76,17 @@ The forward pass; the loss, on the last stage; and the backward pass, as a whole
 schedules, the gradients of inputs first and those of weights later.
 """
 
+MEMBER_STATES = (
+    RUNNING, INITIALIZING, FINALIZING, ABORTED, NO_MEMBER, UNRESPONSIVE, DEAD,
+) = (
+    "running", "initializing", "finalizing", "aborted", "no member", "unresponsive", "dead",
+)  # fmt: skip
+"""States of a member of a communicator, in table `communicators`.
+
+It runs, is being created or destroyed, or was aborted; or its process answers without having the
+communicator, does not answer, or is considered dead.
+"""
+
 NUM_SKETCHES = 4
 """Number of random sketches of a tensor in table `fingerprints`."""
 
@@ -345,6 +356,17 @@ ACTIONS = (
     Column("step", int, "", "step that was in progress, as in table `comm`", 7),
 )  # fmt: skip
 
+COMMUNICATORS = (
+    _rank("rank", "global rank of the member", 7, least=0),
+    Column("group", str, "", "name of the communicator; key of table `groups`", 7),
+    Column("at_ns", int, INSTANT, "when its state was collected", 7),
+    Column("state", str, "", f"{', '.join(MEMBER_STATES[:-1])} or {MEMBER_STATES[-1]}", 7,
+           form="member_state"),
+    Column("error", int, "", "code of the library's error; 0 if none", 7),
+    Column("kind", str, "", "kind of the calls that are counted; empty if none are", 7),
+    Column("num_calls", int, "", "calls of that kind that the rank has launched", 7, title="Calls"),
+)  # fmt: skip
+
 GROUPS = (
     Column("name", str, "", "name of the process group"),
     Column("description", str, "", "description that its creator gave"),
@@ -408,6 +430,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "fingerprints": FINGERPRINTS,
     "host_events": HOST_EVENTS,
     "pipeline_actions": ACTIONS,
+    "communicators": COMMUNICATORS,
     "groups": GROUPS,
     "ranks": RANKS,
     "steps": STEPS,
@@ -427,6 +450,7 @@ FORMS: dict[str, str] = {
     "action": rf"(?:{'|'.join(PIPELINE_ACTIONS)})?",
     "direction": r"(?:forward|backward)?",
     "host_event": rf"(?:{'|'.join(HOST_EVENT_KINDS)})?",
+    "member_state": rf"(?:{'|'.join(MEMBER_STATES)})?",
     "splits": r"(?:\d{1,18}(?:,\d{1,18})*)?",
     "shapes": rf"(?:{_SHAPE}(?:;{_SHAPE})*)?",
     "ranks": r"(?:\d{1,9}(?:,\d{1,9})*)?",
@@ -441,6 +465,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "fingerprints": ("rank", "id"),
     "host_events": ("rank", "id"),
     "pipeline_actions": ("rank", "id"),
+    "communicators": ("rank", "group", "at_ns", "kind"),
     "groups": ("name",),
     "ranks": ("rank",),
     "steps": ("rank", "step"),
@@ -458,5 +483,8 @@ ORDERED: tuple[tuple[str, str, str], ...] = (
 )
 """Table and two columns, of which the first is not above the second if both are known."""
 
-REFERENCES: tuple[tuple[str, str, str, str], ...] = (("comm", "group", "groups", "name"),)
+REFERENCES: tuple[tuple[str, str, str, str], ...] = (
+    ("comm", "group", "groups", "name"),
+    ("communicators", "group", "groups", "name"),
+)
 """Table and column whose known values must occur in another table's column."""

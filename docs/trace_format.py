@@ -65,6 +65,7 @@ TITLES = {
     "fingerprints": "a row per observed tensor of a rank (recorded with `values`)",
     "host_events": "a row per event on the host of a rank",
     "pipeline_actions": "a row per computation of a pipeline stage on a micro-batch",
+    "communicators": "a row per snapshot, member of a communicator and kind of call",
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",

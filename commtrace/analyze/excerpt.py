@@ -93,6 +93,7 @@ def excerpt(
         fingerprints=fingerprints.reset_index(drop=True),
         host_events=_of_ranks(run.host_events, chosen),
         pipeline_actions=_of_ranks(run.pipeline_actions, chosen),
+        communicators=_of_ranks(run.communicators, chosen),
         groups=run.groups,
         ranks=_of_ranks(run.ranks, chosen),
         steps=_of_ranks(run.steps, chosen),

@@ -52,6 +52,7 @@ class Frames:
     fingerprints: pd.DataFrame
     host_events: pd.DataFrame
     pipeline_actions: pd.DataFrame
+    communicators: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame
     steps: pd.DataFrame

@@ -3,6 +3,7 @@
     trace = import_trace(["dumps/"])          flight-recorder dumps, JSON or pickle
     trace = import_trace(["rank0.json.gz", "rank1.json.gz"])        traces of torch.profiler
     trace = import_trace(["nccl-inspector-42/"])        logs of NCCL Inspector
+    trace = import_trace(["ras-1.json", "ras-2.json"])        snapshots of NCCL RAS
 
 Values that a source lacks stay unknown and are listed in `trace.run["lacks"]`. Each kind of source
 has its own file here; docs/exchange.md maps its fields to columns.
@@ -20,6 +21,7 @@ from commtrace.importers.documents import (
     FLIGHT_RECORDER,
     INSPECTOR,
     PROFILER,
+    RAS,
     Document,
     documents_of,
 )
@@ -28,6 +30,8 @@ from commtrace.importers.flight_recorder import read_dumps
 from commtrace.importers.inspector import read_inspector
 from commtrace.importers.inspector_lines import inspector_file_of
 from commtrace.importers.kineto import read_profiles
+from commtrace.importers.ras import read_snapshots
+from commtrace.importers.ras_snapshots import snapshot_of
 from commtrace.importers.recorded import Imported, non_members
 from commtrace.tracefile import Trace, join, read_trace
 from commtrace.tracefile.reading import reading
@@ -42,8 +46,9 @@ _READERS: dict[str, Reader] = {
     PROFILER: read_profiles,
     FLIGHT_RECORDER: read_dumps,
     INSPECTOR: read_inspector,
+    RAS: read_snapshots,
 }
-_REDUCED = {FLIGHT_RECORDER: dump_of, INSPECTOR: inspector_file_of}
+_REDUCED = {FLIGHT_RECORDER: dump_of, INSPECTOR: inspector_file_of, RAS: snapshot_of}
 
 
 def import_trace(sources: Iterable[Path | str], recording: Path | str | None = None) -> Trace:

@@ -43,6 +43,7 @@ class RankRecord:
     kernels: Mapping[str, Any] = field(default_factory=dict)
     strings: StringTable = field(default_factory=lambda: StringTable([""]))
     steps: list[Any] = field(default_factory=list)
+    communicators: list[Any] = field(default_factory=list)
     groups: dict[str, Any] = field(default_factory=dict)
     messages: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     backend: str = ""
@@ -58,6 +59,7 @@ class RankRecord:
         rows = {
             "comm": self.comm,
             "steps": self.steps,
+            "communicators": self.communicators,
             "groups": list(self.groups.values()),
         }
         tables = {name: table_of(name, rows.get(name, ()), self.strings) for name in TABLES}

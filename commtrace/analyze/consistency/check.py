@@ -26,6 +26,7 @@ from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS, Problem
+from commtrace.analyze.consistency.progress import unlike_progress
 from commtrace.analyze.consistency.reductions import wrongly_reduced
 from commtrace.analyze.consistency.replicas import differing_replicas
 from commtrace.analyze.consistency.transfers import unmatched_transfers
@@ -75,6 +76,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *missing_ranks(covered),
         *losses(covered, absent),
         *not_compared(covered),
+        *unlike_progress(frames),
     ]
     problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))
     rows = [problem.row() for problem in problems]

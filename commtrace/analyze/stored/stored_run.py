@@ -203,6 +203,7 @@ class StoredRun(PartedRun):
             fingerprints=tables["fingerprints"],
             host_events=tables["host_events"],
             pipeline_actions=tables["pipeline_actions"],
+            communicators=tables["communicators"],
             groups=tables["groups"],
             ranks=tables["ranks"],
             steps=tables["steps"],

@@ -82,6 +82,7 @@ def trace_of(
     sources: Sequence[Any] = (),
     host_events: Sequence[Any] = (),
     pipeline_actions: Sequence[Any] = (),
+    communicators: Sequence[Any] = (),
     run: dict[str, Any] | None = None,
 ) -> Trace:
     """A run of `num_ranks` ranks that each last `LASTS_NS`, with one group of all of them."""
@@ -96,6 +97,7 @@ def trace_of(
             "sources": sources,
             "host_events": host_events,
             "pipeline_actions": pipeline_actions,
+            "communicators": communicators,
             "ranks": [rank_row(rank) for rank in range(num_ranks)] if ranks is None else ranks,
             "groups": [group(ranks=range(num_ranks))] if groups is None else groups,
         },

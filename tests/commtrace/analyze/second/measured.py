@@ -44,7 +44,15 @@ def by_module(run: Run) -> list[dict[str, Any]]:
     for path in paths:
         own = measures_of(run.trace, [call for call in run.comm if call.module == path])
         below = [call for call in run.comm if _is_inside(call.module, path)]
-        sums = ("num_calls", "payload_bytes", "wire_bytes", "time_ns", "device_ns", "blocked_ns", "share")
+        sums = (
+            "num_calls",
+            "payload_bytes",
+            "wire_bytes",
+            "time_ns",
+            "device_ns",
+            "blocked_ns",
+            "share",
+        )
         known = {
             name: 0.0 if name in sums and path not in calling else own[name]
             for name in NAMES

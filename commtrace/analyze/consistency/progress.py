@@ -1,0 +1,128 @@
+"""Progress of the members of communicators, of snapshots that count calls but do not have them.
+
+A member is behind if another one has launched more calls of a kind. In a job that runs, some are
+behind for a moment. It hangs if it was behind in the last snapshot, and launched nothing since the
+one before. A dead or silent member, one that was aborted and one with an error are faults, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from commtrace.analyze.consistency.problem import Problem, numbers_text
+from commtrace.analyze.frame import Frames
+from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
+from commtrace.units import counted, text_of_ranks
+
+_FAULTS = {
+    DEAD: ("dead rank", "RAS considers {ranks} of group {group} dead."),
+    UNRESPONSIVE: ("unresponsive rank", "{ranks} of group {group} did not answer RAS."),
+    ABORTED: ("aborted rank", "The communicator of {ranks} in group {group} was aborted."),
+}
+"""States that are faults, with the problem and its explanation."""
+
+
+def unlike_progress(frames: Frames) -> Iterator[Problem]:
+    """Yield the faults of members in the last snapshot, and the members that are behind."""
+    table = frames.communicators
+    if table.empty:
+        return
+    table = table.astype({"group": object, "state": object, "kind": object})
+    for group, rows in table.groupby("group", sort=True):
+        times = sorted(rows["at_ns"].unique().tolist())
+        last = rows[rows["at_ns"] == times[-1]]
+        before = rows[rows["at_ns"] == times[-2]] if len(times) > 1 else rows[:0]
+        yield from _of_states(str(group), last, times[-1])
+        yield from _of_counts(str(group), last, before, times[-1])
+
+
+def _of_states(group: str, last: pd.DataFrame, at_ns: int) -> Iterator[Problem]:
+    for state, (problem, text) in _FAULTS.items():
+        if ranks := _ranks(last[last["state"] == state]):
+            explanation = text.format(ranks=_text(ranks), group=group)
+            yield _problem(problem, group, ranks, state, explanation, at_ns)
+    if ranks := _ranks(last[last["state"] == NO_MEMBER]):
+        yield _problem(
+            "missing rank", group, ranks, NO_MEMBER,
+            f"{_text(ranks)} answered RAS, but without group {group}: not created yet, or "
+            "destroyed already.",
+            at_ns, is_fault=False,
+        )  # fmt: skip
+    for code, rows in last[last["error"] > 0].groupby("error"):
+        ranks = _ranks(rows)
+        yield _problem(
+            "failed rank", group, ranks, f"error {code}",
+            f"{_text(ranks)} of group {group} reported error {code} of NCCL (ncclResult_t).", at_ns,
+        )  # fmt: skip
+
+
+def _of_counts(
+    group: str, last: pd.DataFrame, before: pd.DataFrame, at_ns: int
+) -> Iterator[Problem]:
+    counted_rows = last[last["num_calls"] >= 0]
+    if counted_rows.empty:
+        return
+    counts = counted_rows.pivot_table(index="rank", columns="kind", values="num_calls")
+    most = counts.max()
+    behind = counts[(counts < most).any(axis=1)]
+    if behind.empty:
+        return
+    stuck = _stuck(behind, before)
+    blamed = stuck if stuck else _ranks(behind.reset_index())
+    kinds = [kind for kind in counts if (counts.loc[blamed, kind] < most[kind]).any()]
+    details = "; ".join(_detail(counts, str(kind), blamed) for kind in kinds)
+    why = (
+        "They have launched none since the snapshot before."
+        if stuck
+        else "A job that runs has such differences for a moment: a later snapshot, imported "
+        "together with this one, shows whether they persist."
+        if before.empty
+        else "They have launched some since the snapshot before, so they may catch up."
+    )
+    yield _problem(
+        "missing call" if stuck else "behind", group, blamed, details,
+        f"In group {group}, {text_of_ranks(blamed)} launched fewer calls than others: {details}. "
+        f"{why}", at_ns, is_fault=bool(stuck),
+    )  # fmt: skip
+
+
+def _stuck(behind: pd.DataFrame, before: pd.DataFrame) -> list[int]:
+    """Return the ranks that have launched no call since the snapshot before."""
+    if before.empty:
+        return []
+    earlier = before.pivot_table(index="rank", columns="kind", values="num_calls")
+    earlier = earlier.reindex(index=behind.index, columns=behind.columns)
+    return [int(rank) for rank in behind.index[(earlier == behind).all(axis=1)]]
+
+
+def _detail(counts: pd.DataFrame, kind: str, blamed: list[int]) -> str:
+    own = counts.loc[blamed, kind]
+    fewest, most = int(own.min()), int(own.max())
+    text = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"{text} of {counted(int(counts[kind].max()), f'{kind} call')}"
+
+
+def _ranks(rows: pd.DataFrame) -> list[int]:
+    return sorted({int(rank) for rank in rows["rank"]})
+
+
+def _text(ranks: list[int]) -> str:
+    text = text_of_ranks(ranks)
+    return text[0].upper() + text[1:]
+
+
+def _problem(
+    problem: str, group: str, ranks: list[int], found: str, explanation: str, at_ns: int,
+    *, is_fault: bool = True,
+) -> Problem:  # fmt: skip
+    return Problem(
+        problem=problem,
+        is_fault=is_fault,
+        group=group,
+        ranks=numbers_text(ranks),
+        found=found,
+        explanation=explanation,
+        at_ns=at_ns,
+    )
