@@ -15,6 +15,7 @@ Examples:
 - `commtrace import profile/rank0.json.gz profile/rank1.json.gz -o run.json`
 - `commtrace import dumps/ -o run.json` imports all files of a folder
 - `commtrace import nccl-inspector-42/ -o run.json`
+- `commtrace import ras-1.json ras-2.json -o run.json` and then `commtrace check run.json`
 - `commtrace import nccl-inspector-42/ --recording run.json -o joined.json`: the recording, with the
   times that NCCL's kernels took
 """
@@ -28,8 +29,9 @@ def import_(
 ) -> None:
     """Convert traces of other tools to a run file.
 
-    Supported are traces of torch.profiler, flight-recorder dumps of torch and torchcomms, and the
-    logs of NCCL Inspector.
+    Supported are traces of torch.profiler, flight-recorder dumps of torch and torchcomms, the
+    logs of NCCL Inspector, and snapshots of NCCL RAS (`ncclras -f json`), several of which show
+    progress.
 
     Pass one file per rank, or folders of them. Chrome traces of torch.profiler may be gzipped.
     Dumps of the flight recorder may be JSON or pickle; a pickle with anything beyond plain values
@@ -56,6 +58,8 @@ def import_(
     calls, ranks = trace.num_rows("comm"), trace.num_rows("ranks")
     source = trace.run["imported_from"]
     say(f"imported {counted(calls, 'call')} of {counted(ranks, 'rank')} from {source}", always=True)
+    if num := len(set(trace.tables["communicators"]["group"])):
+        say(f"imported the counts of {counted(num, 'communicator')}", always=True)
     say(f"note: ranks: {trace.run['ranks_from']}", always=True)
     if "kernels" in trace.run:
         say(f"note: {trace.run['kernels']}", always=True)

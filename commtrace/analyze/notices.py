@@ -51,6 +51,11 @@ class Notice:
 def _no_calls(frames: Frames) -> str:
     if frames.num_calls:
         return ""
+    if len(frames.communicators):
+        return (
+            "There are no calls, but how many each member of a communicator has launched: "
+            "`commtrace check` compares them."
+        )
     if reasons := why_incomplete(frames):
         return (
             "No communication was recorded, though the program may have communicated: "

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.consistency.coverage import PROFILER, Coverage, coverage, source_of
+from commtrace.analyze.consistency.coverage import (
+    INSPECTOR,
+    OF_SOME_RANKS,
+    PROFILER,
+    Coverage,
+    coverage,
+    source_of,
+)
 from commtrace.analyze.consistency.numbered import calls_at_or_after, calls_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
@@ -153,7 +160,7 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
         verb, pronoun = ("is", "this rank") if len(ranks) == 1 else ("are", "these ranks")
         yield Problem(
             problem="missing rank",
-            is_fault=covered.imported_from != PROFILER,  # may cover any subset of ranks
+            is_fault=covered.imported_from not in OF_SOME_RANKS,
             group=names[0],
             mesh_axis=covered.axes.get(names[0], ""),
             ranks=numbers_text(ranks),
@@ -182,7 +189,8 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
     at_the_end |= {rank for _, rank in covered.unsure}
     alike: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(set(lacking.index) | at_the_end | set(covered.dropping)):
-        num = int(lacking.get(rank, 0))
+        # Numbers of operations that Inspector counts by function have gaps between them.
+        num = 0 if covered.imported_from == INSPECTOR else int(lacking.get(rank, 0))
         found = counted(num, "call") if num else "calls"
         reason = _why_lost(covered, rank, rank in at_the_end)
         alike.setdefault((found, reason), []).append(rank)
@@ -205,6 +213,8 @@ def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
         return "not every step was recorded"
     if covered.imported_from == PROFILER:
         return "the profiler covered a part of the run"
+    if covered.imported_from == INSPECTOR:
+        return "NCCL Inspector leaves out small messages, and those that its buffer could not hold"
     if rank in covered.partial:
         return "its dump does not list the calls that had ended"
     if covered.imported_from and is_at_the_end and rank not in covered.ring_truncated:

@@ -240,7 +240,13 @@ def result_of(frames: Frames, comparison: Comparison, num_faults: int) -> tuple[
 
     Without any compared call there is no result: the clause then says that nothing was compared.
     """
+    num_communicators = frames.communicators["group"].nunique()
     subject = f"{counted(comparison.num_calls, 'call')} of {counted(frames.num_ranks, 'rank')}"
+    if num_communicators and not comparison.num_calls:
+        ranks = counted(frames.num_ranks, "rank")
+        subject = f"the counts of {counted(num_communicators, 'communicator')} of {ranks}"
+        if not num_faults:
+            return f"no fault in {subject}", NEUTRAL
     if num_faults:
         return f"{counted(num_faults, 'fault')} in {subject}", BAD
     if not comparison.num_compared:

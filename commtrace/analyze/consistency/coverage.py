@@ -19,8 +19,11 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, is_transfer, members
 from commtrace.tracefile import EVERY
 
-PROFILER, FLIGHT_RECORDER = "torch.profiler", "flight recorder"
+PROFILER, FLIGHT_RECORDER, INSPECTOR = "torch.profiler", "flight recorder", "NCCL Inspector"
 """Values of `imported_from` in traces imported from these tools."""
+
+OF_SOME_RANKS = (PROFILER, INSPECTOR)
+"""Tools whose files may be those of any ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
