@@ -35,8 +35,8 @@ OUT_FOLDER = "tables"
 BASELINE = "baseline"
 
 WEIGHTS = {
-    "run": 6, "dataset": 2, "spools": 6, "profile": 4, "dump": 4, "pickle": 3, "baseline": 2,
-    "special": 1,
+    "run": 5, "dataset": 2, "spools": 5, "profile": 4, "dump": 3, "pickle": 3, "log": 2,
+    "snapshot": 1, "baseline": 2, "special": 1,
 }  # fmt: skip
 """Kinds of input, and the number of each among 28 cases."""
 
@@ -185,6 +185,32 @@ def _write_pickle(chance: random.Random, folder: Path, number: int) -> list[tupl
     return _imported(chance, folder, number, seeds().dumps, spoil_pickle)
 
 
+def _write_log(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    commands = _imported(chance, folder, number, seeds().logs, _spoil_lines)
+    joined = ("import", "files", "--recording", "sound.json", "-o", "joined.json", "--force")
+    return [*commands, joined, ("summary", "joined.json")]
+
+
+def _spoil_lines(chance: random.Random, data: bytes) -> bytes:
+    """Spoil the values of some lines, or the bytes of the file."""
+    if chance.random() < 0.2:
+        return spoil_bytes(chance, data)
+    lines = data.splitlines()
+    for _ in range(chance.choice((1, 1, 3))):
+        place = chance.randrange(len(lines))
+        try:
+            value = json.loads(lines[place])
+        except ValueError:  # a line that was spoiled before
+            continue
+        lines[place] = text_of(chance, spoil_json(chance, value)).replace(b"\n", b" ")
+    return b"\n".join(lines)
+
+
+def _write_snapshot(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    commands = _imported(chance, folder, number, seeds().snapshots, spoil_bytes)
+    return [*commands, ("check", "imported.json")]
+
+
 def _imported(
     chance: random.Random,
     folder: Path,
@@ -196,7 +222,7 @@ def _imported(
     chosen = chance.choice(sorted(sound))
     for name, data in sound.items():
         if name == chosen:
-            is_text = data[:1] in (b"{", b"[")
+            is_text = data[:1] in (b"{", b"[") and not name.endswith(".log")
             if is_text and chance.random() < 0.8:
                 data = text_of(chance, spoil_json(chance, json.loads(data)))
             else:
@@ -269,6 +295,8 @@ _KINDS: dict[str, Callable[[random.Random, Path, int], list[tuple[str, ...]]]] =
     "profile": _write_profile,
     "dump": _write_dump,
     "pickle": _write_pickle,
+    "log": _write_log,
+    "snapshot": _write_snapshot,
     "baseline": _write_baseline,
     "special": _write_special,
 }

@@ -17,7 +17,10 @@ from commtrace.analyze import CATALOG, load
 from commtrace.pytest_plugin import baseline
 from commtrace.tracefile.dataset import prepare_dataset
 from tests.commtrace.importers.dumps import healthy
+from tests.commtrace.importers.inspector_logs import LAYOUTS, Communicator, Operation, log_of
 from tests.commtrace.importers.profiles import training, write_profiles
+from tests.commtrace.importers.ras_layouts import communicator, missing, snapshot
+from tests.commtrace.importers.ras_layouts import rank as ras_rank
 from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 
 
@@ -31,6 +34,8 @@ class Seeds:
     profiles: dict[str, bytes]
     dumps: dict[str, bytes]
     dumps_as_json: dict[str, bytes]
+    logs: dict[str, bytes]
+    snapshots: dict[str, bytes]
     baseline: bytes
 
 
@@ -54,12 +59,42 @@ def seeds() -> Seeds:
             _files_in(profiles),
             {f"nccl_trace_rank_{n}": pickle.dumps(dump, 2) for n, dump in enumerate(older)},
             {f"trace_rank_{n}.json": json.dumps(dump).encode() for n, dump in enumerate(newer)},
+            _logs(),
+            _snapshots(),
             (folder / "test_x.comms.json").read_bytes(),
         )
 
 
 def _files_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _logs() -> dict[str, bytes]:
+    """Logs of NCCL Inspector in the oldest layout, and in the newest with times."""
+    own = [
+        *(Operation("AllReduce", n, 1 << 14, 50 + n, at_us=1000 * n) for n in range(3)),
+        *(Operation("AllGather", n, 1 << 13, 70, at_us=1000 * n + 400) for n in range(2)),
+    ]
+    logs = {}
+    for rank, layout in enumerate((LAYOUTS[0], LAYOUTS[-1])):
+        transfer = Operation("Recv" if rank else "Send", 1, 1 << 13, 9, peer=1 - rank)
+        communicators = [
+            Communicator("0x7f", rank, 2, [*own, transfer]),
+            Communicator("0x80", rank, 2, own),
+        ]
+        text = log_of(layout, communicators, host="node0", pid=100 + rank)
+        logs[f"node0-pid{100 + rank}.log"] = text.encode()
+    return logs
+
+
+def _snapshots() -> dict[str, bytes]:
+    """Snapshots of NCCL RAS, in which a rank is behind and one is silent."""
+    found = {}
+    for number in range(2):
+        ranks = [ras_rank(0, AllReduce=7 + number), ras_rank(1, AllReduce=6)]
+        own = communicator(ranks, [missing(2, unresponsive=True)])
+        found[f"ras-{number}.json"] = snapshot(own, second=number).encode()
+    return found
 
 
 def _dataset(spools: Path, target: Path) -> dict[str, bytes]:

@@ -47,7 +47,7 @@ COLUMNS = (
     *("input_shapes", "output_shapes", "payload_bytes", "wire_bytes"),
     *("input_splits", "output_splits", "expert_rows", "source_spec"),
     *("issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "phase", "module", "thread"),
-    *("source_file", "source_line", "device", "stream", "algorithm", "protocol"),
+    *("source_file", "source_line", "device", "stream", "algorithm", "protocol", "device_ns"),
 )
 """Columns of table `comm` that calls in blocks have."""
 
