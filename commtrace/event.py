@@ -21,6 +21,7 @@ from commtrace.schema import (
     KERNELS,
     OPS,
     RANKS,
+    REMOVED_CALLS,
     SOURCES,
     STEPS,
     Column,
@@ -53,6 +54,9 @@ ActionRow = _row_type(
 CommunicatorRow = _row_type(
     "CommunicatorRow", COMMUNICATORS, "Calls of a kind that a member of a communicator launched."
 )
+RemovedCallsRow = _row_type(
+    "RemovedCallsRow", REMOVED_CALLS, "Collectives of one rank in a group that a ring has replaced."
+)
 GroupRow = _row_type("GroupRow", GROUPS, "One process group.")
 RankRow = _row_type("RankRow", RANKS, "One rank of the run.")
 StepRow = _row_type("StepRow", STEPS, "One step of one rank.")
@@ -66,6 +70,7 @@ ROWS: dict[str, Any] = {
     "host_events": HostEventRow,
     "pipeline_actions": ActionRow,
     "communicators": CommunicatorRow,
+    "removed_calls": RemovedCallsRow,
     "groups": GroupRow,
     "ranks": RankRow,
     "steps": StepRow,

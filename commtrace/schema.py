@@ -367,6 +367,14 @@ COMMUNICATORS = (
     Column("num_calls", int, "", "calls of that kind that the rank has launched", 7, title="Calls"),
 )  # fmt: skip
 
+REMOVED_CALLS = (
+    _rank("rank", "global rank", 7, least=0),
+    Column("group", str, "", "name of the process group", 7),
+    Column("num_calls", int, "", "collectives of the group that the ring has replaced", 7),
+    Column("end", int, "", "number in the group that follows the last of them", 7),
+    Column("hash", int, "", "sum of hashes of their numbers and places", 7),
+)
+
 GROUPS = (
     Column("name", str, "", "name of the process group"),
     Column("description", str, "", "description that its creator gave"),
@@ -431,6 +439,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "host_events": HOST_EVENTS,
     "pipeline_actions": ACTIONS,
     "communicators": COMMUNICATORS,
+    "removed_calls": REMOVED_CALLS,
     "groups": GROUPS,
     "ranks": RANKS,
     "steps": STEPS,
@@ -466,6 +475,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "host_events": ("rank", "id"),
     "pipeline_actions": ("rank", "id"),
     "communicators": ("rank", "group", "at_ns", "kind"),
+    "removed_calls": ("rank", "group"),
     "groups": ("name",),
     "ranks": ("rank",),
     "steps": ("rank", "step"),
@@ -486,5 +496,6 @@ ORDERED: tuple[tuple[str, str, str], ...] = (
 REFERENCES: tuple[tuple[str, str, str, str], ...] = (
     ("comm", "group", "groups", "name"),
     ("communicators", "group", "groups", "name"),
+    ("removed_calls", "group", "groups", "name"),
 )
 """Table and column whose known values must occur in another table's column."""

@@ -66,6 +66,7 @@ TITLES = {
     "host_events": "a row per event on the host of a rank",
     "pipeline_actions": "a row per computation of a pipeline stage on a micro-batch",
     "communicators": "a row per snapshot, member of a communicator and kind of call",
+    "removed_calls": "a row per group of a rank whose first calls a ring has replaced",
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",

@@ -94,6 +94,7 @@ def excerpt(
         host_events=_of_ranks(run.host_events, chosen),
         pipeline_actions=_of_ranks(run.pipeline_actions, chosen),
         communicators=_of_ranks(run.communicators, chosen),
+        removed_calls=_of_ranks(run.removed_calls, chosen),
         groups=run.groups,
         ranks=_of_ranks(run.ranks, chosen),
         steps=_of_ranks(run.steps, chosen),

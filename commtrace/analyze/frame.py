@@ -53,6 +53,7 @@ class Frames:
     host_events: pd.DataFrame
     pipeline_actions: pd.DataFrame
     communicators: pd.DataFrame
+    removed_calls: pd.DataFrame
     groups: pd.DataFrame
     ranks: pd.DataFrame
     steps: pd.DataFrame

@@ -122,6 +122,7 @@ def _part(frames: Frames, rows: pd.Index, first: int, last: int, description: st
         host_events=_touching(frames.host_events, "at_ns", first, last),
         pipeline_actions=_touching(frames.pipeline_actions, "start_ns", first, last),
         communicators=frames.communicators,
+        removed_calls=frames.removed_calls,
         groups=frames.groups,
         ranks=ranks,
         steps=steps[in_steps].reset_index(drop=True),

@@ -92,7 +92,7 @@ class Gathered:
         every, self.other_work = self.other_work, []
         for work in every:
             if work.category == MEMCPY and work.correlation in correlations:
-                fields = asdict(work) | {"category": COMMUNICATION}
+                fields: dict[str, Any] = asdict(work) | {"category": COMMUNICATION}
                 self.kernels.append(
                     CommunicationWork(**fields, kernel=Kernel(UNKNOWN), args=_NO_ARGS)
                 )

@@ -67,6 +67,7 @@ def join_segments(segments: Sequence[Spool]) -> Spool:
         num_lost.append(max(num_before - num_earlier, 0))
         tables[name] = _rows_of(tables[name], rows)
     tables["groups"] = _rows_of(tables["groups"], _latest_of_name(tables["groups"]["name"]))
+    tables["removed_calls"] = first.tables["removed_calls"]
     facts = dict(last.facts)
     if first.facts[SEGMENT]:
         begin = facts["start_ns"] = first.facts[BEGIN]

@@ -5,8 +5,9 @@
     rank-00003.s2.spool    segment 2, being written
 
 A segment begins anew with facts, strings, groups and call sites. Its facts state its number, its
-beginning, and how many calls and operators the segments before it have. Readers join the segments
-that are there into one recording. A call that was in progress at the end of a segment is in the
+beginning, and how many calls and operators the segments before it have; table `removed_calls` has
+hashes of these calls, by which ranks can still be compared. Readers join the segments that are
+there into one recording. A call that was in progress at the end of a segment is in the
 next one too, and counts there.
 """
 
@@ -15,7 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from commtrace.tracefile.spool import NUMBERS, TAKEN_FOR, Rows, SpoolWriter, contents_of, sites_of
+from commtrace.call_hash import PLACE, added, hash_of_call, hash_of_place
+from commtrace.collective_table import PEER, needing
+from commtrace.tracefile.spool import (
+    NUMBERS,
+    SITES,
+    TAKEN_FOR,
+    Rows,
+    SpoolWriter,
+    contents_of,
+    sites_of,
+)
 
 SEGMENT = "segment"
 """Name of the fact of a spool that states the number of the segment."""
@@ -25,6 +36,10 @@ BEFORE = "num_before"
 """Name of the fact of a spool with the numbers of calls and operators of earlier segments."""
 _MAX_SITES = 1 << 18
 """Number of call sites that are remembered; the recorder refers to the latest ones only."""
+
+_SEQ = [column.name for column in NUMBERS["comm"]].index("seq")
+_SITE_NAMES = [column.name for column in SITES["comm"]]
+_TRANSFERS = frozenset(needing(PEER))
 
 OpenSegment = Callable[[int], BinaryIO]
 
@@ -55,6 +70,10 @@ class _Sites:
         self._pending = len(new), place_of
         return [self._rows[site] for site in fresh], flat
 
+    def row(self, number: int) -> tuple[Any, ...] | None:
+        """Return the row of a call site, as the recorder numbers it."""
+        return self._rows.get(number)
+
     def written(self) -> None:
         """Note that the rows of the last call are in the file."""
         num_new, place_of = self._pending
@@ -62,6 +81,47 @@ class _Sites:
         self._places.update(place_of)
         while len(self._rows) > _MAX_SITES:
             del self._rows[next(iter(self._rows))]
+
+
+class _Written:
+    """Collectives of each rank and group that are in the file: number, end, and hash.
+
+    A group in which a place is not remembered has a number that does not fit its end.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, str], list[int]] = {}
+        self._places: dict[int, tuple[tuple[int, str], int] | None] = {}
+
+    def add(self, numbers: Sequence[int], sites: _Sites) -> None:
+        """Add the calls of a batch, whose numbers end with those of their call sites."""
+        places = self._places
+        width = len(NUMBERS["comm"])
+        for seq, site in zip(numbers[_SEQ::width], numbers[width - 1 :: width], strict=True):
+            place = places[site] if site in places else self._place(site, sites.row(site))
+            if place is None or seq < 0:
+                continue
+            key, of_place = place
+            known = self._of.setdefault(key, [0, 0, 0])
+            known[0] += 1
+            known[1] = max(known[1], seq + 1)
+            known[2] = added(known[2], hash_of_call(of_place, seq))
+
+    def _place(self, site: int, row: tuple[Any, ...] | None) -> tuple[tuple[int, str], int] | None:
+        if len(self._places) >= _MAX_SITES:
+            self._places.clear()
+        place = None
+        if row is not None:
+            values = dict(zip(_SITE_NAMES, row, strict=True))
+            if values["kind"] not in _TRANSFERS:
+                of_place = hash_of_place(tuple(values[name] for name in PLACE))
+                place = (values["rank"], values["group"]), of_place
+        self._places[site] = place
+        return place
+
+    def rows(self) -> Rows:
+        """Return rows of table `removed_calls`."""
+        return [(*key, *values) for key, values in self._of.items()]
 
 
 class SegmentedWriter:
@@ -91,6 +151,8 @@ class SegmentedWriter:
         self._taken_for: list[int] = []
         self._groups: dict[str, tuple[Any, ...]] = {}
         self._unwritten_groups: dict[str, tuple[Any, ...]] = {}
+        self._written = _Written()
+        self._unwritten_calls: Rows = ()
         self._sites = {table: _Sites(table) for table in NUMBERS}
         self._num_written = dict.fromkeys(NUMBERS, 0)
         self._segment = 0
@@ -120,9 +182,11 @@ class SegmentedWriter:
         for table, sites in self._sites.items():
             name = sites_of(table)
             known[name], flat[table] = sites.needed(tables.get(name, ()), flat.get(table, ()))
-        self._writer.write(known, facts, flat)
+        self._writer.write({"removed_calls": self._unwritten_calls, **known}, facts, flat)
         self._groups.update(groups)
         self._unwritten_groups = {}
+        self._unwritten_calls = ()
+        self._written.add((numbers or {}).get("comm", ()), self._sites["comm"])
         for table, sites in self._sites.items():
             sites.written()
             self._num_written[table] += len(flat[table]) // len(NUMBERS[table])
@@ -166,5 +230,6 @@ class SegmentedWriter:
             stale.close()
         self._streams = [self._streams[-1], stream]
         self._unwritten_groups = dict(self._groups)
+        self._unwritten_calls = self._written.rows()
         for sites in self._sites.values():
             sites.begin_segment()

@@ -59,7 +59,7 @@ STEP_SOURCES = ("optimizer", "profiler", "scheduler")
 TAKEN_FOR = "taken_for"
 """Name of the fact that lists the ranks that the process took itself for before."""
 
-SMALL_RANK_TABLES = ("steps", "host_events", "pipeline_actions", "communicators")
+SMALL_RANK_TABLES = ("steps", "host_events", "pipeline_actions", "communicators", "removed_calls")
 """Tables with few rows of each rank, which are read as a whole."""
 
 RANK_TABLES = (*EVENT_TABLES, *SMALL_RANK_TABLES)

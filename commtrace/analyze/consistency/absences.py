@@ -191,8 +191,9 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
     for rank in sorted(set(lacking.index) | at_the_end | set(covered.dropping)):
         # Numbers of operations that Inspector counts by function have gaps between them.
         num = 0 if covered.imported_from == INSPECTOR else int(lacking.get(rank, 0))
-        found = counted(num, "call") if num else "calls"
         reason = _why_lost(covered, rank, rank in at_the_end)
+        is_numbered = num and (reason != _IN_RING or covered.imported_from)
+        found = counted(num, "call") if is_numbered else "calls"
         alike.setdefault((found, reason), []).append(rank)
     for (found, reason), ranks in alike.items():
         each = "each of " if len(ranks) > 1 else ""
@@ -209,6 +210,8 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
 def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
     if rank in covered.dropping:
         return "it exceeded the limits of the recording"
+    if rank in covered.ring_truncated and not covered.imported_from:
+        return _IN_RING
     if covered.is_sampled and not is_at_the_end:
         return "not every step was recorded"
     if covered.imported_from == PROFILER:
@@ -223,9 +226,10 @@ def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
         return "its recording was truncated"
     if covered.imported_from and rank not in covered.ring_truncated:
         return _NOT_ENTERED
-    return "its ring buffer holds only the latest calls"
+    return _IN_RING
 
 
+_IN_RING = "its ring buffer holds only the latest calls"
 _NOT_ENTERED = (
     "its flight recorder was reset, or did not enter them, such as gloo's monitored barriers and "
     "NCCL's calls in CUDA graphs"

@@ -6,6 +6,7 @@ missing ones. Only calls after a rank's last one may never have been made.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Coverage:
         unnumbered: By rank, how many collectives have no sequence number at all.
         open_to_all: (group, rank) pairs in which the rank receives from any source.
         calling: Ranks that made calls.
-        ring_truncated: Ranks whose first calls a flight recorder's ring buffer has lost.
+        ring_truncated: Ranks whose first calls a ring buffer has lost.
         partial: Ranks whose dump does not list all calls of its ring buffer.
         doubtful: Ranks of which a call may be missing only in the trace: those in `ring_truncated`,
             and those in `partial` whose progress is unknown.
@@ -69,7 +70,8 @@ class Coverage:
 def coverage(frames: Frames) -> Coverage:
     """Return how far the calls of a run can be compared across ranks."""
     of_parts = frames.by_ranks(_calls_made)
-    made = pd.concat([part.made for part in of_parts])
+    removed = frames.removed_calls
+    made = _with_removed(pd.concat([part.made for part in of_parts]), removed)
     first_ids = {rank: first for part in of_parts for rank, first in part.first_ids.items()}
     everyone = members(frames)
     everyone = everyone[everyone["group"].isin(set(made["group"]))]
@@ -77,7 +79,16 @@ def coverage(frames: Frames) -> Coverage:
     reached = reached.fillna({"last": -1, "count": 0}).astype({"last": "int64", "count": "int64"})
     groups, ranks = frames.groups, frames.ranks
     from_ring = frames.run.get("imported_from") == FLIGHT_RECORDER
-    ring_truncated = frozenset(rank for rank, first in first_ids.items() if from_ring and first > 0)
+    dropped = dict(zip(ranks["rank"], ranks["num_dropped"], strict=True))
+    # Those of a recording have lost nothing but what was before the first call that was kept.
+    in_ring = {
+        rank
+        for rank in removed["rank"].unique()
+        if dropped.get(rank, 0) <= first_ids.get(rank, sys.maxsize)
+    }
+    ring_truncated = frozenset(in_ring) | frozenset(
+        rank for rank, first in first_ids.items() if from_ring and first > 0
+    )
     partial = frozenset(frames.run.get("partial_dumps") or ())
     recorded = set(ranks["rank"]) | set(first_ids)
     missing = set(frames.run.get("missing_ranks") or []) | (set(everyone["rank"]) - recorded)
@@ -86,7 +97,7 @@ def coverage(frames: Frames) -> Coverage:
         axes=dict(zip(groups["name"].astype(object), groups["mesh_axis"], strict=True)),
         unrecorded=frozenset(int(rank) for rank in missing),
         truncated=frozenset(ranks.loc[~ranks["complete"], "rank"].tolist()),
-        dropping=frozenset(ranks.loc[ranks["num_dropped"] > 0, "rank"].tolist()),
+        dropping=frozenset(rank for rank, num in dropped.items() if num > 0) - in_ring,
         unsure=frozenset[tuple[str, int]]().union(*(part.unsure for part in of_parts)),
         unnumbered={rank: num for part in of_parts for rank, num in part.unnumbered.items()},
         open_to_all=frozenset[tuple[str, int]]().union(*(part.open_to_all for part in of_parts)),
@@ -97,6 +108,20 @@ def coverage(frames: Frames) -> Coverage:
         is_sampled=EVERY in frames.run,
         imported_from=str(frames.run.get("imported_from", "")),
     )
+
+
+def _with_removed(made: pd.DataFrame, removed: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls made, of which a ring has replaced some, which do not count as found."""
+    last = pd.DataFrame(
+        {
+            "group": removed["group"].astype(object),
+            "rank": removed["rank"],
+            "last": removed["end"] - 1,
+            "count": 0,
+        }
+    )
+    every = pd.concat([made, last]) if len(last) else made
+    return every.groupby(["group", "rank"], as_index=False).agg({"last": "max", "count": "sum"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -94,8 +94,8 @@ def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
     pairs = zip(ends["group"], ends["target"], strict=True)
     is_open = np.array([pair in covered.open_to_all for pair in pairs], dtype=bool)
     from_dumps = covered.imported_from == FLIGHT_RECORDER  # the end of a dump is certain
-    incomplete = covered.ring_truncated | covered.partial if from_dumps else covered.truncated
-    unsure = covered.unrecorded | incomplete | covered.dropping
+    incomplete = covered.partial if from_dumps else covered.truncated
+    unsure = covered.unrecorded | incomplete | covered.dropping | covered.ring_truncated
     known = ~(ends["source"].isin(unsure) | ends["target"].isin(unsure))
     return ends[known & ~is_open & (transfers["peer"] >= 0)]
 

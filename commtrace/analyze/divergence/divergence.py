@@ -24,6 +24,7 @@ from commtrace.analyze.divergence.branches import (
     branch_between,
     function_around,
 )
+from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
 from commtrace.analyze.divergence.places import line_of_module, lines_of_file, place_of
 from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
@@ -40,6 +41,7 @@ COLUMNS = (
     Column("ranks", str, "", "ranks that did something else, `1,3`", form="ranks"),
     Column("others", str, "", "the other ranks of the group", form="ranks"),
     Column("compared", str, "", "the rank of each side whose calls are compared", form="ranks"),
+    Column("before", str, "", "whether the calls that a ring has replaced were made alike"),
     Column("common", str, "", "last call that both made alike"),
     Column("common_source", str, "", "source line of it"),
     Column("own", str, "", "next call of a rank that did something else; empty if it made none"),
@@ -74,6 +76,7 @@ class RankDivergence:
     ranks: str
     others: str
     compared: str
+    before: str
     common: str
     common_source: str
     own: str
@@ -125,7 +128,8 @@ def _divergence(
     own, other = own_ranks[0], others[0]
     calls = calls_of_ranks(frames, [own, other])
     parted = parting(calls, own, other, group, number, _labels(frames, own, other))
-    return _Description(frames, fault, own_ranks, others, parted).row()
+    alike = made_alike(frames, calls, (own, other), group)
+    return _Description(frames, fault, own_ranks, others, parted, alike).row()
 
 
 def _sides_of_cycle(hanging: pd.DataFrame, cycle: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -164,11 +168,13 @@ class _Description:
         own: Sequence[int],
         others: Sequence[int],
         parted: Parting,
+        alike: tuple[bool | None, int],
     ) -> None:
         self._frames = frames
         self._fault = fault
         self._own, self._others = own, others
         self._parted = parted
+        self._were_alike, self._num_removed = alike
         self._is_earlier = False
         self._axes = dict(
             zip(frames.groups["name"].astype(object), frames.groups["mesh_axis"], strict=True)
@@ -188,6 +194,7 @@ class _Description:
             ranks=numbers_text(self._own),
             others=numbers_text(self._others),
             compared=f"{self._own[0]},{self._others[0]}",
+            before=self._before(),
             common=self._call(None if common is None else common[0]),
             common_source=_source(None if common is None else common[0]),
             own=self._call(parted.own),
@@ -214,6 +221,7 @@ class _Description:
             begin = f"{_capital(own)} and {others} differ from their first call on{known}."
         else:
             begin = f"{_capital(own)} and {others} made the same calls up to {self._at(common)}."
+        before = self._before()
         ends = [
             "made no further call" if call is None else f"made {self._at(call)}"
             for call in (parted.own, parted.others)
@@ -227,7 +235,18 @@ class _Description:
             )
         else:
             what = f"Meanwhile, {own} {event}." if event else ""
-        return [begin, then, way, what]
+        return [f"{before[:1].upper()}{before[1:]}." if before else "", begin, then, way, what]
+
+    def _before(self) -> str:
+        """Return what is known of the calls that only hashes were kept of."""
+        if self._were_alike is None:
+            return ""
+        if self._were_alike:
+            return f"alike in the first {self._num_removed} calls of the group, by their hashes"
+        return (
+            f"they had parted within the first {self._num_removed} calls of the group, by their "
+            "hashes; a larger ring would show where"
+        )
 
     def _at(self, call: pd.Series) -> str:
         source = _source(call)
@@ -345,6 +364,7 @@ def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not row["own"] and not row["instead"]:
         return [("parted", str(row["explanation"]))]
     places = [
+        ("before", row["before"], ""),
         ("last alike", row["common"], row["common_source"]),
         (own, row["own"] or "no further call", row["own_source"]),
         (others, row["instead"] or "no further call", row["instead_source"]),

@@ -204,6 +204,7 @@ class StoredRun(PartedRun):
             host_events=tables["host_events"],
             pipeline_actions=tables["pipeline_actions"],
             communicators=tables["communicators"],
+            removed_calls=tables["removed_calls"],
             groups=tables["groups"],
             ranks=tables["ranks"],
             steps=tables["steps"],

@@ -83,6 +83,7 @@ def trace_of(
     host_events: Sequence[Any] = (),
     pipeline_actions: Sequence[Any] = (),
     communicators: Sequence[Any] = (),
+    removed_calls: Sequence[Any] = (),
     run: dict[str, Any] | None = None,
 ) -> Trace:
     """A run of `num_ranks` ranks that each last `LASTS_NS`, with one group of all of them."""
@@ -98,6 +99,7 @@ def trace_of(
             "host_events": host_events,
             "pipeline_actions": pipeline_actions,
             "communicators": communicators,
+            "removed_calls": removed_calls,
             "ranks": [rank_row(rank) for rank in range(num_ranks)] if ranks is None else ranks,
             "groups": [group(ranks=range(num_ranks))] if groups is None else groups,
         },

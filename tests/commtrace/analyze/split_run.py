@@ -14,7 +14,15 @@ from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Question
 from commtrace.schema import EVENT_TABLES, TABLES
 
-OF_RANK = (*EVENT_TABLES, "ranks", "steps", "host_events", "pipeline_actions", "communicators")
+OF_RANK = (
+    *EVENT_TABLES,
+    "ranks",
+    "steps",
+    "host_events",
+    "pipeline_actions",
+    "communicators",
+    "removed_calls",
+)
 SMALL = tuple([name for name in TABLES if name not in EVENT_TABLES])
 
 
