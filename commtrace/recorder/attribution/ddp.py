@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from commtrace.recorder.module_place import Place
 from commtrace.recorder.wrappers import plain_name
 from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.torch_internals.autograd import current_graph_task_id
@@ -63,7 +64,21 @@ class ReducerLog:
 
     def __init__(self) -> None:
         self._data: dict[str, Any] = {}
+        self._pass: tuple[Place | None, int] = None, -1
+        self._num_sent = 0
         self._asking: threading.Thread | None = None
+
+    def next_bucket(self, place: Place) -> int:
+        """Return the index of the bucket that the reducer of the model at `place` sends now.
+
+        It sends them in order, once after each forward call of the model. A bucket that is complete
+        before those ahead of it is sent together with them.
+        """
+        # Places of another recording are others, whose calls are counted from the beginning.
+        if self._pass[0] is not place or self._pass[1] != place.num_calls:
+            self._pass, self._num_sent = (place, place.num_calls), 0
+        self._num_sent += 1
+        return self._num_sent - 1
 
     def ask(self, wrapper: Any) -> dict[str, Any] | None:
         """Return the log now; None if the reducer does not answer in time."""
@@ -91,7 +106,8 @@ _REBUILT = "rebuilt_per_bucket_param_indices"
 _logs: WeakKeyDictionary[Any, ReducerLog] = WeakKeyDictionary()
 
 
-def _log_of(wrapper: Any) -> ReducerLog:
+def log_of(wrapper: Any) -> ReducerLog:
+    """Return the log of a DistributedDataParallel model."""
     log = _logs.get(wrapper)
     if log is None:
         log = _logs[wrapper] = ReducerLog()
@@ -101,37 +117,35 @@ def _log_of(wrapper: Any) -> ReducerLog:
 class BucketNames(_KeepsModel):
     """Callable that returns the parameter names in a bucket of DistributedDataParallel.
 
-    Known are the bucket's number of elements and the parameter that completed it, unless the bucket
-    was deferred to the end of the backward pass.
+    Known are the bucket's index, and its number of elements.
     """
 
-    def __init__(self, wrapper: Any, parameter: torch.Tensor | None, numel: int) -> None:
+    def __init__(self, wrapper: Any, index: int, numel: int) -> None:
         super().__init__(wrapper)
-        self._parameter = parameter
+        self._index = index
         self._numel = numel
 
     def __call__(self) -> Sequence[str]:
         """Return the names; none if they cannot be determined."""
-        wrapper, parameter = self._wrapper, self._parameter
+        wrapper = self._wrapper
         # On the thread of a backward pass, whose reducer holds its lock, it is not asked at all.
         if current_graph_task_id() >= 0:
             return ()
-        log = _log_of(wrapper).latest(wrapper)
+        log = log_of(wrapper).latest(wrapper)
         named = [
             (plain_name(name), each)
             for name, each in wrapper.module.named_parameters()
             if each.requires_grad and name not in wrapper.parameters_to_ignore
         ]
-        position = next((i for i, (_, each) in enumerate(named) if each is parameter), None)
-        everything = list(range(len(named)))
+        everything = [list(range(len(named)))]
         found = [
             [named[i][0] for i in indices]
-            for indices in (*_rebuilt(log), everything, *_initial(log, named))
-            if position in (None, *indices)
-            and sum(named[i][1].numel() for i in indices if i < len(named)) == self._numel
+            for buckets in (_rebuilt(log), everything, _initial(log, named))
+            for indices in buckets[self._index : self._index + 1]
+            if sum(named[i][1].numel() for i in indices if i < len(named)) == self._numel
         ]
-        # Without the parameter that completed it, buckets of one size cannot be told apart.
-        is_certain = position is not None or all(sorted(each) == sorted(found[0]) for each in found)
+        # The log does not state which of its buckets were in use.
+        is_certain = all(sorted(each) == sorted(found[0]) for each in found)
         return found[0] if found and is_certain else ()
 
 
@@ -145,13 +159,13 @@ class UnusedNote(_KeepsModel):
         """Return the note; empty if nothing has been logged yet."""
         if current_graph_task_id() >= 0:
             return ""
-        log = _log_of(self._wrapper).ask(self._wrapper)
+        log = log_of(self._wrapper).ask(self._wrapper)
         num_bytes = None if log is None else log.get("unused_parameter_size")
         return "" if num_bytes is None else SOME_UNUSED if num_bytes else ALL_USED
 
 
 def _initial(log: Mapping[str, Any], named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:
-    """Return the initial buckets: runs of parameters in order, the last ones first."""
+    """Return the initial buckets: runs of parameters in order, those of the last ones first."""
     sizes = log.get("bucket_sizes", "")
     buckets: list[list[int]] = []
     rest = iter(range(len(named)))
@@ -163,7 +177,7 @@ def _initial(log: Mapping[str, Any], named: Sequence[tuple[str, torch.Tensor]]) 
         if size:  # parameters of several dtypes are distributed differently
             return []
         buckets.append(bucket)
-    return buckets
+    return buckets[::-1]
 
 
 def _rebuilt(log: Mapping[str, Any]) -> list[list[int]]:

@@ -32,6 +32,7 @@ from commtrace.recorder.attribution.ddp import (
     ParameterNames,
     UnusedNote,
     hook_bucket,
+    log_of,
 )
 from commtrace.recorder.attribution.library_frames import FLAGS, GRADIENTS, attribution_by
 from commtrace.recorder.attribution.modules import ModuleTracker
@@ -207,7 +208,7 @@ class Locator:
             # A reducer sends when the gradient of a leaf is ready, or after the last node.
             if node is None or (call is not None and parameter is not None):
                 if outermost is None:  # called from the engine
-                    call, attribution = self._sent_by_reducer(call, parameter, sent, dtype)
+                    call, attribution = self._sent_by_reducer(call, sent, dtype)
                 elif bucket := hook_bucket(outermost):
                     call, attribution = self._sent_by_hook(call, bucket, attribution, task)
         return _new(Location, (phase, call, code, instruction, attribution))
@@ -215,14 +216,12 @@ class Locator:
     def _sent_by_reducer(
         self,
         call: ModuleCall | None,
-        parameter: Any,
         sent: Sequence[torch.Size],
         dtype: torch.dtype | None,
     ) -> tuple[ModuleCall | None, Attribution | None]:
-        """Attribute a message that C++ sends when a gradient is ready; it has no single parameter.
+        """Attribute a message that C++ sends when a gradient is ready, or after the backward pass.
 
-        Without a parameter, the message was deferred to the end of the backward pass. Integer
-        payloads are not gradients but flags: the parameters that the pass has used.
+        Integer payloads are not gradients but flags: the parameters that the pass has used.
         """
         place = self.modules.wrapper_of(call[0] if call else None, DistributedDataParallel)
         if place is None:
@@ -230,7 +229,9 @@ class Locator:
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
             attribution = Attribution(FLAGS, is_reducers=True, note=UnusedNote(place.module()))
             return (place, place.num_calls - 1), attribution
-        names = BucketNames(place.module(), parameter, sum([shape.numel() for shape in sent]))
+        model = place.module()
+        index = log_of(model).next_bucket(place)
+        names = BucketNames(model, index, sum([shape.numel() for shape in sent]))
         return (place, place.num_calls - 1), Attribution(GRADIENTS, (), names, is_reducers=True)
 
     def _sent_by_hook(

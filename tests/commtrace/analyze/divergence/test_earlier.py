@@ -126,7 +126,10 @@ def test_what_a_lost_segment_had_is_unknown() -> None:
 
 def test_the_divergence_states_if_the_ranks_had_parted_before() -> None:
     lines = [number % 7 for number in range(60)]
-    for place, text in ((None, "Alike in the first 52 calls"), (5, "They had parted within the first 52 calls")):
+    for place, text in (
+        (None, "Alike in the first 52 calls"),
+        (5, "They had parted within the first 52 calls"),
+    ):
         others = lines if place is None else [*lines[:place], 99, *lines[place + 1 :]]
         frames = run(segments_of(0, lines, 4)[-3:], segments_of(1, others[:56], 4)[-3:])
         (row,) = CATALOG["divergences"].function(frames).to_dict("records")

@@ -35,7 +35,7 @@ print("done")
 
 
 @pytest.mark.usefixtures("preloaded")
-@pytest.mark.parametrize("kept", ["ddp.BucketNames(model, None, 20)", "ddp.UnusedNote(model)"])
+@pytest.mark.parametrize("kept", ["ddp.BucketNames(model, 0, 20)", "ddp.UnusedNote(model)"])
 def test_the_last_reference_to_a_model_may_be_dropped_while_gloo_works(kept: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", DROPPED_LAST.replace("{kept}", kept)],

@@ -214,6 +214,53 @@ def test_a_bucket_of_ddp_is_named_by_its_parameters() -> None:
                 assert payload == 4 * sum(numels[name] for name in parameters.split(","))
 
 
+class Reversed(nn.Module):
+    """Layers that are registered in the reverse order of their use."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        for name in "dcba":
+            setattr(self, name, nn.Linear(size, size, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in "abcd":
+            x = torch.relu(getattr(self, name)(x))
+        return x
+
+
+def buckets_sent_together(find_unused: bool) -> list[list[str]]:
+    """Names of the buckets of some passes, and of each bucket as a hook is given it."""
+    options: dict[str, Any] = {
+        "find_unused_parameters": find_unused, "bucket_cap_mb": 0.01, "static_graph": False,
+    }  # fmt: skip
+    wrapped = DistributedDataParallel(Reversed(64), **options)
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(3):
+            wrapped(torch.ones(2, 64)).sum().backward()
+    found = [each.parameters for each in calls(recording) if each.carries == "gradients"]
+    names = {}
+    seen: list[str] = []
+
+    def noting(state: None, bucket: Any) -> Any:
+        seen.append(",".join(names[id(each)] for each in bucket.parameters()))
+        return fp16_compress_hook(state, bucket)  # type: ignore[arg-type]
+
+    noting.__annotations__.clear()
+    hooked = DistributedDataParallel(Reversed(64), **options)
+    names |= {id(each): name for name, each in hooked.module.named_parameters()}
+    hooked.register_comm_hook(None, noting)
+    for _ in range(3):
+        hooked(torch.ones(2, 64)).sum().backward()
+    return [found, seen]
+
+
+@pytest.mark.parametrize("find_unused", [True, False])
+def test_buckets_that_one_gradient_completes_have_their_own_names(find_unused: bool) -> None:
+    for found, seen in run_processes(buckets_sent_together, 2, find_unused):
+        assert len(found) >= 8
+        assert found == seen
+
+
 def halved(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0] / 2)
