@@ -151,24 +151,26 @@ def missing_calls(
 
 
 def missing_ranks(covered: Coverage) -> Iterator[Problem]:
-    """Yield members without a recording, one problem for all that share the same groups."""
+    """Yield one problem for all members without a recording."""
     rows = covered.reached[covered.reached["rank"].isin(covered.unrecorded)]
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for rank, groups in rows.groupby("rank")["group"]:
-        alike.setdefault(tuple(groups), []).append(int(str(rank)))
-    for names, ranks in alike.items():
-        verb, pronoun = ("is", "this rank") if len(ranks) == 1 else ("are", "these ranks")
-        yield Problem(
-            problem="missing rank",
-            is_fault=covered.imported_from not in OF_SOME_RANKS,
-            group=names[0],
-            mesh_axis=covered.axes.get(names[0], ""),
-            ranks=numbers_text(ranks),
-            expected="a recording",
-            found="none",
-            explanation=f"{_at_the_start(ranks)} left no recording, but {verb} in {len(names)} of "
-            f"the groups that communicated: the arrival of {pronoun} is unknown.",
-        )
+    if rows.empty:
+        return
+    ranks = sorted(int(rank) for rank in rows["rank"].unique())
+    num_ranks = rows.groupby("group")["rank"].nunique()
+    shared = [str(each) for each in rows["group"].unique() if num_ranks[each] == len(ranks)]
+    verb, pronoun = ("is", "this rank") if len(ranks) == 1 else ("are", "these ranks")
+    yield Problem(
+        problem="missing rank",
+        is_fault=covered.imported_from not in OF_SOME_RANKS,
+        group=shared[0] if shared else "",
+        mesh_axis=covered.axes.get(shared[0], "") if shared else "",
+        ranks=numbers_text(ranks),
+        expected="a recording",
+        found="none",
+        explanation=f"{_at_the_start(ranks)} left no recording, but {verb} in "
+        f"{counted(len(num_ranks), 'group')} that communicated: the arrival of {pronoun} is "
+        "unknown.",
+    )
 
 
 def _at_the_start(ranks: Iterable[int]) -> str:
@@ -192,8 +194,9 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
         # Numbers of operations that Inspector counts by function have gaps between them.
         num = 0 if covered.imported_from == INSPECTOR else int(lacking.get(rank, 0))
         reason = _why_lost(covered, rank, rank in at_the_end)
-        is_numbered = num and (reason != _IN_RING or covered.imported_from)
-        found = counted(num, "call") if is_numbered else "calls"
+        # The segments of a ring end at other calls on each rank.
+        in_ring = rank in covered.ring_truncated and not covered.imported_from
+        found = counted(num, "call") if num and not in_ring else "calls"
         alike.setdefault((found, reason), []).append(rank)
     for (found, reason), ranks in alike.items():
         each = "each of " if len(ranks) > 1 else ""

@@ -141,7 +141,7 @@ def test_a_ring_buffer_that_kept_the_last_calls_only_is_no_missing_rank(seed: in
     )
 
 
-def test_ranks_without_a_recording_are_one_problem_for_each_set_of_groups() -> None:
+def test_ranks_without_a_recording_are_one_problem() -> None:
     program = training(num_ranks=300, tp=300, num_steps=1)
     rows = [row for row in program.rows if row.rank == 0]
     missing = list(range(1, 300))
@@ -149,9 +149,15 @@ def test_ranks_without_a_recording_are_one_problem_for_each_set_of_groups() -> N
     (problem,) = [each for each in problems if each["problem"] == "missing rank"]
     assert problem["ranks"] == ",".join(map(str, missing))
     assert problem["explanation"] == (
-        "Ranks 1-299 left no recording, but are in 2 of the groups that communicated: the arrival "
-        "of these ranks is unknown."
+        "Ranks 1-299 left no recording, but are in 2 groups that communicated: the arrival of "
+        "these ranks is unknown."
     )
+    program = training(num_ranks=8, tp=2, num_steps=1)
+    rows = [row for row in program.rows if row.rank in (0, 2)]
+    problems = checked(rows, program.groups, run={"missing_ranks": [1, *range(3, 8)]})
+    (problem,) = [each for each in problems if each["problem"] == "missing rank"]
+    assert problem["ranks"] == "1,3,4,5,6,7"
+    assert problem["group"] == "world"
 
 
 def test_a_fault_is_found_in_what_a_ring_buffer_kept() -> None:
