@@ -27,8 +27,8 @@ from commtrace.units import text_of_duration
 
 MOST_RANKS = 32
 _MOST_LANE_PIXELS, _LEAST_LANE_PIXELS, _LANES_PIXELS = 26, 13, 560
-_AROUND_PIXELS = 96
-_GAP = 1.4
+_AROUND_PIXELS, _HEADING_PIXELS = 82, 30
+_MANY_BLOCKS = 500
 _ROUND = ["pipeline", "step", "round"]
 _RAN, _IDEAL = ("begin_ns", "duration_ns"), ("ideal_begin_ns", "ideal_duration_ns")
 
@@ -67,7 +67,7 @@ def pipeline_schedule(
     first_stage = rows.groupby("rank")["stage"].min()
     is_hatched = rows["stage"] > rows["rank"].map(first_stage)
     lane = rows["rank"].map({rank: place for place, rank in enumerate(ranks)})
-    below = len(ranks) + _GAP - 1
+    below = len(ranks) + _HEADING_PIXELS / _lane_pixels(len(ranks))
     figure = go.Figure(layout=titled(_layout(theme, rows, ranks, more), title))
     for action, colour in theme.actions.items():
         own = rows["action"] == action
@@ -76,6 +76,7 @@ def pipeline_schedule(
                 figure.add_trace(
                     _blocks(rows[own], names, lane[own] + shift, is_hatched[own], colour, theme)
                 )
+                figure.data[-1].marker.line.width = 0 if len(rows) > _MANY_BLOCKS else 0.5
                 figure.data[-1].update(
                     name=action.replace("_", " "),
                     legendgroup=action,
@@ -124,7 +125,7 @@ def _blocks(
         width=0.86,
         marker={
             "color": colour,
-            "line": {"width": 0.5, "color": theme.surface},
+            "line": {"color": theme.surface},
             "pattern": {
                 "shape": ["/" if each else "" for each in is_hatched],
                 "fgcolor": theme.surface,
@@ -158,14 +159,19 @@ def _hover_text(row: dict[Any, Any]) -> str:
     )
 
 
+def _lane_pixels(num_ranks: int) -> float:
+    return min(max(_LANES_PIXELS / (2 * num_ranks), _LEAST_LANE_PIXELS), _MOST_LANE_PIXELS)
+
+
 def _layout(theme: Theme, rows: pd.DataFrame, ranks: list[int], more: str) -> go.Layout:
     num = len(ranks)
-    lane = min(max(_LANES_PIXELS / (2 * num), _LEAST_LANE_PIXELS), _MOST_LANE_PIXELS)
-    height = round(_AROUND_PIXELS + (2 * num + _GAP) * lane)
+    lane = _lane_pixels(num)
+    heading = _HEADING_PIXELS / lane
+    height = round(_AROUND_PIXELS + (2 * num + 2 * heading) * lane)
     made = layout(theme, height=height, margin={"l": 74, "r": 12, "t": 34, "b": 48})
     every = -(-num // 16)
     shown = list(range(0, num, every))
-    below = num + _GAP - 1
+    below = num + heading
     made.update(
         barmode="overlay",
         showlegend=True,
@@ -178,7 +184,7 @@ def _layout(theme: Theme, rows: pd.DataFrame, ranks: list[int], more: str) -> go
             "rangemode": "tozero",
         },
         yaxis={
-            "range": [below + num - 0.5, -1.2],
+            "range": [below + num - 0.5, -0.5 - heading],
             "tickmode": "array",
             "tickvals": [*shown, *(below + place for place in shown)],
             "ticktext": [f"rank {ranks[place]}" for place in shown] * 2,

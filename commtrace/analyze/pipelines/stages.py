@@ -20,7 +20,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.pipelines.bubbles import bubbles, times_of
-from commtrace.analyze.pipelines.causes import CAUSES, Times, balanced
+from commtrace.analyze.pipelines.causes import CAUSES, WARM_UP, Times, balanced
 from commtrace.analyze.pipelines.layers import Layer, layers_of
 from commtrace.analyze.pipelines.replay import replay
 from commtrace.analyze.pipelines.rounds import NONE, Round, rounds
@@ -213,6 +213,9 @@ def _sums(times: Sequence[float], sizes: Sequence[int]) -> list[float]:
     return [sum(times[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
+_WORDS = {WARM_UP: "warm-up"}
+
+
 def idle_summary(table: pd.DataFrame) -> str:
     """Return the part of the rounds in which stages are idle, by cause, in a sentence."""
     if table.empty:
@@ -221,7 +224,9 @@ def idle_summary(table: pd.DataFrame) -> str:
     whole = float(ranks["round_ns"].sum())
     parts = {cause: float(table[f"{cause}_ns"].sum()) / whole for cause in CAUSES}
     causes = ", ".join(
-        f"{share:.1%} {cause.replace('_', ' ')}" for cause, share in parts.items() if share > 0
+        f"{share:.1%} {_WORDS.get(cause, cause.replace('_', ' '))}"
+        for cause, share in parts.items()
+        if share > 0
     )
     idle = f"The ranks of the pipeline are idle for {sum(parts.values()):.1%} of the rounds"
     return f"{idle}: {causes}." if causes else f"{idle}."
