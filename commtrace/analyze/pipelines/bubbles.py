@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
@@ -91,14 +90,12 @@ def _rows(of: Round, times: Times, delays: list[Delay]) -> list[tuple[object, ..
         since = [0, *(of.actions[place].end for place in places)]
         for begin, place, parts in zip(since, [*places, NONE], intervals, strict=True):
             waiting = _waiting(of, place, places[-1])
-            # Rounded ends, so that the parts of an interval add up to it exactly.
-            ends = np.rint(np.cumsum([0.0, *parts.values()])).astype("int64") + begin
-            for cause, first, last in zip(parts, ends, ends[1:], strict=False):
-                if last > first:
-                    evidence = _evidence(cause, delays[place] if place != NONE else Delay())
-                    head = rank, of.step, of.number, waiting[0], cause, of.start_ns + first
-                    length = last - first
-                    found.append((*head, length, length / of.length, *waiting[1:], *evidence))
+            at = of.start_ns + begin
+            for cause, length in parts.items():
+                evidence = _evidence(cause, delays[place] if place != NONE else Delay())
+                head = rank, of.step, of.number, waiting[0], cause, at
+                found.append((*head, length, length / of.length, *waiting[1:], *evidence))
+                at += length
     return found
 
 

@@ -73,9 +73,7 @@ def balanced(of: Round, times: Times) -> Replayed:
     return replay(of, [times.of_stages[each.stage, each.kind] for each in of.actions])
 
 
-def causes_of(
-    of: Round, times: Times, delays: Sequence[Delay]
-) -> dict[int, list[dict[str, float]]]:
+def causes_of(of: Round, times: Times, delays: Sequence[Delay]) -> dict[int, list[dict[str, int]]]:
     """Return the causes of each interval of each rank: before each action, and after the last."""
     durations = [float(each.duration) for each in of.actions]
     late = [float(each.late_send) for each in delays]
@@ -106,14 +104,14 @@ def _names(of: Round, rank: int) -> list[str]:
 
 
 def _filled(
-    measured: Sequence[float], levels: Sequence[Sequence[float]], names: Sequence[str]
-) -> list[dict[str, float]]:
+    measured: Sequence[int], levels: Sequence[Sequence[int]], names: Sequence[str]
+) -> list[dict[str, int]]:
     """Divide the measured intervals of a rank by the causes of the levels, in order."""
-    left = [float(idle) for idle in measured]
-    filled: list[dict[str, float]] = [{} for _ in left]
-    ahead = np.zeros(len(left))
-    used = np.zeros(len(left))
-    total = 0.0
+    left = list(measured)
+    filled: list[dict[str, int]] = [{} for _ in left]
+    ahead = np.zeros(len(left), dtype="int64")
+    used = np.zeros(len(left), dtype="int64")
+    total = 0
     for cause, idle in zip(LEVELS, levels, strict=True):
         ahead = np.maximum(ahead, np.cumsum(idle))
         target = min(sum(measured), max(total, sum(idle))) - total
@@ -128,21 +126,19 @@ def _filled(
     return filled
 
 
-def _shared(
-    left: Sequence[float], allowed: np.ndarray, target: float
-) -> Iterator[tuple[int, float]]:
+def _shared(left: Sequence[int], allowed: np.ndarray, target: int) -> Iterator[tuple[int, int]]:
     """Divide the time of a cause among intervals, and yield place and part of those that get some.
 
     An interval gets what is left of it, and no more than is allowed until then. What remains of the
     time belongs to earlier ones, and goes to the last ones that have something left.
     """
-    parts = [0.0] * len(left)
-    given = 0.0
+    parts = [0] * len(left)
+    given = 0
     for place, rest in enumerate(left):
-        parts[place] = max(0.0, min(rest, float(allowed[place]) - given, target - given))
+        parts[place] = max(0, min(rest, int(allowed[place]) - given, target - given))
         given += parts[place]
     for place in reversed(range(len(left))):
-        more = max(0.0, min(left[place] - parts[place], target - given))
+        more = max(0, min(left[place] - parts[place], target - given))
         parts[place] += more
         given += more
     return ((place, part) for place, part in enumerate(parts) if part > 0)

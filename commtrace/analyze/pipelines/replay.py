@@ -49,9 +49,9 @@ def replay(
     return Replayed(begins, ends)
 
 
-def idle_of(of: Round, times: Replayed, rank: int) -> list[float]:
-    """Return how long a rank is idle before each of its actions, and after the last one."""
+def idle_of(of: Round, times: Replayed, rank: int) -> list[int]:
+    """Return for how many ns a rank is idle before each of its actions, and after the last one."""
     places = of.of_ranks[rank]
     until = [0.0, *(times.ends[place] for place in places)]
     since = [*(times.begins[place] for place in places), times.length]
-    return [begin - end for end, begin in zip(until, since, strict=True)]
+    return [round(begin - end) for end, begin in zip(until, since, strict=True)]

@@ -22,6 +22,7 @@ from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
 from tests.commtrace.analyze.device_rows import device_trace
+from tests.commtrace.analyze.pipelines.programs import piped_trace
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
     accumulated,
@@ -88,6 +89,7 @@ TRACES: dict[str, Trace] = {
     **{f"random{seed}": random_trace(seed) for seed in range(4)},
     **{f"layouts{seed}": layouts_trace(seed) for seed in range(2)},
     **{f"device{seed}": device_trace(seed) for seed in range(3)},
+    **{f"piped{seed}": piped_trace(seed) for seed in range(2)},
     **{f"routed{seed}": routed_trace(seed) for seed in range(2)},
     "training": training_trace(late_rank=2),
     "mesh": large_trace(PLAN),
@@ -98,8 +100,11 @@ TRACES: dict[str, Trace] = {
 }
 
 
-OF_EXCHANGES = ("all_to_all_splits", "expert_load")
-"""Analyses of what only the routed runs have."""
+ONLY_IN: dict[str, str] = {
+    **dict.fromkeys(("all_to_all_splits", "expert_load"), "routed0"),
+    **dict.fromkeys(("pipeline_stages", "bubbles", "pipeline_schedule"), "piped0"),
+}
+"""Runs with what some analyses are of, which the random ones lack."""
 
 
 @cache
@@ -169,7 +174,7 @@ def test_the_difference_of_two_runs_agrees_with_loops(before: str, after: str) -
 
 @pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
 def test_a_value_that_is_off_is_noticed(analysis: Analysis) -> None:
-    trace = TRACES["routed0" if analysis.name in OF_EXCHANGES else "random1"]
+    trace = TRACES[ONLY_IN.get(analysis.name, "random1")]
     run, frames = Run(trace), load(trace)
     right = analysis.function(frames)
     for column in analysis.columns:

@@ -8,7 +8,7 @@ receive late. Times are in ns.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -99,7 +99,7 @@ def _kinds(chance: random.Random) -> tuple[str, ...]:
     return chance.choice(((FORWARD, BACKWARD), (FORWARD, INPUT, WEIGHT)))
 
 
-def needs(act: Act, *among: Sequence[Act] | set[Act]) -> list[Act]:
+def needs(act: Act, *among: Iterable[Act]) -> list[Act]:
     """The actions whose output an action needs, of those that there are."""
     stage, number, kind = act
     every = {each for some in among for each in some}

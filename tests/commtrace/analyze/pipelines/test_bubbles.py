@@ -47,12 +47,12 @@ ORDERS: dict[str, Callable[[int, int], Orders]] = {
 }
 
 
-def sums(frames: Frames) -> dict[str, int]:
+def sums(frames: Frames) -> dict[Any, int]:
     """Idle time by cause, of the causes that occur."""
     return bubbles(frames).groupby("cause")["duration_ns"].sum().to_dict()
 
 
-def of_ranks(frames: Frames, cause: str) -> dict[int, int]:
+def of_ranks(frames: Frames, cause: str) -> dict[Any, int]:
     table = bubbles(frames)
     return table[table["cause"] == cause].groupby("rank")["duration_ns"].sum().to_dict()
 

@@ -18,6 +18,7 @@ from tests.commtrace.analyze.second.late import start_skew
 from tests.commtrace.analyze.second.lost import overlap_lost
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
 from tests.commtrace.analyze.second.moved import bandwidth, busbw_after_arrival
+from tests.commtrace.analyze.second.piped import bubbles, pipeline_schedule, pipeline_stages
 from tests.commtrace.analyze.second.reported import calls, facts, matrix, sizes
 from tests.commtrace.analyze.second.routed import all_to_all_splits, expert_load
 from tests.commtrace.analyze.second.run import Run
@@ -99,6 +100,12 @@ SECOND: dict[str, Second] = {
     "matrix": Second(matrix, ["source", "target"]),
     "all_to_all_splits": Second(all_to_all_splits, [*OF_EXCHANGE, "source", "target"]),
     "expert_load": Second(expert_load, [*OF_EXCHANGE, "rank", "expert"]),
+    "pipeline_stages": Second(pipeline_stages, ["pipeline", "stage", "rank"]),
+    "bubbles": Second(bubbles, ["rank", "start_ns"]),
+    "pipeline_schedule": Second(
+        pipeline_schedule,
+        ["pipeline", "step", "round", "rank", "stage", "micro_batch", "action"],
+    ),
     "kernel_patterns": Second(kernel_patterns, ["name", "kind", "is_communication"]),
     "tensors": Second(tensors, [*OF_TENSOR, "occurrence", "shape", "layout", "rank"]),
     "replicas": Second(replicas, [*OF_TENSOR, "source_line", "ranks"]),

@@ -13,6 +13,7 @@ from typing import Any
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
 from tests.commtrace.analyze.second.fingerprinted import replicas
 from tests.commtrace.analyze.second.lost import losses
+from tests.commtrace.analyze.second.piped import piped
 from tests.commtrace.analyze.second.routed import imbalance
 from tests.commtrace.analyze.second.run import Run, ratio
 from tests.commtrace.analyze.second.waited import delayed_calls
@@ -566,4 +567,5 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "load_imbalance": _load_imbalance,
     "overlap_lost": _overlap_lost,
     "imbalance": imbalance,
+    "pipeline_bubbles": piped,
 }

@@ -37,6 +37,10 @@ class Run:
         return rows(self.trace, "kernels")
 
     @cached_property
+    def pipeline_actions(self) -> list[Any]:
+        return rows(self.trace, "pipeline_actions")
+
+    @cached_property
     def fingerprints(self) -> list[Any]:
         return rows(self.trace, "fingerprints")
 
