@@ -9,7 +9,7 @@ and for its inputs:
     backward_weight  of stage s waits for    backward_input of stage s
 
 all of the same micro-batch. The loss of a micro-batch is a part of its forward pass. A rank begins
-a round with the first action that repeats one of its current round.
+a round with the first action of a step, or with one that repeats an action of its current round.
 """
 
 from __future__ import annotations
@@ -121,10 +121,11 @@ def _computing(table: pd.DataFrame, transfers: Transfers) -> pd.DataFrame:
 def _rounds_of_rank(table: pd.DataFrame) -> Iterator[tuple[int, int, pd.DataFrame]]:
     """Yield the step, the number in the step, and the rows of each round of a rank."""
     keys = list(zip(table["stage"], table["micro_batch"], table["action"], strict=True))
+    steps = table["step"].tolist()
     seen: set[tuple[int, int, str]] = set()
     begins = [0]
     for place, key in enumerate(keys):
-        if key in seen:
+        if key in seen or steps[place] != steps[begins[-1]]:
             begins.append(place)
             seen.clear()
         seen.add(key)

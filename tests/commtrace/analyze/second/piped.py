@@ -81,7 +81,7 @@ def _rounds(run: Run) -> list[Round]:
         seen: set[Key] = set()
         step, counts = None, dict[int, int]()
         for act in sorted((a for a in acts if a.rank == rank), key=lambda act: act.start_ns):
-            if step is None or _key(act) in seen:
+            if act.step != step or _key(act) in seen:
                 seen, step = set(), act.step
                 counts[step] = counts.get(step, -1) + 1
             seen.add(_key(act))
