@@ -184,7 +184,9 @@ def _of_late_send(frames: Frames, idle: _Idle) -> str:
     ).drop_duplicates("transfer")
     sums = delays.groupby("rank")["delay"].sum()
     rank = str(sums.idxmax())
-    delay = text_of_duration(float(delays.loc[delays["rank"] == rank, "delay"].median()))
+    of_rank = delays.loc[delays["rank"] == rank, "delay"]
+    # Of its sends, those that are late.
+    delay = text_of_duration(float(of_rank[of_rank >= of_rank.max() / 2].median()))
     return (
         f"Rank {rank} sends the output of its stage {delay} after it has computed it: stages are "
         f"idle for {_times(idle)}."

@@ -40,7 +40,9 @@ def layers_of(frames: Frames, pipeline: Mapping[int, int]) -> dict[int, list[Lay
     rows = joined(frames.by_ranks(_of_ranks))
     if rows.empty:
         return {}
-    rows = rows.assign(pipeline=rows["rank"].map(pipeline))
+    rows = rows.assign(
+        pipeline=rows["rank"].map(pipeline), is_forward=rows["is_forward"].astype("bool")
+    )
     grouped = rows.groupby(names, sort=False)
     sums = grouped.agg(time=("time", "sum"), first=("first", "min")).reset_index()
     whole = sums.groupby(["pipeline", "stage", "is_forward"])["time"].transform("sum")

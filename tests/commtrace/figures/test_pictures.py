@@ -9,6 +9,7 @@ from commtrace.analyze import CATALOG, Frames, load, notices
 from commtrace.figures import PICTURES, pictures
 from commtrace.figures.theme import DARK, TITLE_PIXELS
 from tests.commtrace.analyze.devices import device_trace
+from tests.commtrace.analyze.pipelines.programs import piped_trace
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import call, run_of
 from tests.commtrace.analyze.training import training_trace
@@ -16,10 +17,13 @@ from tests.commtrace.analyze.training import training_trace
 EVERY = pytest.mark.parametrize("name", PICTURES)
 OF_DEVICES = ("gpu_time",)
 OF_EXPERTS = ("splits", "expert_load")
+OF_PIPELINES = ("pipeline_schedule",)
 
 
 def run(name: str) -> Frames:
     """A run that has something in a picture."""
+    if name in OF_PIPELINES:
+        return load(piped_trace(0))
     if name in OF_EXPERTS:
         return load(routed_trace(0))
     return load(device_trace() if name in OF_DEVICES else training_trace())

@@ -1,0 +1,129 @@
+"""Findings in pipelines: each planted cause with its stage and advice, and no false alarms."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from commtrace.analyze import load
+from commtrace.analyze.findings.finding import Finding
+from commtrace.analyze.findings.pipelines import pipeline_bubbles
+from tests.commtrace.analyze.pipelines.programs import (
+    FORWARD,
+    MS,
+    Act,
+    Orders,
+    Program,
+    TimeOf,
+    equal,
+    gpipe,
+    one_f_one_b,
+    run_of_program,
+    trace_of_programs,
+    zero_bubble,
+)
+from tests.commtrace.analyze.pipelines.test_stages import LAYERS, layered, time
+
+MAKERS = (gpipe, one_f_one_b, zero_bubble)
+
+
+def found_in(program: Program) -> list[Finding]:
+    return pipeline_bubbles(run_of_program(program, 4))
+
+
+def test_a_slow_stage_is_named_with_what_it_costs() -> None:
+    program = Program(one_f_one_b(4, 16), lambda act: equal(act) * (2 if act.stage == 2 else 1))
+    (finding,) = found_in(program)
+    assert finding.title.startswith(
+        "Stage 2 on rank 2 takes 1.6 times the mean of the stages per micro-batch: others are idle"
+    )
+    assert finding.advice.endswith("Recorded with operators, a split is computed.")
+
+
+def test_the_advice_for_a_slow_stage_is_the_better_split() -> None:
+    (finding,) = pipeline_bubbles(layered(Program(one_f_one_b(4, 16), time)))
+    assert LAYERS == [3, 1, 2, 2]
+    assert finding.advice == (
+        "Split the layers as 2, 2, 2, 2 instead of 3, 1, 2, 2: a round then takes about 1.14 s "
+        "instead of 1.5 s."
+    )
+
+
+def test_a_micro_batch_that_takes_long_on_a_stage_is_named() -> None:
+    late = Act(1, 3, FORWARD)
+    program = Program(one_f_one_b(4, 16), lambda act: equal(act) + (150 * MS if act == late else 0))
+    (finding,) = found_in(program)
+    assert finding.title.startswith(
+        "The forward of micro-batch 3 on stage 1, rank 1, takes 150 ms longer than the median of "
+        "the stage: others are idle for 450 ms of all ranks per round"
+    )
+
+
+def test_a_rank_that_sends_late_is_named() -> None:
+    program = Program(
+        one_f_one_b(4, 16),
+        send_late=lambda act: 12 * MS if (act.stage, act.kind) == (1, FORWARD) else 0,
+    )
+    (finding,) = found_in(program)
+    assert finding.title.startswith(
+        "Rank 1 sends the output of its stage 12 ms after it has computed it"
+    )
+    assert finding.advice.startswith("Send an output as soon as it is computed")
+
+
+def test_a_rank_that_receives_late_is_named() -> None:
+    program = Program(
+        gpipe(4, 16),
+        receive_late=lambda act: 15 * MS if (act.stage, act.kind) == (2, FORWARD) else 0,
+    )
+    (finding,) = found_in(program)
+    assert "is issued late, or blocked behind another one" in finding.title
+    assert finding.advice.startswith("Issue receives before they are needed")
+
+
+def test_few_micro_batches_leave_the_stages_idle() -> None:
+    (finding,) = found_in(Program(gpipe(4, 4)))
+    assert finding.title == (
+        "The schedule leaves stages idle for 360 ms of all ranks per round, 43% of the pipeline's "
+        "time, with 4 stages and 4 micro-batches."
+    )
+    assert finding.advice.startswith("Use more micro-batches per step")
+    assert finding.calls.cost_ns == 3 * 360 * MS  # of the rounds after the first
+    kinds = finding.calls.shared["kind"]
+    assert kinds == "recv"
+
+
+def test_what_only_the_first_round_has_is_no_finding() -> None:
+    orders = one_f_one_b(4, 16)
+    slow = Program(orders, lambda act: equal(act) * (1 + 9 * (act.micro_batch == 0)))
+    frames = load(trace_of_programs([[slow], *[[Program(orders)]] * 3]))
+    assert pipeline_bubbles(frames) == []
+
+
+def healthy(seed: int) -> Program:
+    """A program of equal stages, of which all times vary a little."""
+    chance = random.Random(seed)
+    num_ranks = chance.choice((2, 4, 8))
+    orders: Orders = MAKERS[seed % 3](num_ranks, 4 * num_ranks)
+
+    def varied(most: float, usual: TimeOf) -> TimeOf:
+        return {
+            act: round(usual(act) * (1 + chance.uniform(-most, most)))
+            for own in orders.values()
+            for act in own
+        }.__getitem__
+
+    def little(_: Act) -> int:
+        return MS // 3
+
+    return Program(
+        orders, varied(0.1, equal), varied(1, little), varied(1, little),
+        chance.randrange(MS),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_healthy_programs_have_no_finding(seed: int) -> None:
+    frames = load(trace_of_programs([[healthy(100 * seed + number)] for number in range(2)]))
+    assert [finding.title for finding in pipeline_bubbles(frames)] == []
