@@ -15,6 +15,7 @@ from typing import Any
 
 from commtrace.collective_table import wire_bytes
 from commtrace.event import (
+    ActionRow,
     CommEvent,
     FingerprintRow,
     GroupRow,
@@ -198,6 +199,7 @@ def _batches(
                     rank, step, "compile", start, 1_000, step, 7, "", "train.py", 12, "main"
                 )
             ],
+            "pipeline_actions": [ActionRow(rank, step, rank, 0, "forward", start, 1_000, step)],
             "steps": [StepRow(rank, step, start, made.now)],
         }
 

@@ -18,7 +18,7 @@ def main() -> None:
     """Run two steps on every rank: a reduced output, a backward pass.
 
     Then an all-to-all in which rank 0 is sent one row by each rank and rank 1 two, the batches of a
-    data loader, and a barrier.
+    data loader, a forward pass of two pipeline stages, and a barrier.
     """
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -35,6 +35,11 @@ def main() -> None:
         dist.all_to_all_single(torch.empty(2 * own), torch.ones(3), [own, own], [1, 2])
     for _ in DataLoader(torch.ones(4), batch_size=2):
         pass
+    with commtrace.pipeline_action(stage=dist.get_rank(), micro_batch=0, action="forward"):
+        if dist.get_rank() == 0:
+            dist.send(torch.ones(4), 1)
+        else:
+            dist.recv(torch.empty(4), 0)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -171,8 +171,8 @@ def test_every_kind_of_communication_has_a_colour(theme: Theme) -> None:
 def test_no_colour_has_two_meanings_so_that_a_picture_can_be_recoloured() -> None:
     colours = recolouring(LIGHT, DARK)
     parts = (
-        LIGHT.modules, LIGHT.kinds, LIGHT.phases, LIGHT.uses, LIGHT.device, LIGHT.scale,
-        LIGHT.excess,
+        LIGHT.modules, LIGHT.kinds, LIGHT.phases, LIGHT.uses, LIGHT.actions, LIGHT.device,
+        LIGHT.scale, LIGHT.excess,
     )  # fmt: skip
     num_meanings = 5 + sum(map(len, parts))
     assert len(colours) == num_meanings

@@ -132,3 +132,18 @@ def test_version_7_states_events_on_the_host() -> None:
     ]
     assert ends == [(rank, "the data loader had no batch after 2") for rank in (0, 1)]
     assert set(after.tables["ranks"]["alive_ns"]) == {-1}
+
+
+def test_version_7_states_actions_of_pipeline_stages() -> None:
+    before, after = (read_trace(GOLD / f"run-v{version}.json") for version in (6, 7))
+    assert before.num_rows("pipeline_actions") == 0
+    assert set(before.tables["comm"]["stage"]) == {-1}
+    names = ("rank", "stage", "micro_batch", "action", "step")
+    columns = (after.tables["pipeline_actions"][name] for name in names)
+    assert list(zip(*columns, strict=True)) == [(rank, rank, 0, "forward", -1) for rank in (0, 1)]
+    comm = after.tables["comm"]
+    of_stage = (comm[name] for name in ("kind", "stage", "micro_batch", "direction"))
+    assert [row for row in zip(*of_stage, strict=True) if row[1] >= 0] == [
+        ("send", 0, 0, "forward"),
+        ("recv", 1, 0, "forward"),
+    ]

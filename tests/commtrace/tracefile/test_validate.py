@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commtrace.errors import InvalidTraceError
-from commtrace.event import FingerprintRow, HostEventRow, KernelRow, SourceRow
+from commtrace.event import ActionRow, FingerprintRow, HostEventRow, KernelRow, SourceRow
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS, TABLES, Column
 from commtrace.tracefile import Trace, read_trace, trace_of_rows
 from commtrace.tracefile.validate import validated
@@ -36,6 +36,7 @@ def sound(**changes: Any) -> Trace:
         FingerprintRow(rank=rank, id=0, **{column.name: 0.0 for column in FLOATS})
         for rank in (0, 1)
     ]
+    rows["pipeline_actions"] = [ActionRow(rank=rank, id=0, action="loss") for rank in (0, 1)]
     rows["host_events"] = [HostEventRow(rank=rank, id=0, kind="exception") for rank in (0, 1)]
     return trace_of_rows(trace.run, rows | {"sources": [SourceRow("a.py", 3, "reduce(x)")]})
 
@@ -94,6 +95,8 @@ def test_bounds_follow_from_the_unit() -> None:
         ("comm", "candidates", '[["f32[8] tp:R", "cheap"]]'),
         ("ops", "level", "deep"),
         ("host_events", "kind", "lunch"),
+        ("pipeline_actions", "action", "sideways"),
+        ("comm", "direction", "sideways"),
         ("groups", "ranks", "0,0"),
         ("groups", "ranks", "0,1,x"),
         ("groups", "ranks", f"0,{MAX_RANKS}"),
