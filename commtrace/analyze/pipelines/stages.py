@@ -239,8 +239,7 @@ STAGES = Analysis(
     pipeline_stages,
     COLUMNS,
     topic="When",
-    shown="stage rank forward_ns backward_ns busy_ns idle_ns warm_up_ns drain_ns imbalance_ns "
-    "straggler_ns late_send_ns blocked_receive_ns transfer_ns num_layers better_layers "
-    "round_ns better_round_ns",
+    shown="stage rank forward_ns backward_ns busy_ns idle_ns imbalance_ns straggler_ns "
+    "late_send_ns blocked_receive_ns better_layers better_round_ns",
     needs="pipeline_actions",
 )
