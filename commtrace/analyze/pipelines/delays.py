@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commtrace.analyze.pipelines.rounds import NONE, Round
-from commtrace.analyze.pipelines.transfers import Transfer, Transfers
+from commtrace.analyze.pipelines.transfers import StageTransfer, Transfers
 from commtrace.schema import FORWARD
 
 
@@ -33,8 +33,8 @@ class Delay:
     late_send: int = 0
     blocked_receive: int = 0
     other: int = 0
-    sent: Transfer | None = None
-    received: Transfer | None = None
+    sent: StageTransfer | None = None
+    received: StageTransfer | None = None
     sender_delay: int = NONE
 
 

@@ -21,7 +21,7 @@ _DIRECTIONS = {FORWARD: FORWARD, BACKWARD: BACKWARD, BACKWARD_INPUT: BACKWARD}
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class StageTransfer:
     """A send or a receive.
 
     Attributes:
@@ -49,13 +49,13 @@ class Transfers:
     """Transfers of the stages of a run."""
 
     def __init__(self, calls: pd.DataFrame) -> None:
-        self._by_key: dict[Key, list[Transfer]] = {}
-        self._sends: dict[int, list[Transfer]] = {}
-        self._of_rank: dict[int, list[Transfer]] = {}
+        self._by_key: dict[Key, list[StageTransfer]] = {}
+        self._sends: dict[int, list[StageTransfer]] = {}
+        self._of_rank: dict[int, list[StageTransfer]] = {}
         rows = calls.sort_values("issue_ns", kind="stable")[_COLUMNS]
         for row in rows.itertuples(index=False, name=None):
             rank, number, peer, kind, stage, micro_batch, direction, *times = row
-            each = Transfer(rank, number, peer, times[0], _blocked(*times))
+            each = StageTransfer(rank, number, peer, times[0], _blocked(*times))
             self._by_key.setdefault((kind, rank, stage, micro_batch, direction), []).append(each)
             self._of_rank.setdefault(rank, []).append(each)
             if kind == _SEND:
@@ -63,21 +63,21 @@ class Transfers:
 
     def send(
         self, rank: int, stage: int, micro_batch: int, direction: str, span: tuple[int, int]
-    ) -> Transfer | None:
+    ) -> StageTransfer | None:
         """Return the last send of an output that is issued in a span of time."""
         return _last(self._by_key.get((_SEND, rank, stage, micro_batch, direction), []), *span)
 
     def receive(
         self, rank: int, stage: int, micro_batch: int, direction: str, span: tuple[int, int]
-    ) -> Transfer | None:
+    ) -> StageTransfer | None:
         """Return the last receive of an input that is issued in a span of time."""
         return _last(self._by_key.get((_RECEIVE, rank, stage, micro_batch, direction), []), *span)
 
-    def last_send(self, rank: int, begin: int, end: int) -> Transfer | None:
+    def last_send(self, rank: int, begin: int, end: int) -> StageTransfer | None:
         """Return the last send that a rank issues in a span of time."""
         return _last(self._sends.get(rank, []), begin, end)
 
-    def blocked_ns(self, rank: int, begin: int, end: int, other_than: Transfer | None) -> int:
+    def blocked_ns(self, rank: int, begin: int, end: int, other_than: StageTransfer | None) -> int:
         """Return how long a rank is blocked by other transfers in a span of time."""
         every = self._of_rank.get(rank, [])
         total, until = 0, begin
@@ -123,15 +123,15 @@ class Transfers:
 _MOST_IN_FLIGHT = 64
 
 
-def _issued(transfer: Transfer) -> int:
+def _issued(transfer: StageTransfer) -> int:
     return transfer.issue_ns
 
 
-def _blocked_at(transfer: Transfer) -> int:
+def _blocked_at(transfer: StageTransfer) -> int:
     return transfer.blocked[0]
 
 
-def _last(every: list[Transfer], begin: int, end: int) -> Transfer | None:
+def _last(every: list[StageTransfer], begin: int, end: int) -> StageTransfer | None:
     place = bisect_right(every, end, key=_issued)
     found = every[place - 1] if place else None
     return found if found is not None and found.issue_ns >= begin else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SLOW = Program(one_f_one_b(4, 8), lambda act: equal(act) * (2 if act.stage == 2 else 1))
 TRACE = trace_of_programs([[SLOW]] * 3)
+DEADLINE_S = 20
 PICTURE = "document.getElementById('pipeline_schedule-picture')"
 
 
@@ -67,7 +69,10 @@ def test_the_tables_of_pipelines_are_on_the_page(page: Page) -> None:
 @pytest.mark.parametrize("width", [1280, 800])
 def test_the_picture_is_as_wide_as_its_section(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
-    page.wait_for_function(f"document.documentElement.scrollWidth <= {width}")
+    deadline = time.monotonic() + DEADLINE_S
+    while page.evaluate("document.documentElement.scrollWidth") > width:
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(50)
     assert width / 2 < page.evaluate(f"{PICTURE}.clientWidth") < width
 
 

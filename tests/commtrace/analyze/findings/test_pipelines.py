@@ -1,4 +1,4 @@
-"""Findings in pipelines: each planted cause with its stage and advice, and no false alarms."""
+"""Findings in pipelines: each injected cause with its stage and advice, and no false alarms."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Program:
 
     @cached_property
     def times(self) -> dict[Act, tuple[int, int, int, int]]:
-        """When each action's receive is issued, it begins, it ends, and its output is sent."""
+        """Times of each action: of the issue of its receive, its begin, its end, and its send."""
         found: dict[Act, tuple[int, int, int, int]] = {}
         left = {rank: list(own) for rank, own in self.orders.items()}
         while any(left.values()):

@@ -187,7 +187,7 @@ def test_the_parts_of_each_interval_add_up_to_it(seed: int) -> None:
 
 
 def _gaps(program: Program, own: list[Act]) -> list[tuple[int, int]]:
-    """When a rank is idle."""
+    """Times in which a rank is idle."""
     ends = [0, *(program.times[act][2] for act in own)]
     begins = [*(program.times[act][1] for act in own), program.length]
     return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]

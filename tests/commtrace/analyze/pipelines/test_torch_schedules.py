@@ -1,4 +1,4 @@
-"""Schedules of torch with known stage times: sums of idle time, and planted causes by name."""
+"""Schedules of torch with known stage times: sums of idle time, and injected causes by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SCHEDULES = {
     "interleaved": Case("ScheduleInterleaved1F1B", 2),
     "zero_bubble": Case("ScheduleInterleavedZeroBubble", 2),
 }
-PLANTED = {
+INJECTED = {
     IMBALANCE: Case("Schedule1F1B", slower={2: 1.5}),
     STRAGGLER: Case("ScheduleGPipe", extra={(1, 2): 120}),
     LATE_SEND: Case("ScheduleGPipe", send_late={1: 60}),
@@ -102,7 +102,7 @@ class Attempts:
     def check(self, check: Callable[[Recorded], None]) -> None:
         for attempt in range(ATTEMPTS):
             if attempt == len(self._made):
-                self._made.append(_record(SCHEDULES | PLANTED))
+                self._made.append(_record(SCHEDULES | INJECTED))
             try:
                 check(self._made[attempt])
             except AssertionError:
@@ -180,11 +180,11 @@ CAUSED: dict[str, Callable[[], Program]] = {
         receive_late=lambda act: 60 * MS * ((act.stage, act.kind) == (2, FORWARD)),
     ),
 }
-"""The planted programs with nothing else in them."""
+"""The programs with an injected cause and with nothing else in them."""
 
 
-@pytest.mark.parametrize("cause", PLANTED)
-def test_a_planted_cause_takes_its_time(cause: str, attempts: Attempts) -> None:
+@pytest.mark.parametrize("cause", INJECTED)
+def test_an_injected_cause_takes_its_time(cause: str, attempts: Attempts) -> None:
     def check(found: Recorded) -> None:
         program = CAUSED[cause]()
         usual = Program(program.orders, _usual(program)).idle()
@@ -195,7 +195,7 @@ def test_a_planted_cause_takes_its_time(cause: str, attempts: Attempts) -> None:
         table = bubbles(found.frames[cause])
         time = table.loc[table["cause"] == cause, "duration_ns"].sum()
         whole = program.length * NUM_RANKS
-        # Beside the planted time, transfers take some that is not known before.
+        # Beside the injected time, transfers take some that is not known before.
         assert -0.02 * whole <= time - expected <= 0.06 * whole
         others = {IMBALANCE, STRAGGLER, LATE_SEND, BLOCKED_RECEIVE} - {cause}
         of_others = table[table["cause"].isin(others)].groupby("cause")["duration_ns"].sum()
@@ -217,7 +217,7 @@ def _usual(program: Program) -> Callable[[Act], int]:
     )
 
 
-def test_a_planted_late_send_names_its_rank_and_stage(attempts: Attempts) -> None:
+def test_an_injected_late_send_names_its_rank_and_stage(attempts: Attempts) -> None:
     def check(found: Recorded) -> None:
         table = bubbles(found.frames[LATE_SEND])
         rows = table[(table["cause"] == LATE_SEND) & (table["rank"] == 2)].head(3)
@@ -228,7 +228,7 @@ def test_a_planted_late_send_names_its_rank_and_stage(attempts: Attempts) -> Non
     attempts.check(check)
 
 
-def test_a_planted_blocked_receive_names_its_rank_and_call(attempts: Attempts) -> None:
+def test_an_injected_blocked_receive_names_its_rank_and_call(attempts: Attempts) -> None:
     def check(found: Recorded) -> None:
         table = bubbles(found.frames[BLOCKED_RECEIVE])
         of_rank = table[(table["cause"] == BLOCKED_RECEIVE) & (table["rank"] == 2)]
