@@ -1,4 +1,15 @@
-"""Idle time of pipeline ranks: each interval, by cause, with what it waits for."""
+"""Idle time of pipeline ranks: each interval, by cause, with what it waits for.
+
+A round is one call of a schedule, from the first action of its ranks to the last. All idle times of
+a round add up to its length times the number of its ranks, without the time of its actions.
+
+The times of warm-up and drain are those of a replay in which all stages take the same time, the
+mean of their medians, and nothing delays them. Replays with the medians of each stage, the measured
+times, late sends and blocked receives give the other causes (`causes`). A delay that passes on to
+other ranks has its cause there, too. Table `pipeline_stages` has the sums of each stage. An
+interval with several causes has a row for each, in this order:
+
+"""
 
 from __future__ import annotations
 
@@ -14,20 +25,8 @@ from commtrace.analyze.pipelines.transfers import transfers_of
 from commtrace.schema import INSTANT, Column
 
 _WIDTH = max(map(len, CAUSES))
-__doc__ = (
-    (__doc__ or "")
-    + "".join(f"    {name:{_WIDTH}}    {meaning}\n" for name, meaning in CAUSES.items())
-    + """
-A round is one call of a schedule, from the first action of its ranks to the last. All idle times of
-a round add up to its length times the number of its ranks, without the time of its actions. A
-delay that passes on to other ranks has its cause there, too. An interval with several causes has a
-row for each, in this order.
-
-The times of warm-up and drain are those of a replay in which all stages take the same time, the
-mean of their medians, and nothing delays them. Replays with the medians of each stage, the measured
-times, late sends and blocked receives give the other causes (`causes`). `pipeline_stages` has
-the sums of each stage.
-"""
+__doc__ = (__doc__ or "") + "".join(
+    f"    {name:{_WIDTH}}    {meaning}\n" for name, meaning in CAUSES.items()
 )
 
 COLUMNS = (
