@@ -282,7 +282,8 @@ def _sample(values: Any, fields: _Fields, place: int, dumped_ns: int) -> Sample:
     if not isinstance(function, str) or len(function) > _MOST_CHARACTERS or number < 0:
         raise _UnfitError("operations without a function or a number")
     micros, size = _natural(get(fields.lasts)), _natural(get(fields.size))
-    is_of_kernel = get(fields.source) not in _ON_HOST
+    source = get(fields.source)
+    is_of_kernel = not (isinstance(source, str) and source in _ON_HOST)
     return Sample(
         place,
         function,

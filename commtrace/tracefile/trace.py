@@ -145,7 +145,9 @@ def require_events(trace: Trace) -> Trace:
         f"nothing to show for the trace {trace.path or 'in memory'}",
         found="no communication calls or operators",
         why=_why_empty(trace.run),
-        attempt="record a part of the program that communicates",
+        attempt="`commtrace check`, which compares the counts of calls that it has"
+        if trace.num_rows("communicators")
+        else "record a part of the program that communicates",
     )
 
 

@@ -187,8 +187,8 @@ def _write_pickle(chance: random.Random, folder: Path, number: int) -> list[tupl
 
 def _write_log(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
     commands = _imported(chance, folder, number, seeds().logs, _spoil_lines)
-    joined = ("import", "files", "--recording", "sound.json", "-o", "joined.json", "--force")
-    return [*commands, joined, ("summary", "joined.json")]
+    joined = ("import", "files", "--recording", "sound.json", "-o", "imported.json", "--force")
+    return [*commands, joined, ("summary", "imported.json")]
 
 
 def _spoil_lines(chance: random.Random, data: bytes) -> bytes:

@@ -15,9 +15,11 @@ import pytest
 
 from commtrace.analyze import CATALOG, load
 from commtrace.pytest_plugin import baseline
+from commtrace.tracefile import read_trace
 from commtrace.tracefile.dataset import prepare_dataset
 from tests.commtrace.importers.dumps import healthy
-from tests.commtrace.importers.inspector_logs import LAYOUTS, Communicator, Operation, log_of
+from tests.commtrace.importers.exported import Export
+from tests.commtrace.importers.inspector_logs import LAYOUTS
 from tests.commtrace.importers.profiles import training, write_profiles
 from tests.commtrace.importers.ras_layouts import communicator, missing, snapshot
 from tests.commtrace.importers.ras_layouts import rank as ras_rank
@@ -59,7 +61,7 @@ def seeds() -> Seeds:
             _files_in(profiles),
             {f"nccl_trace_rank_{n}": pickle.dumps(dump, 2) for n, dump in enumerate(older)},
             {f"trace_rank_{n}.json": json.dumps(dump).encode() for n, dump in enumerate(newer)},
-            _logs(),
+            _logs(run, folder),
             _snapshots(),
             (folder / "test_x.comms.json").read_bytes(),
         )
@@ -69,22 +71,15 @@ def _files_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def _logs() -> dict[str, bytes]:
-    """Logs of NCCL Inspector in the oldest layout, and in the newest with times."""
-    own = [
-        *(Operation("AllReduce", n, 1 << 14, 50 + n, at_us=1000 * n) for n in range(3)),
-        *(Operation("AllGather", n, 1 << 13, 70, at_us=1000 * n + 400) for n in range(2)),
-    ]
-    logs = {}
+def _logs(run: Path, folder: Path) -> dict[str, bytes]:
+    """Logs of NCCL Inspector of the run's calls, in the oldest layout and the newest with times."""
+    export = Export(read_trace(run))
+    found = {}
     for rank, layout in enumerate((LAYOUTS[0], LAYOUTS[-1])):
-        transfer = Operation("Recv" if rank else "Send", 1, 1 << 13, 9, peer=1 - rank)
-        communicators = [
-            Communicator("0x7f", rank, 2, [*own, transfer]),
-            Communicator("0x80", rank, 2, own),
-        ]
-        text = log_of(layout, communicators, host="node0", pid=100 + rank)
-        logs[f"node0-pid{100 + rank}.log"] = text.encode()
-    return logs
+        logs = export.write(folder / layout.name, layout)
+        name = f"node0-pid{100 + rank}.log"
+        found[name] = (logs / name).read_bytes()
+    return found
 
 
 def _snapshots() -> dict[str, bytes]:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import OF_COLLECTIVES, of_each_call
-from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.coverage import INSPECTOR, Coverage, source_of
 from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
 from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
@@ -47,6 +47,8 @@ def crossed_orders(
         covered: How far its calls can be compared.
         until: By group, the number from which on its calls are not comparable; they are left out.
     """
+    if covered.imported_from == INSPECTOR:  # which does not show in what order calls were made
+        return
     keys, edges = _backward_edges(frames, until)
     if not edges:
         return
