@@ -174,7 +174,7 @@ def _groups(
     for file, of_file in zip(files, of_files, strict=True):
         for communicator, member in zip(file.communicators, of_file, strict=True):
             key = _key(communicator)
-            descriptions.setdefault(key, communicator.description)
+            descriptions[key] = descriptions.get(key) or communicator.description
             of_group = members.setdefault(key, {})
             if member is not None:
                 of_group.setdefault(communicator.rank, member.rank)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from commtrace.errors import TraceError
+from commtrace.errors import EmptyTraceError, TraceError
 from commtrace.event import CommunicatorRow
 from commtrace.importers.documents import Document
 from commtrace.importers.names import kind_of
@@ -36,6 +36,7 @@ def read_snapshots(documents: Sequence[Document]) -> Imported:
     The contents of the documents are those that `snapshot_of` returns.
 
     Raises:
+        EmptyTraceError: they have no communicator.
         TraceError: two snapshots are of one time.
     """
     snapshots = _in_order([document.content for document in documents])
@@ -60,6 +61,13 @@ def read_snapshots(documents: Sequence[Document]) -> Imported:
                     record = records.setdefault(rank, _record(rank, member, snapshot))
                     record.groups[name] = row
                     record.communicators += _rows(rank, name, snapshot.at_ns, member)
+    if not records:
+        raise EmptyTraceError(
+            "cannot import the snapshots",
+            found="no communicator with a process",
+            why="the job had none at the time, or RAS knew none of its processes",
+            attempt="another snapshot, once the job communicates",
+        )
     for record in records.values():
         record.start_ns, record.end_ns = snapshots[0].at_ns, snapshots[-1].at_ns
         record.world_size = 1 + max(records)

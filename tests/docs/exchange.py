@@ -8,6 +8,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "exchange.md"
 DUMPS, PROFILES = "### Flight-recorder dumps", "### Traces of torch.profiler"
+LOGS, SNAPSHOTS = "### Logs of NCCL Inspector", "### Snapshots of NCCL RAS"
 _CODE = re.compile(r"`([^`]+)`")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, load
-from commtrace.errors import NotATraceError, TraceError
+from commtrace.errors import EmptyTraceError, NotATraceError, TraceError
 from commtrace.importers import import_trace
 from commtrace.schema import MEMBER_STATES
 from commtrace.tracefile import read_trace, write_trace
@@ -160,6 +160,11 @@ def test_the_text_output_is_refused_with_the_way_to_json(tmp_path: Path) -> None
     with pytest.raises(NotATraceError, match="the text output of NCCL RAS") as error:
         import_trace([write(tmp_path / "ras", text)])
     assert "try: `ncclras -f json`" in str(error.value)
+
+
+def test_a_snapshot_without_communicators_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmptyTraceError, match="no communicator with a process"):
+        import_trace([write(tmp_path / "ras", snapshot())])
 
 
 def test_two_snapshots_of_one_time_are_refused(tmp_path: Path) -> None:
