@@ -236,6 +236,8 @@ def _time(story: Story) -> Iterable[Text]:
     if time.after_start_ns >= 0:
         lasted = f", took {text_of_duration(time.lasted_ns)}" if time.lasted_ns >= 0 else ""
         yield Text(f"began {text_of_duration(time.after_start_ns)} into the run{lasted}")
+    if time.device_ns >= 0:
+        yield Text(f"a device ran it for {text_of_duration(time.device_ns)}")
     if time.blocked_ns >= 0:
         hidden = time.hidden_ns
         rest = f", {text_of_duration(hidden)} overlapped" if hidden > 0 else ""

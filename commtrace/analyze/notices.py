@@ -75,6 +75,13 @@ def _imported(frames: Frames) -> str:
     return f"Imported from {source}, which lacks: {'; '.join(lacks)}."
 
 
+def _joined(frames: Frames) -> str:
+    notes = frames.run.get("joined")
+    if not notes or not isinstance(notes, list):
+        return ""
+    return f"Times on devices: {'; '.join(map(str, notes))}."
+
+
 def _one_rank(frames: Frames) -> str:
     if frames.num_ranks != 1:
         return ""
@@ -441,6 +448,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     ),
     (("by_axis",), _no_axes),
     (("by_group",), _lacking("group", "The process group")),
+    (_OF_MEASURES, _joined),
     (_OF_WAITS, _unmatched),
     (("matrix",), _no_routes),
     (("all_to_all_splits", "expert_load"), _no_splits),

@@ -9,6 +9,9 @@ from pathlib import Path
 from commtrace.tracefile import read_trace
 from tests.cli.conftest import Commtrace
 from tests.commtrace.importers.dumps import Dump, healthy, write_dumps
+from tests.commtrace.importers.exported import Export
+from tests.commtrace.importers.inspector_logs import LAYOUTS
+from tests.commtrace.importers.ras_layouts import communicator, rank, snapshot, write
 
 
 def test_dumps_become_a_run_file_that_can_be_checked(commtrace: Commtrace, tmp_path: Path) -> None:
@@ -118,3 +121,50 @@ def test_info_says_where_it_comes_from_and_what_is_lacking(
     assert "imported from   flight recorder" in text
     assert "reductions, modules and operators; blocked" in text
     assert "not closed" not in text
+
+
+def test_logs_are_joined_to_a_recording_and_what_does_not_fit_is_listed(
+    commtrace: Commtrace, tmp_path: Path, run_json: Path
+) -> None:
+    export = Export(read_trace(run_json))
+    export.write(tmp_path / "logs", LAYOUTS[0])
+    ended = commtrace("import", "logs", "--recording", run_json, "-o", "joined.json", columns=None)
+    assert (ended.code, ended.out) == (0, "")
+    num = len(export.device_ns)
+    assert num > 0
+    assert f"note: {num} of {num} operations of NCCL Inspector were joined to calls" in ended.err
+    assert f"({num} operations), from its first call on" in ended.err
+    assert "next  commtrace report joined.json" in ended.err
+    found = read_trace(tmp_path / "joined.json").tables["comm"]["device_ns"]
+    assert sorted(each for each in found if each >= 0) == sorted(export.device_ns.values())
+    explained = commtrace("explain", "joined.json", "0:3")
+    assert "a device ran it for 121 µs" in explained.out
+    table = commtrace("table", "joined.json", "by_module", columns=None)
+    assert f"{num} of {num} operations of NCCL Inspector were joined" in table.out + table.err
+    own = commtrace("import", "logs", "--recording", "joined.json", "-o", "joined.json", "--force")
+    assert own.code == 2
+    unjoined = commtrace("import", "logs", "-o", "alone.json", columns=None)
+    assert f"imported {num} calls of 4 ranks from NCCL Inspector" in unjoined.err
+
+
+def test_snapshots_show_the_rank_that_is_behind(commtrace: Commtrace, tmp_path: Path) -> None:
+    def counts(*numbers: int, second: int) -> str:
+        members = [rank(n, AllReduce=num) for n, num in enumerate(numbers)]
+        return snapshot(communicator(members), second=second)
+
+    write(tmp_path / "ras", counts(4, 4, 3, second=1), counts(9, 9, 3, second=2))
+    ended = commtrace("import", "ras", "-o", "run.json", columns=None)
+    assert ended.code == 0
+    assert "imported the counts of 1 communicator" in ended.err
+    checked = commtrace("check", "run.json", columns=None)
+    assert checked.code == 1
+    assert "1 fault in the counts of 1 communicator of 3 ranks" in checked.out
+    assert "rank 2 launched fewer calls than others: 3 of 9 all_reduce calls." in checked.out
+    shown = commtrace("summary", "run.json", columns=None)
+    assert "how many each member of a communicator has launched" in shown.out
+    refused = commtrace("report", "run.json", columns=None)
+    assert (refused.code, "try: `commtrace check`" in refused.err) == (3, True)
+    write(tmp_path / "one", counts(4, 4, 4, second=1))
+    commtrace("import", "one", "-o", "one.json")
+    healthy_job = commtrace("check", "one.json", columns=None)
+    assert healthy_job.code == 0

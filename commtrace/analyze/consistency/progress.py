@@ -74,12 +74,12 @@ def _of_counts(
     kinds = [kind for kind in counts if (counts.loc[blamed, kind] < most[kind]).any()]
     details = "; ".join(_detail(counts, str(kind), blamed) for kind in kinds)
     why = (
-        "They have launched none since the snapshot before."
+        "None was launched since the snapshot before."
         if stuck
         else "A job that runs has such differences for a moment: a later snapshot, imported "
         "together with this one, shows whether they persist."
         if before.empty
-        else "They have launched some since the snapshot before, so they may catch up."
+        else "Some were launched since the snapshot before, so the ranks may catch up."
     )
     yield _problem(
         "missing call" if stuck else "behind", group, blamed, details,

@@ -139,7 +139,7 @@ def _of_imbalance(frames: Frames, idle: _Idle) -> str:
     stages = pipeline_stages(frames)
     times = stages["forward_ns"] + stages["backward_ns"].fillna(0)
     ratio = times / times.groupby(stages["pipeline"]).transform("mean")
-    slowest: Any = stages.loc[ratio.idxmax(), ["stage", "rank"]]
+    slowest = stages[["stage", "rank"]].iloc[int(ratio.to_numpy().argmax())]
     return (
         f"Stage {slowest['stage']} on rank {slowest['rank']} takes {ratio.max():.3g} times the "
         f"mean of the stages per micro-batch: others are idle for {_times(idle)}."

@@ -79,6 +79,7 @@ class Time:
         wait_ns: Part of `blocked_ns` before the last peer arrived.
         transfer_ns: Part of `blocked_ns` after the last peer arrived.
         waited_for: Rank whose arrival ended the wait.
+        device_ns: Time for which a device ran it.
     """
 
     after_start_ns: int
@@ -91,6 +92,7 @@ class Time:
     waited_for: int
     algbw_bytes_per_s: float
     busbw_bytes_per_s: float
+    device_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,7 @@ def _time(frames: Frames, call: pd.Series, collective: MatchedCalls, group_size:
         waited_for=collective.waited_for,
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
+        device_ns=int(call["device_ns"]),
     )
 
 

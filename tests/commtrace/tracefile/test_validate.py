@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from commtrace.errors import InvalidTraceError
-from commtrace.event import ActionRow, FingerprintRow, HostEventRow, KernelRow, SourceRow
+from commtrace.event import (
+    ActionRow,
+    CommunicatorRow,
+    FingerprintRow,
+    HostEventRow,
+    KernelRow,
+    RemovedCallsRow,
+    SourceRow,
+)
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS, TABLES, Column
 from commtrace.tracefile import Trace, read_trace, trace_of_rows
 from commtrace.tracefile.validate import validated
@@ -38,6 +46,8 @@ def sound(**changes: Any) -> Trace:
     ]
     rows["pipeline_actions"] = [ActionRow(rank=rank, id=0, action="loss") for rank in (0, 1)]
     rows["host_events"] = [HostEventRow(rank=rank, id=0, kind="exception") for rank in (0, 1)]
+    rows["communicators"] = [CommunicatorRow(rank, "g", START_NS, "dead", 0) for rank in (0, 1)]
+    rows["removed_calls"] = [RemovedCallsRow(rank, "g", 3, 3, 17) for rank in (0, 1)]
     return trace_of_rows(trace.run, rows | {"sources": [SourceRow("a.py", 3, "reduce(x)")]})
 
 
@@ -97,6 +107,7 @@ def test_bounds_follow_from_the_unit() -> None:
         ("host_events", "kind", "lunch"),
         ("pipeline_actions", "action", "sideways"),
         ("comm", "direction", "sideways"),
+        ("communicators", "state", "asleep"),
         ("groups", "ranks", "0,0"),
         ("groups", "ranks", "0,1,x"),
         ("groups", "ranks", f"0,{MAX_RANKS}"),
