@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from dtensor_core.errors import four_parts
-
 OLDEST = (2, 13)
 
 
@@ -18,12 +16,11 @@ def check_version(version: str) -> None:
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
+        # Not with `errors.four_parts`: the errors stand on these names of torch.
         raise ImportError(
-            four_parts(
-                summary=f"cannot import dtensor_core with torch {version}",
-                found=f"torch {version}; dtensor_core needs {oldest} or newer",
-                why="it stands on parts of torch that older releases do not have",
-                hint=f"pip install 'torch>={oldest}'; commtrace alone also records with torch "
-                f"{version}",
-            )
+            f"cannot import dtensor_core with torch {version}\n"
+            f"  Found: torch {version}; dtensor_core needs {oldest} or newer\n"
+            "  Why: it stands on parts of torch that older releases do not have\n"
+            f"  Try: pip install 'torch>={oldest}'; commtrace alone also records with torch "
+            f"{version}"
         )
