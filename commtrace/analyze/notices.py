@@ -197,6 +197,15 @@ def _no_waits(frames: Frames) -> str:
     )
 
 
+def _no_pipelines(frames: Frames) -> str:
+    if len(frames.pipeline_actions):
+        return ""
+    return (
+        "No action of a pipeline stage was recorded: no schedule of torch.distributed.pipelining "
+        "ran, and commtrace.pipeline_action marked none."
+    )
+
+
 def _several_clocks(frames: Frames) -> str:
     clock = frames.run.get("clock", "one clock")
     if clock == "one clock":
@@ -453,6 +462,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("matrix",), _no_routes),
     (("all_to_all_splits", "expert_load"), _no_splits),
     (("all_to_all_splits", "expert_load"), _no_experts),
+    (("pipeline_stages", "bubbles", "pipeline_schedule"), _no_pipelines),
     (("gpu_time", "kernel_patterns"), _no_kernels),
     (("gpu_time",), _unlaunched),
     (("overlap_lost",), DEPENDENCIES.lacks),

@@ -44,6 +44,8 @@ _LEAST_ROUNDS = 0.5
 """Part of the rounds in which a cause takes its share."""
 _LEAST_NS = 1_000_000
 """Idle time of all ranks in a round that is worth a finding."""
+_LEAST_ACTION_NS = 3_000_000
+"""Mean time of actions, below which the latency of transfers and of the host governs a pipeline."""
 _FEW_ROUNDS = 3
 
 
@@ -97,7 +99,8 @@ def _idle(frames: Frames) -> dict[str, _Idle]:
     every = rounds(frames)
     first = min((each.start_ns for each in every), default=0)
     late = [each for each in every if each.start_ns > first] if len(every) >= _FEW_ROUNDS else every
-    if not late:
+    times = [action.duration for each in late for action in each.actions]
+    if not times or sum(times) < _LEAST_ACTION_NS * len(times):
         return {}
     table = bubbles(frames)
     ranks_of = {(each.pipeline, each.step, each.number): each for each in late}

@@ -23,7 +23,7 @@ class Delay:
     Attributes:
         late_send: Time until its data was sent, or, without such data, until the rank had sent
             its previous output.
-        blocked_receive: Time until its receive was issued, or blocked by another transfer.
+        blocked_receive: Time until its receive was issued, or blocked by another receive.
         other: The rest: the transfer, and the program between two actions.
         sent: The send that was late.
         received: Its receive.

@@ -50,7 +50,7 @@ class Transfers:
 
     def __init__(self, calls: pd.DataFrame) -> None:
         self._by_key: dict[Key, list[StageTransfer]] = {}
-        self._sends: dict[int, list[StageTransfer]] = {}
+        self._by_kind: dict[tuple[str, int], list[StageTransfer]] = {}
         self._of_rank: dict[int, list[StageTransfer]] = {}
         rows = calls.sort_values("issue_ns", kind="stable")[_COLUMNS]
         for row in rows.itertuples(index=False, name=None):
@@ -58,8 +58,7 @@ class Transfers:
             each = StageTransfer(rank, number, peer, times[0], _blocked(*times))
             self._by_key.setdefault((kind, rank, stage, micro_batch, direction), []).append(each)
             self._of_rank.setdefault(rank, []).append(each)
-            if kind == _SEND:
-                self._sends.setdefault(rank, []).append(each)
+            self._by_kind.setdefault((kind, rank), []).append(each)
 
     def send(
         self, rank: int, stage: int, micro_batch: int, direction: str, span: tuple[int, int]
@@ -75,13 +74,13 @@ class Transfers:
 
     def last_send(self, rank: int, begin: int, end: int) -> StageTransfer | None:
         """Return the last send that a rank issues in a span of time."""
-        return _last(self._sends.get(rank, []), begin, end)
+        return _last(self._by_kind.get((_SEND, rank), []), begin, end)
 
     def blocked_ns(self, rank: int, begin: int, end: int, other_than: StageTransfer | None) -> int:
-        """Return how long a rank is blocked by other transfers in a span of time."""
-        every = self._of_rank.get(rank, [])
+        """Return how long a rank is blocked by other receives in a span of time."""
+        every = self._by_kind.get((_RECEIVE, rank), [])
         total, until = 0, begin
-        # A transfer that blocks may have been issued long before; few are in flight at once.
+        # A receive that blocks may have been issued long before; few are in flight at once.
         last = bisect_right(every, end, key=_issued)
         for each in sorted(every[max(0, last - _MOST_IN_FLIGHT) : last], key=_blocked_at):
             if each is not other_than:

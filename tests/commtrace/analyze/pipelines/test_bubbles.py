@@ -130,10 +130,10 @@ def test_a_receive_that_is_issued_after_the_data_was_sent_is_blocked(name: str) 
     assert sums(found).keys() == {WARM_UP, DRAIN, BLOCKED_RECEIVE}
 
 
-def test_a_receive_behind_another_transfer_is_blocked() -> None:
+def test_a_receive_behind_another_one_is_blocked() -> None:
     program = Program(gpipe(2, 1), transfer=0)
     acts, comm = program.rows()
-    # Rank 1 waits for 6 ms for a send of its own after its input has been sent.
+    # Rank 1 waits for 6 ms for another receive after its input has been sent.
     delayed = [
         row._replace(start_ns=row.start_ns + 6 * MS) if row.rank == 1 or row.action == BACKWARD
         else row
@@ -151,7 +151,7 @@ def test_a_receive_behind_another_transfer_is_blocked() -> None:
         issue_ns=received.issue_ns - 2, call_ns=2, blocked_ns=2, complete_ns=received.issue_ns
     )
     other = received._replace(
-        id=77, kind="send", micro_batch=9, issue_ns=received.complete_ns - 10 * MS,
+        id=77, micro_batch=9, issue_ns=received.complete_ns - 10 * MS,
         call_ns=16 * MS, blocked_ns=16 * MS, complete_ns=received.complete_ns + 6 * MS,
     )  # fmt: skip
     trace = trace_of_programs([[program]])

@@ -10,6 +10,7 @@ from statistics import mean, median
 import pytest
 
 from commtrace.analyze import Frames
+from commtrace.analyze.findings.pipelines import pipeline_bubbles
 from commtrace.analyze.pipelines.bubbles import bubbles
 from commtrace.analyze.pipelines.causes import (
     BLOCKED_RECEIVE,
@@ -142,6 +143,17 @@ def test_idle_and_busy_times_add_up_to_the_step(name: str, attempts: Attempts) -
         whole = int(ends.max() - acts["start_ns"].min()) * NUM_RANKS
         idle = int(bubbles(frames)["duration_ns"].sum())
         assert idle == pytest.approx(whole - found.busy(name), rel=0.02)
+
+    attempts.check(check)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_healthy_schedule_has_no_finding_but_its_few_micro_batches(
+    name: str, attempts: Attempts
+) -> None:
+    def check(found: Recorded) -> None:
+        titles = [finding.title for finding in pipeline_bubbles(found.frames[name])]
+        assert all(title.startswith("The schedule leaves stages idle") for title in titles)
 
     attempts.check(check)
 

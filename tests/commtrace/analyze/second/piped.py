@@ -162,7 +162,7 @@ class _Late:
         blocked = 0
         if received is not None:
             blocked = min(left - late, max(0, received.issue_ns - at))
-        # In these programs, no other transfer blocks a rank in the rest of the time.
+        # In these programs, no other receive blocks a rank in the rest of the time.
         self.parts[key] = late, blocked
         self.calls[key] = sent, received, delay
 
@@ -358,7 +358,9 @@ def piped(run: Run) -> list[tuple[list[Any], float, float, str]]:
         return []
     first = min(each.start for each in rounds)
     late = [each for each in rounds if each.start > first] if len(rounds) >= 3 else rounds
-    rows = [row for row in bubbles(run)]
+    if mean(act.duration_ns for each in late for act in each.acts) < 3_000_000:
+        return []
+    rows = bubbles(run)
     of_rank = _pipelines(run, sorted({act.rank for act in run.pipeline_actions}))
     found = []
     for causes, share in (
