@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
+from commtrace.analyze.consistency import coverage
 from commtrace.collective_table import busbw_factor
 from commtrace.errors import NotATraceError, TraceError
-from commtrace.importers import import_trace
+from commtrace.importers import documents, import_trace
 from commtrace.tracefile import Trace
 from tests.commtrace.importers.exported import rows
 from tests.commtrace.importers.inspector_logs import (
@@ -111,6 +112,10 @@ def test_every_table_can_be_computed(layout: InspectorLayout, tmp_path: Path) ->
     lasts = 406e-6 if not layout.is_verbose else 410e-6  # of the kernels, or of all channels
     expected = 4 * SIZE / lasts * busbw_factor("all_reduce", 4)
     assert row["busbw_bytes_per_s"] == pytest.approx(expected)
+
+
+def test_the_check_knows_the_source_by_its_name() -> None:
+    assert coverage.INSPECTOR == documents.INSPECTOR
 
 
 def test_numbers_are_equal_on_all_ranks_and_unique_in_the_group(tmp_path: Path) -> None:
