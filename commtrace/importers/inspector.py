@@ -24,7 +24,12 @@ from commtrace.event import CommEvent, KernelRow
 from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.importers.documents import Document
 from commtrace.importers.inspector_lines import InspectorFile, Sample
-from commtrace.importers.inspector_ranks import Group, Members, Processes, members_of_files
+from commtrace.importers.inspector_ranks import (
+    CommunicatorGroup,
+    Members,
+    Processes,
+    members_of_files,
+)
 from commtrace.importers.names import NOT_KNOWN, ROOTED, TRANSFERS, kind_of
 from commtrace.importers.recorded import Imported, RankRecord, group_row
 from commtrace.importers.timings import KnownGroup, Timing, Timings
@@ -64,7 +69,7 @@ def read_inspector(documents: Sequence[Document], processes: Processes | None = 
     ]
     functions = _functions(members, samples)
     records: dict[int, RankRecord] = {}
-    of_ranks: dict[int, list[tuple[Group, Sample]]] = {}
+    of_ranks: dict[int, list[tuple[CommunicatorGroup, Sample]]] = {}
     for file, of_file, found in zip(files, members.of_files, samples, strict=True):
         for place, member in enumerate(of_file):
             if member is None:
@@ -94,7 +99,7 @@ def read_inspector(documents: Sequence[Document], processes: Processes | None = 
     return Imported(ordered, members.source, lacks, facts=facts, timings=timings)
 
 
-def _timing(rank: int, group: Group, sample: Sample) -> Timing:
+def _timing(rank: int, group: CommunicatorGroup, sample: Sample) -> Timing:
     return Timing(
         rank,
         group.name,
@@ -169,7 +174,9 @@ def _bytes(function: str, size: int, num_ranks: int) -> tuple[int, int]:
     return payload, NOT_KNOWN if kind in ROOTED else wire_bytes(kind, payload, num_ranks)
 
 
-def _row(rank: int, number: int, group: Group, sample: Sample, places: Mapping[str, int]) -> Any:
+def _row(
+    rank: int, number: int, group: CommunicatorGroup, sample: Sample, places: Mapping[str, int]
+) -> Any:
     """Return the call of a sample; it is issued at the start of its kernel."""
     kind = _kind(sample.function)
     payload, wire = _bytes(sample.function, sample.size, group.size)
@@ -207,7 +214,7 @@ _factor = lru_cache(maxsize=1024)(busbw_factor)
 
 def _fill(
     record: RankRecord,
-    samples: list[tuple[Group, Sample]],
+    samples: list[tuple[CommunicatorGroup, Sample]],
     functions: Mapping[str, Mapping[str, int]],
     doubted: Counter[str],
 ) -> None:
@@ -242,7 +249,7 @@ def _fill(
     record.start_ns, record.end_ns = min(known, default=0), max(known, default=0)
 
 
-def _time_of(pair: tuple[Group, Sample]) -> tuple[int, int]:
+def _time_of(pair: tuple[CommunicatorGroup, Sample]) -> tuple[int, int]:
     _, sample = pair
     return max(sample.start_ns, sample.launch_ns), sample.dumped_ns
 

@@ -24,21 +24,21 @@ from commtrace.importers.inspector_lines import Communicator, InspectorFile
 from commtrace.importers.names import NOT_KNOWN
 from commtrace.schema import MAX_RANKS
 
-Process = tuple[str, int]
-Processes = Mapping[Process, int]
+ProcessKey = tuple[str, int]
+Processes = Mapping[ProcessKey, int]
 """Rank of each process, by host and process id."""
 
 _GroupKey = tuple[str, int]
 
 
-class Member(NamedTuple):
+class CommunicatorMember(NamedTuple):
     """A rank as a member of a communicator: the key of its group, and the global rank."""
 
     group: _GroupKey
     rank: int
 
 
-class Group(NamedTuple):
+class CommunicatorGroup(NamedTuple):
     """A communicator.
 
     Attributes:
@@ -63,8 +63,8 @@ class Members:
         source: The source of the ranks, in a clause.
     """
 
-    of_files: list[list[Member | None]]
-    groups: dict[_GroupKey, Group]
+    of_files: list[list[CommunicatorMember | None]]
+    groups: dict[_GroupKey, CommunicatorGroup]
     source: str
     world_size: int
     notes: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ def members_of_files(
     return found
 
 
-def _process(file: InspectorFile) -> Process:
+def _process(file: InspectorFile) -> ProcessKey:
     return file.host, file.pid
 
 
@@ -119,7 +119,7 @@ def _largest(files: Sequence[InspectorFile]) -> _GroupKey | None:
     return min(fitting, key=lambda key: (-key[1], key[0]), default=None)
 
 
-_Ranks = Mapping[tuple[Process, int], int]
+_Ranks = Mapping[tuple[ProcessKey, int], int]
 """Global rank by process and rank in the largest communicator, or -1 if that has none."""
 
 
@@ -153,7 +153,7 @@ def _ranks(
 
 def _member(
     file: InspectorFile, communicator: Communicator, ranks: _Ranks, largest: _GroupKey | None
-) -> Member | None:
+) -> CommunicatorMember | None:
     process, key = _process(file), _key(communicator)
     rank = ranks.get((process, NOT_KNOWN))
     if rank is None:
@@ -162,12 +162,12 @@ def _member(
         rank = ranks.get((process, in_largest), NOT_KNOWN)
     elif sum(_key(each) == key for each in file.communicators) > 1:
         return None
-    return Member(key, rank) if rank >= 0 else None
+    return CommunicatorMember(key, rank) if rank >= 0 else None
 
 
 def _groups(
-    files: Sequence[InspectorFile], of_files: Sequence[Sequence[Member | None]]
-) -> dict[_GroupKey, Group]:
+    files: Sequence[InspectorFile], of_files: Sequence[Sequence[CommunicatorMember | None]]
+) -> dict[_GroupKey, CommunicatorGroup]:
     """Return the communicators, with their ranks in order if all are known and distinct."""
     members: dict[_GroupKey, dict[int, int]] = {}
     descriptions: dict[_GroupKey, str] = {}
@@ -187,5 +187,5 @@ def _groups(
         is_whole = len(of_group) == size == len(set(of_group.values()))
         ranks = tuple(of_group[place] for place in range(size)) if is_whole else ()
         own = name if sizes[name] == 1 else f"{name}/{size}"
-        found[key] = Group(own, size, descriptions[key], of_group, ranks)
+        found[key] = CommunicatorGroup(own, size, descriptions[key], of_group, ranks)
     return found

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from commtrace.importers.names import NOT_KNOWN
-from commtrace.importers.recorded_calls import Calls, RecordedCalls
+from commtrace.importers.recorded_calls import CountedCalls, RecordedCalls
 from commtrace.importers.timings import COUNTERS, KnownGroup, Timing, Timings
 from commtrace.tracefile.trace import StringColumn, StringTable, Trace
 from commtrace.units import counted
@@ -37,7 +37,7 @@ _MOST_TRIED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedRecording:
     """A recording with times of devices.
 
     Attributes:
@@ -78,7 +78,7 @@ class _Group:
         return sum(len(each.timings) for each in self.operations.values())
 
 
-def join_timings(recording: Trace, timings: Timings, source: str) -> Joined:
+def join_timings(recording: Trace, timings: Timings, source: str) -> JoinedRecording:
     """Return the recording with the times of the operations of the tool `source`."""
     found, left = _operations(timings)
     recorded = RecordedCalls(recording)
@@ -91,7 +91,7 @@ def join_timings(recording: Trace, timings: Timings, source: str) -> Joined:
     notes += [_note(group, chosen) for group in found.values()]
     notes += [f"{counted(num, 'operation')} not joined: {text}" for text, num in left.items()]
     facts = {"joined_from": source, "joined": notes}
-    return Joined(replace(trace, run={**trace.run, **facts}), notes)
+    return JoinedRecording(replace(trace, run={**trace.run, **facts}), notes)
 
 
 def _note(group: _Group, chosen: Mapping[str, str]) -> str:
@@ -174,7 +174,7 @@ def _shift(
     return reason if shift is None else shift
 
 
-def _contradiction(calls: Calls, operations: _Operations, shift: int) -> str:
+def _contradiction(calls: CountedCalls, operations: _Operations, shift: int) -> str:
     """Return the first operation that does not fit its call; empty if all fit.
 
     Operations that were issued outside of the recording have no call.
@@ -212,7 +212,7 @@ def _contradiction(calls: Calls, operations: _Operations, shift: int) -> str:
     return "" if len(own) else "all operations were outside of the recording"
 
 
-def _are_outside(calls: Calls, operations: _Operations, place: np.ndarray) -> np.ndarray:
+def _are_outside(calls: CountedCalls, operations: _Operations, place: np.ndarray) -> np.ndarray:
     """Return whether each operation was issued before the recording began, or after it ended."""
     begin, end = calls.recorded
     issued = operations.issued
@@ -221,7 +221,7 @@ def _are_outside(calls: Calls, operations: _Operations, place: np.ndarray) -> np
     return (issued >= 0) & (is_before | is_after)
 
 
-def _shift_by_times(calls: Calls, operations: _Operations) -> int | None:
+def _shift_by_times(calls: CountedCalls, operations: _Operations) -> int | None:
     """Return the only shift that fits, by the times at which operations were issued.
 
     None if times are unknown, or if none or several fit.
@@ -244,7 +244,7 @@ def _shift_by_times(calls: Calls, operations: _Operations) -> int | None:
     return fitting[0] if len(fitting) == 1 and end - begin <= _MOST_TRIED else None
 
 
-def _longest(calls: Calls) -> int:
+def _longest(calls: CountedCalls) -> int:
     return int((calls.end - calls.issue).max())
 
 

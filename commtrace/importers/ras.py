@@ -17,7 +17,7 @@ from commtrace.errors import EmptyTraceError, TraceError
 from commtrace.event import CommunicatorRow
 from commtrace.importers.documents import Document
 from commtrace.importers.names import kind_of
-from commtrace.importers.ras_snapshots import Device, Member, SeenCommunicator, Snapshot
+from commtrace.importers.ras_snapshots import RasDevice, RasMember, RasSnapshot, SeenCommunicator
 from commtrace.importers.recorded import Imported, RankRecord, group_row
 from commtrace.schema import MAX_RANKS
 
@@ -81,8 +81,8 @@ def read_snapshots(documents: Sequence[Document]) -> Imported:
     return Imported([records[rank] for rank in sorted(records)], source, lacks, facts=facts)
 
 
-def _in_order(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    found: dict[int, Snapshot] = {}
+def _in_order(snapshots: Sequence[RasSnapshot]) -> list[RasSnapshot]:
+    found: dict[int, RasSnapshot] = {}
     for snapshot in snapshots:
         other = found.setdefault(snapshot.at_ns, snapshot)
         if other is not snapshot:
@@ -95,7 +95,7 @@ def _in_order(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     return [found[at_ns] for at_ns in sorted(found)]
 
 
-def _ranks(snapshots: Sequence[Snapshot]) -> tuple[Mapping[Device, int], str]:
+def _ranks(snapshots: Sequence[RasSnapshot]) -> tuple[Mapping[RasDevice, int], str]:
     """Return the rank of each device, and the source of the ranks."""
     every = [each for snapshot in snapshots for each in snapshot.communicators]
     devices = {member.device for each in every for member in each.members if member.device.pid >= 0}
@@ -111,7 +111,7 @@ def _ranks(snapshots: Sequence[Snapshot]) -> tuple[Mapping[Device, int], str]:
     return order, "no communicator has every device, so devices are numbered by host and process"
 
 
-def _names(snapshots: Sequence[Snapshot]) -> Mapping[_Key, str]:
+def _names(snapshots: Sequence[RasSnapshot]) -> Mapping[_Key, str]:
     """Return names of communicators: their hash, with the second one if several have it."""
     keys = {
         (each.name, each.second_name): None
@@ -122,18 +122,18 @@ def _names(snapshots: Sequence[Snapshot]) -> Mapping[_Key, str]:
     return {key: key[0] if num[key[0]] == 1 else ":".join(key) for key in keys}
 
 
-def _members(communicator: SeenCommunicator, ranks: Mapping[Device, int]) -> dict[int, int]:
+def _members(communicator: SeenCommunicator, ranks: Mapping[RasDevice, int]) -> dict[int, int]:
     """Return the global rank of each member whose process is known."""
     found = {each.rank: ranks[each.device] for each in communicator.members if each.device in ranks}
     return found if len(set(found.values())) == len(found) else {}
 
 
-def _record(rank: int, member: Member, snapshot: Snapshot) -> RankRecord:
+def _record(rank: int, member: RasMember, snapshot: RasSnapshot) -> RankRecord:
     device = member.device
     return RankRecord(rank, snapshot.path, host=device.host, pid=device.pid, device="cuda")
 
 
-def _rows(rank: int, name: str, at_ns: int, member: Member) -> list[object]:
+def _rows(rank: int, name: str, at_ns: int, member: RasMember) -> list[object]:
     counts: Counter[str] = Counter()
     for function, count in member.counts.items():
         counts[kind_of(function)] += count

@@ -44,7 +44,7 @@ _MOST_CHARACTERS = 256
 _MOST_FUNCTIONS = 64
 
 
-class Device(NamedTuple):
+class RasDevice(NamedTuple):
     """A device of a process, which is one rank of the job; pid -1 if it is unknown."""
 
     host: str
@@ -52,11 +52,11 @@ class Device(NamedTuple):
     number: int
 
 
-class Member(NamedTuple):
+class RasMember(NamedTuple):
     """A rank of a communicator; `counts` are the calls that it has launched, by function."""
 
     rank: int
-    device: Device
+    device: RasDevice
     state: str
     error: int
     counts: Mapping[str, int]
@@ -68,11 +68,11 @@ class SeenCommunicator(NamedTuple):
     name: str
     second_name: str
     size: int
-    members: list[Member]
+    members: list[RasMember]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RasSnapshot:
     """The communicators of a job at one time."""
 
     path: Path
@@ -82,7 +82,7 @@ class Snapshot:
     num_timeouts: int
 
 
-def snapshot_of(document: Document) -> Snapshot:
+def snapshot_of(document: Document) -> RasSnapshot:
     """Return the contents of one snapshot.
 
     Raises:
@@ -99,7 +99,7 @@ def snapshot_of(document: Document) -> Snapshot:
     version = content.get("nccl_version")
     ras = content.get("ras")
     timeouts = ras.get("timeouts_count") if isinstance(ras, dict) else None
-    return Snapshot(
+    return RasSnapshot(
         document.path,
         at_ns,
         version if isinstance(version, str) and len(version) <= _MOST_CHARACTERS else "",
@@ -131,7 +131,7 @@ def _communicator(document: Document, place: str, values: Any) -> SeenCommunicat
         second = ""
     if type(size) is not int or not 0 < size <= MAX_RANKS:
         raise _unfit(document, f"{place}.size", f"number of ranks up to {MAX_RANKS:,}")
-    members: dict[int, Member] = {}
+    members: dict[int, RasMember] = {}
     for key, read in (("ranks", _member), ("missing_ranks", _missing)):
         of_key = values.get(key) or []
         if not isinstance(of_key, list):
@@ -151,7 +151,7 @@ _HASH = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _HASHES = re.compile(r"0x[0-9a-fA-F]{1,16}:0x[0-9a-fA-F]{1,16}", re.ASCII)
 
 
-def _member(values: Mapping[str, Any]) -> Member:
+def _member(values: Mapping[str, Any]) -> RasMember:
     status = values["status"]
     init, error = (max(_natural(status.get(key)), 0) for key in ("init_state", "async_error"))
     state = next((state for key, state in _FLAGS if status.get(key) is True), "")
@@ -165,26 +165,26 @@ def _member(values: Mapping[str, Any]) -> Member:
     codes = [code for code in (init, error) if code not in (0, _IN_PROGRESS)]
     state = state or (RUNNING if init == 0 else INITIALIZING)
     error = max(codes, default=0)
-    return Member(_natural(values.get("rank")), _device(values), state, error, known)
+    return RasMember(_natural(values.get("rank")), _device(values), state, error, known)
 
 
 _FLAGS = (("abort_flag", ABORTED), ("finalize_called", FINALIZING), ("destroy_flag", FINALIZING))
 """Flags of a status with the state that each shows, in order of precedence."""
 
 
-def _missing(values: Mapping[str, Any]) -> Member:
+def _missing(values: Mapping[str, Any]) -> RasMember:
     status = values["status"]
     is_dead, is_silent = (status.get(key) for key in ("considered_dead", "unresponsive"))
     state = DEAD if is_dead is True else UNRESPONSIVE if is_silent is True else NO_MEMBER
-    return Member(_natural(values.get("rank")), _device(values), state, 0, {})
+    return RasMember(_natural(values.get("rank")), _device(values), state, 0, {})
 
 
-def _device(values: Mapping[str, Any]) -> Device:
+def _device(values: Mapping[str, Any]) -> RasDevice:
     host = values.get("host")
     if not isinstance(host, str) or len(host) > _MOST_CHARACTERS or host == "unknown":
         host = ""
     numbers = [_natural(values.get(key)) for key in ("nvml_dev", "cuda_dev")]
-    return Device(host, _natural(values.get("pid")), max(numbers))
+    return RasDevice(host, _natural(values.get("pid")), max(numbers))
 
 
 def _natural(value: Any) -> int:

@@ -19,7 +19,7 @@ from commtrace.tracefile.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CountedCalls:
     """Calls of one rank on one recorded group, in order.
 
     Attributes:
@@ -59,9 +59,9 @@ class RecordedCalls:
         for row, key in enumerate(zip(comm["rank"], comm["group"], strict=True)):
             self._rows.setdefault(key, []).append(row)
         self._kind = np.array([*comm["kind"]], dtype=object)
-        self._counted: dict[tuple[int, str, str], Calls | str] = {}
+        self._counted: dict[tuple[int, str, str], CountedCalls | str] = {}
 
-    def counted(self, rank: int, group: str, counter: str) -> Calls | str:
+    def counted(self, rank: int, group: str, counter: str) -> CountedCalls | str:
         """Return the calls of a rank on a group that a counter counts, or why these are unknown."""
         if rank not in self._recorded:
             return "it left no recording"
@@ -70,7 +70,7 @@ class RecordedCalls:
             self._counted[key] = self._count(*key)
         return self._counted[key]
 
-    def _count(self, rank: int, group: str, counter: str) -> Calls | str:
+    def _count(self, rank: int, group: str, counter: str) -> CountedCalls | str:
         comm = self.trace.tables["comm"]
         rows = np.array(self._rows.get((rank, group), ()), dtype=np.int64)
         rows = rows[np.argsort(self._seq[rows], kind="stable")]
@@ -85,7 +85,7 @@ class RecordedCalls:
         rows = rows[is_counted]
         issue = np.asarray(comm["issue_ns"])[rows] - self._offset[rows]
         in_call = np.asarray(comm["call_ns"])[rows].clip(min=0)
-        return Calls(
+        return CountedCalls(
             rows,
             kind[is_counted],
             payload[is_counted],

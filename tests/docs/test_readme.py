@@ -93,9 +93,10 @@ def test_every_question_is_answered_in_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = re.findall(r"^\| (.+\?) \| (`.+?`) \|", README.read_text(), re.M)
-    assert len(rows) == 17
+    assert len(rows) == 19
     write_synthetic_spools(Path("RUN.comm"))
-    for name in ("run.json", "before.json", "after.json", "one.json", "four.json"):
+    traces = ("run.json", "before.json", "after.json", "one.json", "four.json")
+    for name in (*traces, "joined.json", "ras.json"):
         write_synthetic_run(Path(name))
     for question, commands in rows:
         for words in command_lines(commands):

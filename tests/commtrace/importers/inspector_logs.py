@@ -16,7 +16,7 @@ DUMPED_US = 1_752_867_229_276_385
 
 @dataclass(frozen=True)
 class InspectorLayout:
-    """What the lines of a release have; `version` is that of the format."""
+    """Fields of the lines of a release; `version` is that of the format."""
 
     name: str
     version: str = "v4.0"

@@ -13,7 +13,7 @@ FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 
 @dataclass(frozen=True)
 class RasLayout:
-    """What a release writes; some builds of 2.28 leave out a comma in missing ranks."""
+    """Layout of a release; some builds of 2.28 leave out a comma in missing ranks."""
 
     version: str
     lacks_comma: bool = False
