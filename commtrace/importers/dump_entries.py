@@ -261,8 +261,11 @@ def _from_fields(found: Mapping[str, Any]) -> Entry:
             found["time_discovered_completed_ns"],
             found["duration_ms"],
         ),
-        # Without a noticed start, torchcomms measures the duration on the host.
-        device_ns=found["duration_ms"] if found["time_discovered_started_ns"] >= 0 else NOT_KNOWN,
+        device_ns=_on_device(
+            found["time_discovered_started_ns"],
+            found["time_discovered_completed_ns"],
+            found["duration_ms"],
+        ),
         is_retired=found["retired"],
         thread=found["thread_id"],
         frames=found["frames"],
@@ -294,6 +297,15 @@ def _end(issue_ns: int, started_ns: int, completed_ns: int, duration_ns: int) ->
     if started_ns >= 0 and duration_ns >= 0:
         completed_ns = min(completed_ns, started_ns + duration_ns)
     return max(issue_ns, completed_ns)  # the clock may have been set back
+
+
+def _on_device(started_ns: int, completed_ns: int, duration_ns: int) -> int:
+    """Return the duration if a device measured it; -1 otherwise.
+
+    If the events of the device have not both been noticed, torchcomms measures on the host, from
+    the issue until it forgets the call.
+    """
+    return duration_ns if min(started_ns, completed_ns) >= 0 else NOT_KNOWN
 
 
 def _groups(config: Any, document: Document) -> dict[str, StatedGroup]:
