@@ -30,6 +30,7 @@ TERMINAL_MEASURES = (
     "payload_bytes",
     "wire_bytes",
     "blocked_ns",
+    "device_ns",
     UNTIMED,
     "share_of_steps",
     "share",
@@ -37,7 +38,14 @@ TERMINAL_MEASURES = (
 )
 """Measures that the terminal shows, in this order; their titles are in `analyze.measures`."""
 
-FIRST_MEASURES = ("blocked_ns", "wire_bytes", "share_of_steps", "share", "calls_per_step")
+FIRST_MEASURES = (
+    "blocked_ns",
+    "device_ns",
+    "wire_bytes",
+    "share_of_steps",
+    "share",
+    "calls_per_step",
+)
 """Measures that a narrow terminal shows first, after a table's first column."""
 
 _UNITS_OF_MEASURES = ("ns", "bytes", "1")

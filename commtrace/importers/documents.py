@@ -197,6 +197,8 @@ def read_document(path: Path) -> Document:
         text = data.decode("utf-8-sig", "replace")
         num_bytes = allowance.num_bytes
         del data
+        if greeting := _GREETING.match(text):
+            text = text[greeting.end() :]
         if _is_chrome_trace(text):
             num_events = text.count('"ph"')
             Allowance(summary, num_bytes).take(num_events * _EVENT_BYTES, f"{num_events:,} events")
@@ -209,6 +211,9 @@ def read_document(path: Path) -> Document:
 _INSPECTOR = re.compile(
     rb'^\s*\{\s*"(?:header"\s*:\s*\{\s*"id"|(?:coll|p2p)_perf"|proxy_trace")', re.MULTILINE
 )
+
+_GREETING = re.compile(r"(?:SERVER PROTOCOL \d+\r?\n|OK\r?\n)+")
+"""Answers of NCCL RAS at its socket to what precedes the request."""
 
 _OTHER_OUTPUT = (
     (

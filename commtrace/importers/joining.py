@@ -23,7 +23,7 @@ import numpy as np
 
 from commtrace.importers.names import NOT_KNOWN
 from commtrace.importers.recorded_calls import CountedCalls, RecordedCalls
-from commtrace.importers.timings import COUNTERS, KnownGroup, Timing, Timings
+from commtrace.importers.timings import COLLECTIVES, COUNTERS, KnownGroup, Timing, Timings
 from commtrace.tracefile.trace import StringColumn, StringTable, Trace
 from commtrace.units import counted
 
@@ -113,8 +113,8 @@ def _operations(timings: Timings) -> tuple[dict[str, _Group], Counter[str]]:
     for each in timings.operations:
         if each.counter not in COUNTERS:
             left[f"{each.counter}: its numbers do not count the calls of torch"] += 1
-        elif timings.groups[each.group].size == 1:
-            left["a group of one rank calls no operation of the library"] += 1
+        elif timings.groups[each.group].size == 1 and each.counter != COLLECTIVES:
+            left["NCCL does not count the operations of a group of one rank"] += 1
         else:
             of_group = by_group.setdefault(each.group, {})
             of_group.setdefault((each.rank, each.counter), []).append(each)

@@ -27,6 +27,9 @@ TOPICS = ("What", "Where from", "Between whom", "When", "Who waits", "Devices", 
 ADDED_TO_CALLS = ("operators", "unknown")
 """Texts of the call sites that are not columns of the analysis: see `call_facts`."""
 
+IF_KNOWN = ("num_untimed", "device_ns")
+"""Columns that the page shows only if one of their values is above 0."""
+
 
 def tables(answers: Answers, store: CallStore) -> list[dict[str, Any]]:
     """Return every table of the page, with at most `MAX_ROWS` rows; the table of calls has all."""
@@ -43,11 +46,12 @@ def _table(answers: Answers, analysis: Analysis, store: CallStore) -> dict[str, 
     if len(answers.frames.steps) and "share_of_steps" in {each.name for each in analysis.columns}:
         shown = ["share_of_steps" if name == "share" else name for name in shown]
     whole = None if is_calls else answers[analysis.name]
-    if whole is not None and "num_untimed" in whole and whole["num_untimed"].any():
-        after = shown.index("blocked_ns") + 1 if "blocked_ns" in shown else len(shown)
-        shown[after:after] = ["num_untimed"] * ("num_untimed" not in shown)
-    else:
-        shown = [name for name in shown if name != "num_untimed"]
+    for name in IF_KNOWN:
+        if whole is not None and name in whole and (whole[name] > 0).any():
+            after = shown.index("blocked_ns") + 1 if "blocked_ns" in shown else len(shown)
+            shown[after:after] = [name] * (name not in shown)
+        else:
+            shown = [each for each in shown if each != name]
     table = store.sites if whole is None else whole.head(MAX_ROWS)
     num_rows = store.head["num_rows"] if is_calls else len(table)
     num_all = answers.frames.num_calls if whole is None else len(whole)

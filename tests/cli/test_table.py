@@ -12,7 +12,7 @@ import pytest
 from commtrace.analyze import CATALOG, load
 from commtrace.tracefile import write_trace
 from tests.cli.conftest import Commtrace
-from tests.commtrace.analyze.rows import kernel, trace_of
+from tests.commtrace.analyze.rows import call, kernel, trace_of
 
 
 def test_without_a_name_all_tables_are_listed(commtrace: Commtrace, run_json: Path) -> None:
@@ -33,6 +33,15 @@ def test_numbers_that_say_what_a_row_is_about_are_shown(
     assert key in ended.out
     for value in CATALOG[name].function(load(run_json))[key]:
         assert f" {value} " in ended.out
+
+
+@pytest.mark.parametrize("device_ns", [3_000, -1])
+def test_times_on_devices_are_shown_if_known(
+    commtrace: Commtrace, tmp_path: Path, device_ns: int
+) -> None:
+    path = write_trace(trace_of([call(device_ns=device_ns)]), tmp_path / "run.json")
+    out = commtrace("table", path, "by_source", columns=140).out
+    assert ("on the device" in out, "1.5 µs" in out) == (device_ns >= 0, device_ns >= 0)
 
 
 @pytest.mark.parametrize("name", CATALOG)

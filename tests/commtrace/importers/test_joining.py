@@ -22,7 +22,7 @@ from commtrace.importers import import_trace
 from commtrace.schema import TABLES
 from commtrace.tracefile import Trace, read_trace, trace_of_rows, write_trace
 from dtensor_core.testing import run_processes
-from tests.commtrace.importers.dumps import LEFT, RIGHT, Dump, write_dumps
+from tests.commtrace.importers.dumps import ALL, LEFT, RIGHT, Dump, write_dumps
 from tests.commtrace.importers.exported import Export, rows
 from tests.commtrace.importers.inspector_logs import LAYOUTS, InspectorLayout, Operation
 from tests.commtrace.importers.profiles import write_profiles
@@ -281,6 +281,16 @@ def _dumps() -> list[Dump]:
             dump.call("all_reduce", sizes=[[number + 1, 4]], duration_ms=lasts)
             dump.call("_all_gather_base", half, sizes=[[4]], out=[[8]], duration_ms=lasts + 0.05)
     return dumps
+
+
+def test_operations_of_a_group_of_one_rank_are_joined_if_the_tool_counts_them(
+    tmp_path: Path,
+) -> None:
+    dump = Dump(0, ranks={ALL: [0]}).call("all_reduce", duration_ms=0.5)
+    whole = import_trace([write_dumps(tmp_path / "whole", [dump])])
+    path = write_trace(as_recorded(whole), tmp_path / "run.json")
+    joined = import_trace([write_dumps(tmp_path / "dumps", [dump])], path)
+    assert found(joined) == {(0, 0): 500_000}
 
 
 @pytest.mark.parametrize("last", [None, 4])

@@ -57,6 +57,23 @@ def test_counts_and_states_of_each_member_are_rows(layout: RasLayout, tmp_path: 
     assert rows(again, "communicators") == rows(trace, "communicators")
 
 
+@pytest.mark.parametrize("greeting", ["SERVER PROTOCOL 2\nOK\n", "OK\r\n", ""])
+def test_what_a_socket_answers_before_the_snapshot_is_left_out(
+    greeting: str, tmp_path: Path
+) -> None:
+    """The snapshot is one of NCCL 2.28.9 on an H200, as its socket gave it."""
+    text = (Path(__file__).parent / "ras_of_one_gpu.json").read_text()
+    trace = import_trace([write(tmp_path / "ras.json", greeting + text)])
+    (group,) = rows(trace, "groups")
+    assert (group.ranks, group.size) == ("0", 1)
+    counted = {(c.kind, c.state, c.num_calls) for c in rows(trace, "communicators")}
+    assert counted == {
+        (kind, "running", 0)
+        for kind in ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
+    }
+    assert trace.run["nccl_version"] == "2.28.9"
+
+
 def test_every_state_follows_from_the_flags_of_a_rank(tmp_path: Path) -> None:
     def status(number: int, **flags: Any) -> dict[str, Any]:
         own = rank(number)
