@@ -54,6 +54,7 @@ class _Operations:
     """Operations of one rank, group and counter."""
 
     timings: Sequence[Timing]
+    kind: np.ndarray
     number: np.ndarray
     payload: np.ndarray
     issued: np.ndarray
@@ -131,7 +132,8 @@ def _arrays(timings: list[Timing]) -> _Operations:
         *[(each.number, each.payload_bytes, each.issued_ns, each.done_ns) for each in timings],
         strict=True,
     )
-    return _Operations(timings, *(np.array(column, dtype=np.int64) for column in columns))
+    kind = np.array([each.kind for each in timings], dtype=object)
+    return _Operations(timings, kind, *(np.array(column, dtype=np.int64) for column in columns))
 
 
 def _try(group: _Group, recorded: RecordedCalls, known: KnownGroup) -> None:
@@ -197,10 +199,9 @@ def _contradiction(calls: CountedCalls, operations: _Operations, shift: int) -> 
             f"operation {operations.number[own[each]]} has {size[each]:,} bytes, its call "
             f"{payload[each]:,}"
         )
-    for at, call in zip(own.tolist(), place.tolist(), strict=True):
-        kind = operations.timings[at].kind
-        if kind not in ("", calls.kind[call]):
-            return f"operation {operations.number[at]} is {kind}, its call {calls.kind[call]}"
+    kind, of_call = operations.kind[own], calls.kind[place]
+    for each in np.flatnonzero((kind != "") & (kind != of_call))[:1].tolist():
+        return f"operation {operations.number[own[each]]} is {kind[each]}, its call {of_call[each]}"
     issue, end = calls.issue[place], calls.end[place]
     issued, done = operations.issued[own], operations.done[own]
     is_known = issue >= 0
@@ -249,26 +250,20 @@ def _longest(calls: CountedCalls) -> int:
 
 
 def _assigned(groups: Sequence[_Group]) -> dict[str, str]:
-    """Assign recorded groups to groups of the tool's, as far as only one assignment is possible."""
+    """Return the recorded group of each group that fits no other one, and that no other one fits.
+
+    Not by elimination: the group that is left may be none of the recorded ones.
+    """
+    claims = Counter(name for group in groups for name in group.fitting)
     chosen: dict[str, str] = {}
-    left = {group.name: set(group.fitting) for group in groups}
-    while True:
-        single = {name: next(iter(own)) for name, own in left.items() if len(own) == 1}
-        claims = Counter(single.values())
-        sure = {name: own for name, own in single.items() if claims[own] == 1}
-        if not sure:
-            break
-        chosen |= sure
-        taken = set(sure.values())
-        left = {name: own - taken for name, own in left.items() if name not in chosen}
     for group in groups:
-        if group.fitting and group.name not in chosen:
-            names = ", ".join(sorted(group.fitting))
-            group.reason = (
-                f"it fits recorded group {names}, as another group does"
-                if (len(group.fitting) == 1)
-                else f"it fits several recorded groups: {names}"
-            )
+        names = sorted(group.fitting)
+        if len(names) == 1 and claims[names[0]] == 1:
+            chosen[group.name] = names[0]
+        elif len(names) == 1:
+            group.reason = f"it fits recorded group {names[0]}, as another group does"
+        elif names:
+            group.reason = f"it fits several recorded groups: {', '.join(names)}"
     return chosen
 
 

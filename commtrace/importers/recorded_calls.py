@@ -15,6 +15,7 @@ import numpy as np
 
 from commtrace.importers.names import TRANSFERS
 from commtrace.importers.timings import COLLECTIVES, COUNTERS
+from commtrace.tracefile.steps import EVERY
 from commtrace.tracefile.trace import Trace
 
 
@@ -71,6 +72,8 @@ class RecordedCalls:
         return self._counted[key]
 
     def _count(self, rank: int, group: str, counter: str) -> CountedCalls | str:
+        if EVERY in self.trace.run:
+            return "not every step was recorded"
         comm = self.trace.tables["comm"]
         rows = np.array(self._rows.get((rank, group), ()), dtype=np.int64)
         rows = rows[np.argsort(self._seq[rows], kind="stable")]

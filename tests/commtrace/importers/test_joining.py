@@ -225,6 +225,36 @@ def _with_calls(trace: Trace, calls: list[Any]) -> Trace:
     return trace_of_rows(trace.run, {name: rows(trace, name) for name in TABLES} | {"comm": calls})
 
 
+def test_no_group_is_joined_by_elimination(recorded: Path, trace: Trace, tmp_path: Path) -> None:
+    # A second communicator of the same ranks has the first operations only, which fit as well.
+    export = Export(trace)
+    others = Export(trace, ids={name: f"{hex(0xB0 + n)}" for n, name in enumerate(_names(trace))})
+    folder = export.write(tmp_path / "logs", PLAIN)
+    first = others.write(
+        tmp_path / "others", PLAIN, lambda each: each if each.number == 0 else None
+    )
+    for path in folder.iterdir():
+        with path.open("a") as stream:
+            stream.write((first / path.name).read_text())
+    joined = import_trace([folder], recorded)
+    assert found(joined) == {}
+    assert sum("as another group does" in note for note in joined.run["joined"]) == 8
+
+
+def _names(trace: Trace) -> list[str]:
+    return [row.name for row in rows(trace, "groups")]
+
+
+def test_a_recording_of_some_steps_is_not_joined(
+    recorded: Path, trace: Trace, tmp_path: Path
+) -> None:
+    sampled = Trace({**trace.run, "every": 2}, trace.tables)
+    path = write_trace(sampled, tmp_path / "sampled.json")
+    joined = import_trace([Export(trace).write(tmp_path / "logs", PLAIN)], path)
+    assert found(joined) == {}
+    assert any("not every step was recorded" in note for note in joined.run["joined"])
+
+
 def test_a_recording_that_began_late_needs_times(
     recorded: Path, trace: Trace, tmp_path: Path
 ) -> None:
