@@ -123,6 +123,10 @@ def _where(story: Story) -> Iterable[Text]:
         yield Text("outside of any module")
     if where.region:
         yield Text(f"region {where.region}")
+    if where.stage >= 0:
+        yield Text(
+            f"pipeline stage {where.stage}, micro-batch {where.micro_batch}, {where.direction}"
+        )
     if story.num_alike > 1:
         yield Text(f"one of {story.num_alike} such calls of rank {story.rank} at this line")
 

@@ -38,7 +38,10 @@ from commtrace.report.overview import Overview
 MAX_BYTES = 8_000_000
 RESOLUTIONS_NS = (1, 100, 1000, 10_000, 100_000)
 
-_NUMBERS = ("rank", "id", "seq", "step", "module_call", "op_id", "thread", "last_rank", "lane")
+_NUMBERS = (
+    *("rank", "id", "seq", "step", "module_call", "op_id", "thread", "micro_batch"),
+    *("last_rank", "lane"),
+)
 _MET = ("number", "partner_id", "found")
 """Identity of a call's peers, and its findings.
 

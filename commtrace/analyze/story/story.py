@@ -53,6 +53,9 @@ class Where:
     step: int
     region: str
     thread: int
+    stage: int
+    micro_batch: int
+    direction: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,9 @@ def _where(frames: Frames, call: pd.Series) -> Where:
         step=int(call["step"]),
         region=str(call["region"]),
         thread=int(call["thread"]),
+        stage=int(call["stage"]),
+        micro_batch=int(call["micro_batch"]),
+        direction=str(call["direction"]),
     )
 
 

@@ -92,6 +92,7 @@ class Story {
       this.stack(),
       this.module(),
       this.column("region"),
+      this.has("stage") && storyLine("pipeline", `stage ${this.value("stage")}, micro-batch ${this.value("micro_batch")}, ${this.value("direction")}`),
       storyLine("step", `${this.text("step")}${this.has("phase") ? `, ${this.value("phase")}` : ""}`),
       alike > 1 && storyLine("alike", `one of ${alike.toLocaleString("en")} such calls of rank ${this.value("rank")} from here${this.facts.is_whole ? "" : ", on this page"}`),
     ];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,15 @@ def test_the_tables_of_pipelines_are_on_the_page(page: Page) -> None:
     assert {"imbalance", "warm_up", "drain"} == set(causes)
     page.click("#tab-pipeline_stages")
     assert page.locator("#table tbody tr").count() == 4
+
+
+def test_a_call_is_shown_with_its_stage_and_micro_batch(page: Page) -> None:
+    page.click("#tab-calls")
+    page.fill("#search", "send")
+    page.click("#table tbody tr:first-child")
+    text = page.inner_text("#detail")
+    assert re.search(r"pipeline\s+stage \d, micro-batch \d, (forward|backward)", text), text
+    page.keyboard.press("Escape")
 
 
 @pytest.mark.parametrize("width", [1280, 800])

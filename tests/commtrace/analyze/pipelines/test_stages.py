@@ -11,6 +11,7 @@ from commtrace.analyze.pipelines.bubbles import bubbles
 from commtrace.analyze.pipelines.causes import CAUSES
 from commtrace.analyze.pipelines.schedule import pipeline_schedule
 from commtrace.analyze.pipelines.stages import idle_summary, pipeline_stages
+from commtrace.analyze.story import explain, find_call
 from tests.commtrace.analyze.pipelines.programs import (
     BACKWARD,
     FORWARD,
@@ -131,3 +132,9 @@ def test_the_ideal_schedule_has_equal_stages_and_nothing_late() -> None:
         act: (begin, end - begin, ideal.times[act][1])
         for act, (_, begin, end, _) in slow.times.items()
     }
+
+
+def test_a_call_is_explained_with_its_stage_micro_batch_and_direction() -> None:
+    frames = run_of_program(Program(gpipe(2, 2)))
+    where = explain(frames, find_call(frames, "1:0")).where
+    assert (where.stage, where.micro_batch, where.direction) == (1, 0, FORWARD)
