@@ -140,7 +140,7 @@ def _of_schedule(frames: Frames, idle: _Idle) -> str:
 
 def _of_imbalance(frames: Frames, idle: _Idle) -> str:
     stages = pipeline_stages(frames)
-    times = stages["forward_ns"] + stages["backward_ns"].fillna(0)
+    times = stages["forward_ns"].fillna(0) + stages["backward_ns"].fillna(0)
     ratio = times / times.groupby(stages["pipeline"]).transform("mean")
     slowest = stages[["stage", "rank"]].iloc[int(ratio.to_numpy().argmax())]
     return (
@@ -185,6 +185,8 @@ def _of_late_send(frames: Frames, idle: _Idle) -> str:
             "transfer": rows["transfer"],
         }
     ).drop_duplicates("transfer")
+    if delays.empty:
+        return f"Outputs are sent late: stages are idle for {_times(idle)}."
     sums = delays.groupby("rank")["delay"].sum()
     rank = str(sums.idxmax())
     of_rank = delays.loc[delays["rank"] == rank, "delay"]

@@ -84,6 +84,7 @@ def times_of(every: list[Round]) -> dict[int, Times]:
 
 def _rows(of: Round, times: Times, delays: list[Delay]) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
+    whole = of.length
     for rank, intervals in causes_of(of, times, delays).items():
         places = of.of_ranks[rank]
         since = [0, *(of.actions[place].end for place in places)]
@@ -93,7 +94,7 @@ def _rows(of: Round, times: Times, delays: list[Delay]) -> list[tuple[object, ..
             for cause, length in parts.items():
                 evidence = _evidence(cause, delays[place] if place != NONE else Delay())
                 head = rank, of.step, of.number, waiting[0], cause, at
-                found.append((*head, length, length / of.length, *waiting[1:], *evidence))
+                found.append((*head, length, length / whole, *waiting[1:], *evidence))
                 at += length
     return found
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -109,14 +110,15 @@ def _filled(
     """Divide the measured intervals of a rank by the causes of the levels, in order."""
     left = list(measured)
     filled: list[dict[str, int]] = [{} for _ in left]
-    ahead = np.zeros(len(left), dtype="int64")
-    used = np.zeros(len(left), dtype="int64")
+    ahead = [0] * len(left)
+    used = [0] * len(left)
     total = 0
     for cause, idle in zip(LEVELS, levels, strict=True):
-        ahead = np.maximum(ahead, np.cumsum(idle))
+        ahead = list(map(max, ahead, accumulate(idle)))
         target = min(sum(measured), max(total, sum(idle))) - total
         total += target
-        for place, part in _shared(left, ahead - np.cumsum(used), target):
+        allowed = [most - own for most, own in zip(ahead, accumulate(used), strict=True)]
+        for place, part in _shared(left, allowed, target):
             filled[place][cause or names[place]] = part
             used[place] += part
             left[place] -= part
@@ -126,7 +128,7 @@ def _filled(
     return filled
 
 
-def _shared(left: Sequence[int], allowed: np.ndarray, target: int) -> Iterator[tuple[int, int]]:
+def _shared(left: Sequence[int], allowed: Sequence[int], target: int) -> Iterator[tuple[int, int]]:
     """Divide the time of a cause among intervals, and yield place and part of those that get some.
 
     An interval gets what is left of it, and no more than is allowed until then. What remains of the
@@ -135,7 +137,7 @@ def _shared(left: Sequence[int], allowed: np.ndarray, target: int) -> Iterator[t
     parts = [0] * len(left)
     given = 0
     for place, rest in enumerate(left):
-        parts[place] = max(0, min(rest, int(allowed[place]) - given, target - given))
+        parts[place] = max(0, min(rest, allowed[place] - given, target - given))
         given += parts[place]
     for place in reversed(range(len(left))):
         more = max(0, min(left[place] - parts[place], target - given))

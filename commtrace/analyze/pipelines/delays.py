@@ -72,7 +72,7 @@ def _delay(of: Round, place: int, transfers: Transfers) -> Delay:
     if received is not None:
         blocked = min(left, max(0, received.issue_ns - of.start_ns - at))
         left, at = left - blocked, at + blocked
-    others = transfers.blocked_ns(action.rank, of.start_ns + at, begin, received)
-    blocked += min(left, others)
-    left -= min(left, others)
+    if left:
+        others = min(left, transfers.blocked_ns(action.rank, of.start_ns + at, begin, received))
+        blocked, left = blocked + others, left - others
     return Delay(late_send, blocked, left, sent, received, sender_delay)

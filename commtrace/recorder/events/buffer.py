@@ -43,7 +43,7 @@ _MAX_OPS_PER_CALL = 10
 _SPAN_WIDTH = len(NUMBERS["ops"])
 _CALL_SITE_COLUMNS = [column for column, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
 _MAX_HOST_EVENTS = 20_000
-_MAX_ACTIONS = 100_000
+_MAX_ACTIONS = 20_000
 NO_STEP = -1
 
 
