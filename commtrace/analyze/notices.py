@@ -22,7 +22,7 @@ from commtrace.analyze.known import why_incomplete
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
 from commtrace.analyze.values import replicas
-from commtrace.schema import COMM
+from commtrace.schema import COMM, MAX_ACTIONS
 from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM
 from commtrace.units import counted, known_note, ordinal, text_of_ranks
 
@@ -198,7 +198,14 @@ def _no_waits(frames: Frames) -> str:
 
 
 def _no_pipelines(frames: Frames) -> str:
-    if len(frames.pipeline_actions):
+    numbers = frames.pipeline_actions["rank"].value_counts()
+    full = sorted(numbers[numbers >= MAX_ACTIONS].index)
+    if full:
+        return (
+            f"{_ranks(full)}: the first {MAX_ACTIONS:,} actions of pipeline stages were kept, and "
+            "later rounds are left out."
+        )
+    if len(numbers):
         return ""
     return (
         "No action of a pipeline stage was recorded: no schedule of torch.distributed.pipelining "

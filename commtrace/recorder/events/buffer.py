@@ -30,7 +30,7 @@ from commtrace.recorder.events.sampling import SampledSteps
 from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan, SpanKeeper
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
-from commtrace.schema import TABLES
+from commtrace.schema import MAX_ACTIONS, TABLES
 from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, sites_of
 from commtrace.tracefile.spool import NUMBERS, SITES
 
@@ -43,7 +43,6 @@ _MAX_OPS_PER_CALL = 10
 _SPAN_WIDTH = len(NUMBERS["ops"])
 _CALL_SITE_COLUMNS = [column for column, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
 _MAX_HOST_EVENTS = 20_000
-_MAX_ACTIONS = 20_000
 NO_STEP = -1
 
 
@@ -158,7 +157,7 @@ class Buffer:
 
     def add_action(self, action: PipelineAction) -> None:
         """Keep a computation of a pipeline stage, up to a number that an analysis can hold."""
-        if self._num_actions + len(self._actions) < _MAX_ACTIONS:
+        if self._num_actions + len(self._actions) < MAX_ACTIONS:
             self._actions.append((action, self.step))
 
     def begin_steps(self) -> None:

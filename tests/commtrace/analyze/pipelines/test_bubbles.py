@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from commtrace.analyze import Frames, load
+from commtrace.analyze import Frames, load, notices, notices_of
 from commtrace.analyze.pipelines.bubbles import bubbles
 from commtrace.analyze.pipelines.causes import (
     BLOCKED_RECEIVE,
@@ -38,7 +38,7 @@ from tests.commtrace.analyze.pipelines.programs import (
     trace_of_programs,
     zero_bubble,
 )
-from tests.commtrace.analyze.rows import START_NS
+from tests.commtrace.analyze.rows import START_NS, run_of
 
 ORDERS: dict[str, Callable[[int, int], Orders]] = {
     "gpipe": gpipe,
@@ -231,3 +231,19 @@ def test_an_evaluation_before_training_is_a_round_of_its_own() -> None:
     table = bubbles(frames)
     of_first = table[table["step"] == 0].set_index("cause")["duration_ns"].to_dict()
     assert of_first == {WARM_UP: 10 * MS, DRAIN: 10 * MS}
+
+
+def test_a_rank_with_the_most_actions_that_are_kept_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frames = run_of_program(Program(gpipe(2, 2)))
+    assert [each for each in notices_of(frames, "bubbles") if "actions" in each.text] == []
+    monkeypatch.setattr(notices, "MAX_ACTIONS", 4)
+    texts = [each.text for each in notices_of(frames, "bubbles")]
+    kept = "Ranks 0, 1: the first 4 actions of pipeline stages were kept"
+    assert any(text.startswith(kept) for text in texts), texts
+
+
+def test_a_run_without_pipelines_says_so() -> None:
+    texts = [each.text for each in notices_of(run_of(), "bubbles")]
+    assert any(text.startswith("No action of a pipeline stage was recorded") for text in texts)

@@ -20,6 +20,7 @@ import commtrace
 from commtrace.analyze import Frames, load
 from commtrace.errors import UsageError
 from commtrace.recorder.attribution.pipeline_stages import METHODS
+from commtrace.recorder.events import buffer
 from commtrace.torch_internals.pipelining import pipeline_classes
 from commtrace.tracefile import read_parts
 from dtensor_core.testing import run_processes, run_threads
@@ -255,3 +256,12 @@ def test_an_action_that_raises_is_not_recorded() -> None:
         with commtrace.pipeline_action(stage=0, micro_batch=1, action="forward"):
             pass
     assert recording.frames().pipeline_actions["micro_batch"].tolist() == [1]
+
+
+def test_the_first_actions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffer, "MAX_ACTIONS", 3)
+    with commtrace.record() as recording:
+        for number in range(5):
+            with commtrace.pipeline_action(stage=0, micro_batch=number, action="forward"):
+                pass
+    assert recording.frames().pipeline_actions["micro_batch"].tolist() == [0, 1, 2]
