@@ -28,6 +28,7 @@ from commtrace.recorder.events.operator_sites import KIND, SPAN_FIELDS, Operator
 from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.events.sampling import SampledSteps
 from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan, SpanKeeper
+from commtrace.recorder.events.small_table import SmallTable
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
 from commtrace.schema import MAX_ACTIONS, TABLES
@@ -113,10 +114,8 @@ class Buffer:
         self._values: deque[tuple[ObservedValue, int]] = deque()
         self._num_values = 0
         self._most_values = self._most_ops
-        self._host_events: deque[tuple[HostEvent, int]] = deque()
-        self._num_host_events = 0
-        self._actions: deque[tuple[PipelineAction, int]] = deque()
-        self._num_actions = 0
+        self._host_events = SmallTable(_MAX_HOST_EVENTS)
+        self._actions = SmallTable(MAX_ACTIONS)
         self.rows_ns = now()
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
@@ -152,13 +151,11 @@ class Buffer:
 
     def add_host_event(self, event: HostEvent) -> None:
         """Keep an event on the host, of which there are few; those of an endless loop are not."""
-        if self._num_host_events + len(self._host_events) < _MAX_HOST_EVENTS:
-            self._host_events.append((event, self.step))
+        self._host_events.add(event, self.step)
 
     def add_action(self, action: PipelineAction) -> None:
         """Keep a computation of a pipeline stage, up to a number that an analysis can hold."""
-        if self._num_actions + len(self._actions) < MAX_ACTIONS:
-            self._actions.append((action, self.step))
+        self._actions.add(action, self.step)
 
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
@@ -248,8 +245,8 @@ class Buffer:
             "groups": self._new_groups([*done, *waiting]),
             "steps": _take(self._steps, len(self._steps)),
             "fingerprints": self._take_fingerprints(),
-            "host_events": self._take_host_events(),
-            "pipeline_actions": self._take_actions(),
+            "host_events": self._host_events.take(self._epoch),
+            "pipeline_actions": self._actions.take(self._epoch),
             FOUND_STEPS: _take(self._found.new, len(self._found.new)),
         }
         for name, call_sites in self._call_sites.items():
@@ -355,25 +352,6 @@ class Buffer:
         first = self._num_values
         self._num_values += len(taken)
         return rows_of_values(taken, first, self._epoch)
-
-    def _take_host_events(self) -> list[Any]:
-        """Take the events on the host, as rows of table `host_events`."""
-        taken = _take(self._host_events, len(self._host_events))
-        first = self._num_host_events
-        self._num_host_events += len(taken)
-        return [
-            event.row(first + place, self._epoch, step) for place, (event, step) in enumerate(taken)
-        ]
-
-    def _take_actions(self) -> list[Any]:
-        """Take the computations of pipeline stages, as rows of table `pipeline_actions`."""
-        taken = _take(self._actions, len(self._actions))
-        first = self._num_actions
-        self._num_actions += len(taken)
-        return [
-            action.row(first + place, self._epoch, step)
-            for place, (action, step) in enumerate(taken)
-        ]
 
     def _by_step(self, spans: list[Any]) -> Iterator[tuple[int, list[Any]]]:
         """Yield the operators that completed in each step, as `_set_step` has marked them."""
