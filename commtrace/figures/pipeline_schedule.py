@@ -28,7 +28,7 @@ from commtrace.units import text_of_duration
 MOST_RANKS = 32
 _MOST_LANE_PIXELS, _LEAST_LANE_PIXELS, _LANES_PIXELS = 26, 13, 560
 _AROUND_PIXELS, _HEADING_PIXELS = 82, 30
-_MANY_BLOCKS = 500
+_MANY_BLOCKS = 250
 _ROUND = ["pipeline", "step", "round"]
 _RAN, _IDEAL = ("begin_ns", "duration_ns"), ("ideal_begin_ns", "ideal_duration_ns")
 
@@ -76,7 +76,6 @@ def pipeline_schedule(
                 figure.add_trace(
                     _blocks(rows[own], names, lane[own] + shift, is_hatched[own], colour, theme)
                 )
-                figure.data[-1].marker.line.width = 0 if len(rows) > _MANY_BLOCKS else 0.5
                 figure.data[-1].update(
                     name=action.replace("_", " "),
                     legendgroup=action,
@@ -125,7 +124,7 @@ def _blocks(
         width=0.86,
         marker={
             "color": colour,
-            "line": {"color": theme.surface},
+            "line": {"width": 0 if len(rows) > _MANY_BLOCKS else 0.5, "color": theme.surface},
             "pattern": {
                 "shape": ["/" if each else "" for each in is_hatched],
                 "fgcolor": theme.surface,

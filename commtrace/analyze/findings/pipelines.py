@@ -142,7 +142,8 @@ def _of_imbalance(frames: Frames, idle: _Idle) -> str:
     stages = pipeline_stages(frames)
     times = stages["forward_ns"].fillna(0) + stages["backward_ns"].fillna(0)
     ratio = times / times.groupby(stages["pipeline"]).transform("mean")
-    slowest = stages[["stage", "rank"]].iloc[int(ratio.to_numpy().argmax())]
+    place: Any = ratio.idxmax()
+    slowest = stages.loc[place, ["stage", "rank"]]
     return (
         f"Stage {slowest['stage']} on rank {slowest['rank']} takes {ratio.max():.3g} times the "
         f"mean of the stages per micro-batch: others are idle for {_times(idle)}."
@@ -159,7 +160,8 @@ def _of_straggler(frames: Frames, idle: _Idle) -> str:
     key: Any = sums.idxmax()
     rows = table[np.logical_and.reduce([table[name] == key[i] for i, name in enumerate(keys)])]
     first = rows.iloc[0]
-    excess = text_of_duration(float(late_by[rows.index].median()))
+    late = late_by[rows.index]
+    excess = text_of_duration(float(late[late > 0].mean()))
     return (
         f"The {str(first['action']).replace('_', ' ')} of micro-batch {first['micro_batch']} on "
         f"stage {first['stage']}, rank {first['rank']}, takes {excess} longer than the median of "
