@@ -17,9 +17,9 @@ from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
 from commtrace.units import counted, text_of_ranks
 
 _FAULTS = {
-    DEAD: ("dead rank", "RAS considers {ranks} of group {group} dead."),
+    DEAD: ("dead rank", "{ranks} of group {group}: considered dead by RAS."),
     UNRESPONSIVE: ("unresponsive rank", "{ranks} of group {group} did not answer RAS."),
-    ABORTED: ("aborted rank", "The communicator of {ranks} in group {group} was aborted."),
+    ABORTED: ("aborted rank", "{ranks} of group {group}: the communicator was aborted."),
 }
 """States that are faults, with the problem and its explanation."""
 

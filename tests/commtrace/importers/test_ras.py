@@ -121,6 +121,13 @@ def test_dead_silent_aborted_and_failed_ranks_are_faults(tmp_path: Path) -> None
     ]
 
 
+def test_an_explanation_names_ranks_and_group(tmp_path: Path) -> None:
+    absent = [missing(1, dead=True), missing(2, dead=True)]
+    folder = write(tmp_path / "ras", snapshot(communicator([rank(0)], absent)))
+    table = CATALOG["consistency"].function(load(import_trace([folder])))
+    assert table["explanation"].tolist() == [f"Ranks 1, 2 of group {NAME}: considered dead by RAS."]
+
+
 def test_ranks_of_other_communicators_are_those_of_the_largest(tmp_path: Path) -> None:
     half = [rank(1, AllGather=3) | {"rank": 0}, rank(3, AllGather=2) | {"rank": 1}]
     text = snapshot(communicator(half, hash="0x1", secondary_hash="0x1:0x2"), counts([5, 5, 5, 5]))
