@@ -86,6 +86,7 @@ MEMBER_STATES = (
 It runs, is being created or destroyed, or was aborted; or its process answers without having the
 communicator, does not answer, or is considered dead.
 """
+
 MAX_ACTIONS = 20_000
 """Most rows of a rank in table `pipeline_actions`; later actions are not recorded."""
 

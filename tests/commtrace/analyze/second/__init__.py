@@ -123,6 +123,7 @@ SECOND: dict[str, Second] = {
         [
             *(
                 "compared",
+                "before",
                 "common",
                 "common_source",
                 "own",
