@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, Protocol
 
 
-class Entry(Protocol):
+class HasRow(Protocol):
     """An entry that becomes a row when it is written."""
 
     def row(self, number: int, epoch: int, step: int) -> Any:
@@ -20,9 +20,9 @@ class SmallTable:
     def __init__(self, most: int) -> None:
         self._most = most
         self._num_taken = 0
-        self._entries: deque[tuple[Entry, int]] = deque()
+        self._entries: deque[tuple[HasRow, int]] = deque()
 
-    def add(self, entry: Entry, step: int) -> None:
+    def add(self, entry: HasRow, step: int) -> None:
         """Keep an entry of a step, unless there were as many as are kept."""
         if self._num_taken + len(self._entries) < self._most:
             self._entries.append((entry, step))
