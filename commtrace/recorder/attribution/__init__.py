@@ -2,5 +2,6 @@
 
 `locator` combines the parts: `modules` tracks module calls, `stack_frames` walks the Python stack,
 `backward_passes` finds the code that called backward, and `library_frames`, `ddp` and `pipelines`
-read what libraries communicate on their own.
+read what libraries communicate on their own. `pipeline_stages` observes what pipeline stages
+compute.
 """

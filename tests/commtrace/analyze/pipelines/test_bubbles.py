@@ -247,3 +247,23 @@ def test_a_rank_with_the_most_actions_that_are_kept_is_named(
 def test_a_run_without_pipelines_says_so() -> None:
     texts = [each.text for each in notices_of(run_of(), "bubbles")]
     assert any(text.startswith("No action of a pipeline stage was recorded") for text in texts)
+
+
+def test_a_receive_and_a_send_within_a_mark_are_no_computation() -> None:
+    program = Program(one_f_one_b(3, 4), send_late=lambda act: 2 * MS, transfer=3 * MS)
+    trace = trace_of_programs([[program]])
+    # Bodies begin just before the receive, and end with the send.
+    marked = [
+        row._replace(start_ns=START_NS + issued - 1, duration_ns=sent - issued + 2)
+        for row in rows_of(trace, "pipeline_actions")
+        for issued, _, _, sent in [program.times[Act(row.stage, row.micro_batch, row.action)]]
+    ]
+    found = bubbles(load(trace_with(trace, pipeline_actions=marked)))
+    # What is done before the send cannot be told from the computation.
+    idle = sum(program.idle().values()) - _late(program)
+    assert found["duration_ns"].sum() == pytest.approx(idle, abs=100)
+    assert found.groupby("cause")["duration_ns"].sum()[TRANSFER] > 3 * MS
+
+
+def _late(program: Program) -> int:
+    return sum(2 * MS for receivers in program.receivers.values() if receivers)
