@@ -58,7 +58,9 @@ def read_snapshots(documents: Sequence[Document]) -> Imported:
             for member in communicator.members:
                 if member.rank in members:
                     rank = members[member.rank]
-                    record = records.setdefault(rank, _record(rank, member, snapshot))
+                    if rank not in records:
+                        records[rank] = _record(rank, member, snapshot)
+                    record = records[rank]
                     record.groups[name] = row
                     record.communicators += _rows(rank, name, snapshot.at_ns, member)
     if not records:

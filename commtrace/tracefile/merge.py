@@ -82,6 +82,8 @@ def converted(
 def _converted(
     column: Column, values: ColumnValues, plan: RankPlan, strings: StringTable | None
 ) -> ColumnValues:
+    if not len(values):  # most tables of most ranks, of imports with very many ranks
+        return values
     from commtrace.tracefile.arrays import recoded, shifted  # imported late: it loads numpy
 
     if column.type is str:
