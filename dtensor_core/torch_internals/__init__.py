@@ -7,6 +7,6 @@ of torch that changes one fails there, by name. Private attributes of torch's ob
 
 import torch
 
-from dtensor_core.torch_internals.versions import check_version
+from dtensor_core.versions import check_version
 
 check_version(torch.__version__)

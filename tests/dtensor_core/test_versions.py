@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dtensor_core.torch_internals.versions import check_version
+from dtensor_core.versions import check_version
 
 
 @pytest.mark.parametrize("version", ["2.11.0+cu130", "1.13.1", "2.12.0a0+git1234"])

@@ -16,7 +16,7 @@ def check_version(version: str) -> None:
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        # Not with `errors.four_parts`: the errors stand on these names of torch.
+        # Not with `errors.four_parts`, since this module stands on no other.
         raise ImportError(
             f"cannot import dtensor_core with torch {version}\n"
             f"  Found: torch {version}; dtensor_core needs {oldest} or newer\n"
