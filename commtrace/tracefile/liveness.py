@@ -8,6 +8,7 @@ gone. This takes one system call, and the file stays as it is.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -24,6 +25,7 @@ ALIVE = "alive_ns"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+@functools.cache
 def boot() -> str:
     """Return the identity of the running system, whose processes share the clock."""
     try:
