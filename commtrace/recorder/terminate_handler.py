@@ -29,11 +29,10 @@ def add_terminate_handler(write: Callable[[], None]) -> None:
 
 def remove_terminate_handler(write: Callable[[], None]) -> None:
     """Stop calling `write` at termination."""
-    global _before
     _handlers.remove(write)
+    # `_before` stays known: another thread may be on its way to `_terminating`.
     if not _handlers and _before is not None:
         _set_terminate(_before)
-        _before = None
 
 
 def _terminating() -> None:
@@ -41,7 +40,9 @@ def _terminating() -> None:
         # The process is about to end: each handler gets its turn, whatever the others do.
         with contextlib.suppress(Exception):
             write()
-    _Handler(_before)()
+    # A handler must not return; C++ aborts if it does.
+    if _before is not None:
+        _Handler(_before)()
 
 
 def _setter() -> Any:
