@@ -9,6 +9,8 @@ A table is a tuple of `Column`. A column's type is one of `int`, `float`, `bool`
 `Column.missing` is its value for "not known" or "does not apply". Integers lie between `least` and
 `most`. `UNIQUE`, `ORDERED` and `REFERENCES` relate columns to each other. A trace is validated
 against all of this when it is read (`commtrace/tracefile/validate.py`).
+
+The file exceeds the usual length, because one place has the columns of all tables.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class InspectorFile:
     dropped: dict[int, int] = field(default_factory=dict)
 
 
-# What `json.loads` calls, without the search for white space, which takes as long.
+# The decoder of `json.loads`, without its search for white space, which takes as long.
 _scan = json.JSONDecoder().scan_once  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -8,7 +8,7 @@ missing from it went through.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -23,7 +23,7 @@ from commtrace.analyze.consistency.coverage import (
     source_of,
 )
 from commtrace.analyze.consistency.numbered import calls_at_or_after, calls_of
-from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.consistency.problem import Problem, at_the_start, call_text, numbers_text
 from commtrace.analyze.frame import Frames
 from commtrace.units import counted, text_of_ranks
 
@@ -167,16 +167,10 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
         ranks=numbers_text(ranks),
         expected="a recording",
         found="none",
-        explanation=f"{_at_the_start(ranks)} left no recording, but {verb} in "
+        explanation=f"{at_the_start(ranks)} left no recording, but {verb} in "
         f"{counted(len(num_ranks), 'group')} that communicated: the arrival of {pronoun} is "
         "unknown.",
     )
-
-
-def _at_the_start(ranks: Iterable[int]) -> str:
-    """Format ranks for the start of a sentence."""
-    text = text_of_ranks(ranks)
-    return text[0].upper() + text[1:]
 
 
 def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from commtrace.schema import INSTANT, Column
+from commtrace.units import text_of_ranks
 
 COLUMNS = (
     Column("problem", str, "", "kind, reduce_op, root, dtype, size, missing call, extra call, ..."),
@@ -51,6 +52,12 @@ class Problem:
 def numbers_text(ranks: Iterable[int]) -> str:
     """Format ranks for programs: `0,1,3`."""
     return ",".join(str(int(rank)) for rank in sorted(ranks))
+
+
+def at_the_start(ranks: Iterable[int]) -> str:
+    """Format ranks for the start of a sentence: `Ranks 0, 1, 3`."""
+    text = text_of_ranks(ranks)
+    return text[0].upper() + text[1:]
 
 
 def call_text(kind: str, number: int, group: str, mesh_axis: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from commtrace.analyze.consistency.problem import Problem, numbers_text
+from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
 from commtrace.analyze.frame import Frames
 from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
 from commtrace.units import counted, text_of_ranks
@@ -41,12 +41,12 @@ def unlike_progress(frames: Frames) -> Iterator[Problem]:
 def _of_states(group: str, last: pd.DataFrame, at_ns: int) -> Iterator[Problem]:
     for state, (problem, text) in _FAULTS.items():
         if ranks := _ranks(last[last["state"] == state]):
-            explanation = text.format(ranks=_text(ranks), group=group)
+            explanation = text.format(ranks=at_the_start(ranks), group=group)
             yield _problem(problem, group, ranks, state, explanation, at_ns)
     if ranks := _ranks(last[last["state"] == NO_MEMBER]):
         yield _problem(
             "missing rank", group, ranks, NO_MEMBER,
-            f"{_text(ranks)} answered RAS, but without group {group}: not created yet, or "
+            f"{at_the_start(ranks)} answered RAS, but without group {group}: not created yet, or "
             "destroyed already.",
             at_ns, is_fault=False,
         )  # fmt: skip
@@ -54,7 +54,8 @@ def _of_states(group: str, last: pd.DataFrame, at_ns: int) -> Iterator[Problem]:
         ranks = _ranks(rows)
         yield _problem(
             "failed rank", group, ranks, f"error {code}",
-            f"{_text(ranks)} of group {group} reported error {code} of NCCL (ncclResult_t).", at_ns,
+            f"{at_the_start(ranks)} of group {group} reported error {code} of NCCL (ncclResult_t).",
+            at_ns,
         )  # fmt: skip
 
 
@@ -106,11 +107,6 @@ def _detail(counts: pd.DataFrame, kind: str, blamed: list[int]) -> str:
 
 def _ranks(rows: pd.DataFrame) -> list[int]:
     return sorted({int(rank) for rank in rows["rank"]})
-
-
-def _text(ranks: list[int]) -> str:
-    text = text_of_ranks(ranks)
-    return text[0].upper() + text[1:]
 
 
 def _problem(

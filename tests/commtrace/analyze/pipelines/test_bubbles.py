@@ -259,7 +259,7 @@ def test_a_receive_and_a_send_within_a_mark_are_no_computation() -> None:
         for issued, _, _, sent in [program.times[Act(row.stage, row.micro_batch, row.action)]]
     ]
     found = bubbles(load(trace_with(trace, pipeline_actions=marked)))
-    # What is done before the send cannot be told from the computation.
+    # Work before the send cannot be distinguished from the computation.
     idle = sum(program.idle().values()) - _late(program)
     assert found["duration_ns"].sum() == pytest.approx(idle, abs=100)
     assert found.groupby("cause")["duration_ns"].sum()[TRANSFER] > 3 * MS
