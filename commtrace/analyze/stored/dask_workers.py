@@ -33,7 +33,8 @@ class DaskWorkers:
         """
         from distributed import as_completed  # pyright: ignore[reportMissingImports]
 
-        sent = self._client.scatter(shared, broadcast=True, hash=False)
+        # The result of a task is computed again when its worker is lost; scattered data is not.
+        sent = self._client.submit(_itself, shared, pure=False)
         futures = [
             self._client.submit(result_of, function, sent, job, pure=False, retries=2)
             for job in jobs
@@ -59,6 +60,10 @@ class DaskWorkers:
         if isinstance(result, JobFailure):
             raise result.error()
         return result
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def dask_workers(address: str) -> DaskWorkers:

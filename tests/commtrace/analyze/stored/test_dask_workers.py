@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,33 @@ def _kill_once(path: Path, number: int) -> int:
         path.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number * number
+
+
+class _Shared:
+    """What all parts need; the first worker that has it is noted in a file."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        self.path = path
+        self.pid = pid
+        if os.getpid() != pid:
+            with suppress(FileExistsError), path.open("x") as file:
+                file.write(str(os.getpid()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Shared, (self.path, self.pid)
+
+
+def _kill_the_holder(shared: _Shared, number: int) -> int:
+    if shared.path.read_text() == str(os.getpid()):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * number
+
+
+def test_what_all_parts_need_outlives_the_worker_that_holds_it(client: Any, tmp_path: Path) -> None:
+    shared = _Shared(tmp_path / "holder", os.getpid())
+    found = dict(DaskWorkers(client).results(_kill_the_holder, shared, range(8)))
+    assert found == {number: number * number for number in range(8)}
+    assert int(shared.path.read_text()) not in client.run(os.getpid).values()
 
 
 def _kill_always(shared: None, number: int) -> int:
