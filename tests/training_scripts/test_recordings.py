@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames, load
+from tests.commtrace.analyze.alarms import alarms
 from tests.preloaded import forked_interpreters
 
 HERE = Path(__file__).parent
@@ -158,6 +159,14 @@ def test_every_recorded_call_is_compared(num_ranks: int, recordings: dict[int, R
         assert len(times) == sum(
             times.between(*of_program["time_ns"]).sum() for of_program in of_rank.values()
         )
+
+
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+def test_no_alarm_where_scripts_run_as_they_should(
+    num_ranks: int, recordings: dict[int, Recording]
+) -> None:
+    frames, _ = recordings[num_ranks]
+    assert alarms(frames) == []
 
 
 def test_every_script_is_run() -> None:

@@ -1,0 +1,23 @@
+"""Findings of load and lost overlap, and problems of consistency."""
+
+from __future__ import annotations
+
+from commtrace.analyze import CATALOG, Frames
+from commtrace.analyze.findings.imbalance import IMBALANCE
+from commtrace.analyze.findings.overlap_lost import OVERLAP
+from commtrace.analyze.findings.pipelines import PIPELINE_BUBBLES
+from commtrace.analyze.findings.wrong_reduction import WRONG_REDUCTION
+
+RULES = [rule.name for rule in (IMBALANCE, OVERLAP, PIPELINE_BUBBLES, WRONG_REDUCTION)]
+
+
+def alarms(frames: Frames) -> list[str]:
+    """What a healthy program must not have: titles of findings, explanations of problems.
+
+    Stalls and stragglers are not among them: ranks that share a processor do delay each other.
+    """
+    findings = CATALOG["findings"].function(frames)
+    titles = findings.loc[findings["rule"].isin(RULES), "title"]
+    problems = CATALOG["consistency"].function(frames)
+    parted = CATALOG["divergences"].function(frames)
+    return [*titles, *problems["explanation"], *parted["explanation"]]
