@@ -8,6 +8,7 @@ one before. A dead or silent member, one that was aborted and one with an error 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -30,12 +31,17 @@ def unlike_progress(frames: Frames) -> Iterator[Problem]:
     if table.empty:
         return
     table = table.astype({"group": object, "state": object, "kind": object})
+    names = frames.groups["name"].astype(object)
+    axes = dict(zip(names, frames.groups["mesh_axis"].astype(object), strict=True))
     for group, rows in table.groupby("group", sort=True):
         times = sorted(rows["at_ns"].unique().tolist())
         last = rows[rows["at_ns"] == times[-1]]
         before = rows[rows["at_ns"] == times[-2]] if len(times) > 1 else rows[:0]
-        yield from _of_states(str(group), last, times[-1])
-        yield from _of_counts(str(group), last, before, times[-1])
+        for problem in (
+            *_of_states(str(group), last, times[-1]),
+            *_of_counts(str(group), last, before, times[-1]),
+        ):
+            yield replace(problem, mesh_axis=axes.get(group, ""))
 
 
 def _of_states(group: str, last: pd.DataFrame, at_ns: int) -> Iterator[Problem]:
@@ -95,7 +101,7 @@ def _stuck(behind: pd.DataFrame, before: pd.DataFrame) -> list[int]:
         return []
     earlier = before.pivot_table(index="rank", columns="kind", values="num_calls")
     earlier = earlier.reindex(index=behind.index, columns=behind.columns)
-    return [int(rank) for rank in behind.index[(earlier == behind).all(axis=1)]]
+    return [int(rank) for rank in behind.index[((earlier == behind) | behind.isna()).all(axis=1)]]
 
 
 def _detail(counts: pd.DataFrame, kind: str, blamed: list[int]) -> str:

@@ -2,7 +2,7 @@
 
 The traces are random ones in which everything varies and many values are unknown; a training with a
 straggler; a run on a mesh with an injected straggler and known overlap; layouts that revert;
-devices with random kernels; and programs with one injected fault each.
+devices with random kernels; snapshots of communicators; and programs with one injected fault each.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from tests.commtrace.analyze.second import OF_TWO_RUNS, SECOND, Run
 from tests.commtrace.analyze.second.checked import has_cycle
 from tests.commtrace.analyze.second.compare import differences
 from tests.commtrace.analyze.second.differing import diff as diff_by_loops
+from tests.commtrace.analyze.snapshots import snapshot_trace
 from tests.commtrace.analyze.training import training_trace
 
 
@@ -66,6 +67,7 @@ def _faulty() -> dict[str, Trace]:
         "not received": _of(healthy, without(healthy.rows, 3, "recv", -1)),
         "crossed": _of(crossed(4, [3])),
         "splits": trace_of(unlike_ends(), num_ranks=3),
+        **{f"snapshots{seed}": snapshot_trace(seed) for seed in range(8)},
     }
 
 
@@ -151,9 +153,9 @@ def test_every_rule_and_every_problem_has_something_to_compare() -> None:
     rules = {rule.name for rule in RULES} - {"wrong_reduction"}
     assert all_of("findings", "rule", TRACES) == rules
     problems = all_of("consistency", "problem", FAULTY)
-    assert problems == set(["kind", "reduce_op", "root", "dtype", "size", "order", "transfer"]) | {
-        "missing call"
-    }
+    of_calls = {"kind", "reduce_op", "root", "dtype", "size", "order", "transfer", "missing call"}
+    of_states = {f"{state} rank" for state in ("dead", "unresponsive", "aborted", "missing")}
+    assert problems == of_calls | of_states | {"failed rank", "behind"}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tests.commtrace.analyze.second.lost import losses
 from tests.commtrace.analyze.second.piped import piped
 from tests.commtrace.analyze.second.routed import imbalance
 from tests.commtrace.analyze.second.run import Run, ratio
+from tests.commtrace.analyze.second.snapshots import unlike_progress
 from tests.commtrace.analyze.second.waited import delayed_calls
 
 Row = dict[str, Any]
@@ -104,8 +105,8 @@ def consistency(run: Run) -> list[Row]:
     """Mismatches, missing calls and transfers; for deadlock cycles see `has_cycle`."""
     found: list[Row] = []
 
-    def add(problem: str, group: str, number: int, ranks: str) -> None:
-        row = {"problem": problem, "is_fault": True, "group": group, "number": number}
+    def add(problem: str, group: str, number: int, ranks: str, *, is_fault: bool = True) -> None:
+        row = {"problem": problem, "is_fault": is_fault, "group": group, "number": number}
         found.append(row | {"ranks": ranks, "mesh_axis": run.axis(group)})
 
     for group, numbers in _by_number(run).items():
@@ -138,6 +139,8 @@ def consistency(run: Run) -> list[Row]:
     apart = min(replicas(run), key=lambda row: row["order"], default=None)
     if apart is not None:
         add("replicas differ", "", -1, apart["ranks"])
+    for problem, is_fault, group, ranks in unlike_progress(run):
+        add(problem, group, -1, _texts(ranks), is_fault=is_fault)
     return found
 
 

@@ -41,6 +41,10 @@ class Run:
         return rows(self.trace, "pipeline_actions")
 
     @cached_property
+    def communicators(self) -> list[Any]:
+        return rows(self.trace, "communicators")
+
+    @cached_property
     def fingerprints(self) -> list[Any]:
         return rows(self.trace, "fingerprints")
 
