@@ -22,7 +22,7 @@ from commtrace.importers.dump_lacks import lacks_of
 from commtrace.importers.dump_launches import CallLaunch, launches_of, number_collectives
 from commtrace.importers.dump_rows import rows_of
 from commtrace.importers.matching import infer_members
-from commtrace.importers.names import NOT_KNOWN
+from commtrace.importers.names import NOT_KNOWN, TRANSFERS
 from commtrace.importers.recorded import Imported, RankRecord, group_row, members_of, ranks_of
 from commtrace.importers.timings import COLLECTIVES, KnownGroup, Timing, Timings
 from commtrace.importers.worlds import numbered, with_names, worlds_of
@@ -81,14 +81,17 @@ def _timings(records: Sequence[RankRecord]) -> Timings:
 
 
 def _timing(call: Any, group: str) -> Timing:
+    is_transfer = call.kind in TRANSFERS
+    counter = COLLECTIVES if call.seq >= 0 else f"{call.kind} without a number"
     return Timing(
         call.rank,
         group,
-        COLLECTIVES if call.seq >= 0 else f"{call.kind} without a number",
-        call.seq,
+        call.kind if is_transfer else counter,
+        call.id if is_transfer else call.seq,
         call.kind,
         call.payload_bytes,
         call.device_ns,
+        call.peer,
         call.issue_ns,
     )
 

@@ -100,14 +100,16 @@ def read_inspector(documents: Sequence[Document], processes: Processes | None = 
 
 
 def _timing(rank: int, group: CommunicatorGroup, sample: Sample) -> Timing:
+    kind = _kind(sample.function)
     return Timing(
         rank,
         group.name,
-        sample.function,
+        kind if kind in TRANSFERS else sample.function,
         sample.number,
         "",
         _bytes(sample.function, sample.size, group.size)[0],
         sample.lasts_ns,
+        group.known.get(sample.peer, NOT_KNOWN),
         sample.launch_ns,
         sample.end_ns if sample.end_ns >= 0 else sample.dumped_ns,
         sample.algorithm,

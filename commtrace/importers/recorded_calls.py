@@ -60,6 +60,10 @@ class RecordedCalls:
         for row, key in enumerate(zip(comm["rank"], comm["group"], strict=True)):
             self._rows.setdefault(key, []).append(row)
         self._kind = np.array([*comm["kind"]], dtype=object)
+        dropped = _columns(trace, "ranks", "rank", "num_dropped")
+        self._dropping = {rank for rank, num_dropped in dropped if num_dropped}
+        self._id = np.asarray(comm["id"])
+        self._lanes: dict[tuple[Any, ...], list[int]] = {}
         self._counted: dict[tuple[int, str, str], CountedCalls | str] = {}
 
     def counted(self, rank: int, group: str, counter: str) -> CountedCalls | str:
@@ -85,13 +89,31 @@ class RecordedCalls:
         # NCCL runs nothing for an empty tensor.
         is_run = (payload != 0) | (kind == "barrier") | (counter == COLLECTIVES)
         is_counted = np.isin(kind, sorted(COUNTERS[counter])) & is_run
-        rows = rows[is_counted]
+        return self._calls(rows[is_counted], rank)
+
+    def transfers(self, rank: int, kind: str, peer: int, payload: int) -> CountedCalls | str:
+        """Return the sends or receives of one size with a peer, or why these are unknown."""
+        if rank not in self._recorded:
+            return "it left no recording"
+        if rank in self._dropping or EVERY in self.trace.run:
+            return "not every call was recorded"
+        if not self._lanes:
+            comm = self.trace.tables["comm"]
+            columns = zip(*(comm[name] for name in _OF_LANE), strict=True)
+            for row, lane in enumerate(columns):
+                if lane[1] in TRANSFERS:
+                    self._lanes.setdefault(lane, []).append(row)
+        rows = np.array(self._lanes.get((rank, kind, peer, payload), ()), dtype=np.int64)
+        return self._calls(rows[np.argsort(self._id[rows], kind="stable")], rank)
+
+    def _calls(self, rows: np.ndarray, rank: int) -> CountedCalls:
+        comm = self.trace.tables["comm"]
         issue = np.asarray(comm["issue_ns"])[rows] - self._offset[rows]
         in_call = np.asarray(comm["call_ns"])[rows].clip(min=0)
         return CountedCalls(
             rows,
-            kind[is_counted],
-            payload[is_counted],
+            self._kind[rows],
+            np.asarray(comm["payload_bytes"])[rows],
             issue,
             issue + in_call,
             self._recorded[rank],
@@ -113,6 +135,7 @@ class RecordedCalls:
 
 
 _SIDES = ("input", "output")
+_OF_LANE = ("rank", "kind", "peer", "payload_bytes")
 _OF_LISTS = frozenset({"all_to_all", "gather", "scatter", "barrier"})
 """Kinds that are none of NCCL's counted functions, or have no tensors."""
 

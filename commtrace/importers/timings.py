@@ -36,9 +36,10 @@ class Timing(NamedTuple):
     Attributes:
         rank: Global rank.
         group: Name of its group in the tool's files.
-        counter: Key of `COUNTERS`, or another text.
-        number: Its number among the operations that the counter counts.
+        counter: Key of `COUNTERS`, kind of a transfer, or another text.
+        number: Its number among the operations that the counter counts; of transfers, their order.
         kind: Its kind; empty if the counter determines it.
+        peer: Global rank of the other end of a transfer.
         device_ns: Time for which a device ran it.
         issued_ns: Time at which the host issued it, by the clock of its host.
         done_ns: Time at which it had completed, likewise.
@@ -51,6 +52,7 @@ class Timing(NamedTuple):
     kind: str
     payload_bytes: int
     device_ns: int
+    peer: int = NOT_KNOWN
     issued_ns: int = NOT_KNOWN
     done_ns: int = NOT_KNOWN
     algorithm: str = ""

@@ -12,7 +12,7 @@ RULES = [rule.name for rule in (IMBALANCE, OVERLAP, PIPELINE_BUBBLES, WRONG_REDU
 
 
 def alarms(frames: Frames) -> list[str]:
-    """What a healthy program must not have: titles of findings, explanations of problems.
+    """Titles of findings and explanations of problems that no healthy program has.
 
     Stalls and stragglers are not among them: ranks that share a processor do delay each other.
     """

@@ -30,6 +30,8 @@ FUNCTIONS = {
     "all_gather": "AllGather",
     "reduce_scatter": "ReduceScatter",
     "broadcast": "Broadcast",
+    "send": "Send",
+    "recv": "Recv",
 }
 _OF_PARTS = ("all_gather", "reduce_scatter")
 
@@ -64,7 +66,8 @@ class Export:
         numbers: dict[str, int] = {}
         found = []
         calls = [c for c in rows(self.trace, "comm") if (c.rank, c.group) == (rank, group.name)]
-        for call in sorted(calls, key=lambda each: each.seq):
+        members = [int(each) for each in group.ranks.split(",")]
+        for call in sorted(calls, key=lambda each: (each.seq, each.id)):
             function = FUNCTIONS.get(call.kind)
             if function is None:
                 continue
@@ -75,7 +78,8 @@ class Export:
             size = call.payload_bytes // (group.size if call.kind in _OF_PARTS else 1)
             at = call.issue_ns // 1000 + 1 - DUMPED_US
             size = 4 if call.kind == "barrier" else size
-            found.append(Operation(function, number, size, lasts, at_us=at))
+            peer = members.index(call.peer) if call.peer >= 0 else -1
+            found.append(Operation(function, number, size, lasts, peer, at))
         return found
 
     def write(

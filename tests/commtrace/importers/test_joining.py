@@ -210,7 +210,7 @@ def test_groups_of_the_same_ranks_and_calls_are_not_guessed(
     ]  # fmt: skip
     ones = [c._replace(seq=place % 6, group=names[0]) for place, c in enumerate(calls)]
     path = tmp_path / "twins.json"
-    doubled = write_trace(_with_calls(trace, [*ones, *twins]), path)
+    doubled = write_trace(with_calls(trace, [*ones, *twins]), path)
     export = Export(read_trace(doubled))
     alike = import_trace([export.write(tmp_path / "alike", PLAIN)], doubled)
     assert found(alike) == {}
@@ -221,7 +221,7 @@ def test_groups_of_the_same_ranks_and_calls_are_not_guessed(
     assert found(timed) == export.device_ns
 
 
-def _with_calls(trace: Trace, calls: list[Any]) -> Trace:
+def with_calls(trace: Trace, calls: list[Any]) -> Trace:
     return trace_of_rows(trace.run, {name: rows(trace, name) for name in TABLES} | {"comm": calls})
 
 
@@ -258,7 +258,7 @@ def test_a_recording_of_some_steps_is_not_joined(
 def test_a_recording_that_began_late_needs_times(
     recorded: Path, trace: Trace, tmp_path: Path
 ) -> None:
-    apart = _with_calls(
+    apart = with_calls(
         trace, [c._replace(issue_ns=c.issue_ns + c.seq * 10**9, complete_ns=-1, result_used_ns=-1)
                 for c in rows(trace, "comm")],
     )  # fmt: skip
@@ -278,7 +278,7 @@ def test_calls_of_several_operations_are_not_counted(
         c._replace(native_op="c10d::allreduce_coalesced_") if c.kind == "all_reduce" else c
         for c in rows(trace, "comm")
     ]
-    path = write_trace(_with_calls(trace, calls), tmp_path / "coalesced.json")
+    path = write_trace(with_calls(trace, calls), tmp_path / "coalesced.json")
     joined = import_trace([Export(trace).write(tmp_path / "logs", PLAIN)], path)
     assert {c.kind for c in rows(joined, "comm") if c.device_ns >= 0} == {*_ELSEWHERE}
     assert any("coalesced, or of uneven parts" in note for note in joined.run["joined"])
@@ -299,7 +299,7 @@ def as_recorded(trace: Trace) -> Trace:
         place = places.get((c.rank, c.group), 0)
         places[c.rank, c.group] = place + 1
         numbered.append(c._replace(seq=place))
-    return _with_calls(trace, numbered)
+    return with_calls(trace, numbered)
 
 
 def _dumps() -> list[Dump]:
@@ -350,7 +350,7 @@ def test_durations_of_torchcomms_are_those_of_devices_only(tmp_path: Path) -> No
     path = write_trace(as_recorded(whole), tmp_path / "run.json")
     joined = import_trace([tmp_path / "dumps"], path)
     assert found(joined) == {(rank, n): 2_500_000 for rank in range(2) for n in (0, 3)}
-    assert any("send without a number" in note for note in joined.run["joined"])
+    assert any("send of an unknown peer or size" in note for note in joined.run["joined"])
 
 
 def test_a_dump_of_other_kinds_is_not_joined(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_a_dump_of_other_kinds_is_not_joined(tmp_path: Path) -> None:
     recorded = as_recorded(whole)
     others = {"all_reduce": "all_to_all"}
     calls = [c._replace(kind=others.get(c.kind, c.kind)) for c in rows(recorded, "comm")]
-    path = write_trace(_with_calls(recorded, calls), tmp_path / "run.json")
+    path = write_trace(with_calls(recorded, calls), tmp_path / "run.json")
     joined = import_trace([tmp_path / "dumps"], path)
     assert {c.kind for c in rows(joined, "comm") if c.device_ns >= 0} == {"all_gather"}
     assert any("operation 0 is all_reduce, its call all_to_all" in n for n in joined.run["joined"])

@@ -93,7 +93,7 @@ def _kill_once(path: Path, number: int) -> int:
 
 
 class _Shared:
-    """What all parts need; the first worker that has it is noted in a file."""
+    """Data that all parts need; the first worker that has it is noted in a file."""
 
     def __init__(self, path: Path, pid: int) -> None:
         self.path = path
