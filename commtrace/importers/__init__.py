@@ -64,7 +64,7 @@ def import_trace(sources: Iterable[Path | str], recording: Path | str | None = N
     """
     from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
-    documents = documents_of(sources, _REDUCED)
+    documents, left_out = documents_of(sources, _REDUCED)
     source = documents[0].format
     recorded = None if recording is None else read_trace(Path(recording))
     summary = f"cannot import {_named([document.path for document in documents])}"
@@ -74,13 +74,13 @@ def import_trace(sources: Iterable[Path | str], recording: Path | str | None = N
         else:
             imported = _READERS[source](documents)
         if recorded is not None:
-            return validated(_joined(recorded, imported, source, summary), summary)
+            return validated(_joined(recorded, imported, source, left_out, summary), summary)
         trace = join([record.spool() for record in imported.records])
         facts = {
             "imported_from": source,
             "imported_files": len(documents),
             "ranks_from": "; ".join([imported.ranks_from, *non_members(imported.records)]),
-            "lacks": imported.lacks,
+            "lacks": [*left_out, *imported.lacks],
             **({"kernels": imported.kernels} if imported.kernels else {}),
             "torn_ranks": [],
             **imported.facts,
@@ -98,7 +98,9 @@ def processes_of(recording: Trace) -> dict[tuple[str, int], int]:
     return {each: rank for each, rank in zip(own, ranks["rank"], strict=True) if num[each] == 1}
 
 
-def _joined(recording: Trace, imported: Imported, source: str, summary: str) -> Trace:
+def _joined(
+    recording: Trace, imported: Imported, source: str, left_out: list[str], summary: str
+) -> Trace:
     from commtrace.importers.joining import join_timings  # imported late, since it loads numpy
 
     if imported.timings is None:
@@ -110,6 +112,7 @@ def _joined(recording: Trace, imported: Imported, source: str, summary: str) -> 
         )
     joined = join_timings(recording, imported.timings(), source)
     notes = [f"ranks of its files: {imported.ranks_from}", *joined.notes]
+    notes += [f"not joined: {each}" for each in left_out]
     return replace(joined.trace, run={**joined.trace.run, "joined": notes})
 
 

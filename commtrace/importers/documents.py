@@ -7,11 +7,13 @@ any. A file's type is determined by its bytes, not by its name or suffix.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from commtrace.errors import EmptyTraceError, NotATraceError, TraceError, TruncatedTraceError
 from commtrace.importers.names import NOT_KNOWN
@@ -29,6 +31,7 @@ from commtrace.tracefile.reading import (
     read_head,
     reading,
 )
+from commtrace.units import counted
 
 PROFILER = "torch.profiler"
 FLIGHT_RECORDER = "flight recorder"
@@ -42,6 +45,9 @@ _SUPPORTED = (
     "(JSON or pickle), the logs of NCCL Inspector (JSON) and the JSON output of `ncclras`"
 )
 _NAME_FILES = "pass the files that the ranks wrote"
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +85,25 @@ Reduce = Callable[["Document"], Any]
 
 def documents_of(
     sources: Iterable[Path | str], reduced: Mapping[str, Reduce] | None = None
-) -> list[Document]:
+) -> tuple[list[Document], list[str]]:
     """Read the files named by `sources`, and all files in folders; they must share one format.
+
+    A file that is empty or cut off, as a killed process leaves it, is left out if others are whole;
+    chrome traces are read later, by `kineto`.
 
     Args:
         sources: Files and folders.
         reduced: By format, what replaces the contents of a file, so that only one is in memory.
 
+    Returns:
+        The files, and for each reason what was left out.
+
     Raises:
         TraceError: names the file that cannot be imported, and the reason.
     """
-    documents = [_classified(path, reduced or {}) for path in _files_of(sources)]
+    documents, left_out = whole_ones(
+        (path, partial(_classified, path, reduced or {})) for path in _files_of(sources)
+    )
     formats = {document.format: document.path for document in documents}
     if len(formats) > 1:
         found = "; ".join(f"{path} of {name}" for name, path in formats.items())
@@ -99,7 +113,37 @@ def documents_of(
             why="a call in both would be counted twice",
             attempt="import each format separately",
         )
-    return documents
+    return documents, left_out
+
+
+def whole_ones(reads: Iterable[tuple[Path, Callable[[], T]]]) -> tuple[list[T], list[str]]:
+    """Read files, of which those that are empty or cut off are left out if others are whole.
+
+    Args:
+        reads: Each file and the function that reads it.
+
+    Returns:
+        The results, and for each reason what was left out.
+
+    Raises:
+        TraceError: of the first file if none is whole, and of one that is damaged otherwise.
+    """
+    results: list[T] = []
+    damaged: list[tuple[Path, TraceError]] = []
+    for path, read in reads:
+        try:
+            results.append(read())
+        except (EmptyTraceError, TruncatedTraceError) as error:
+            damaged.append((path, error))
+    if damaged and not results:
+        raise damaged[0][1]
+    firsts = {error.found: path for path, error in reversed(damaged)}
+    num = Counter(error.found for _, error in damaged)
+    return results, [
+        f"the contents of {counted(num[found], 'file')} that had to be left out, {found}: "
+        f"{firsts[found].name}{', ...' if num[found] > 1 else ''}"
+        for found in num
+    ]
 
 
 def _classified(path: Path, reduced: Mapping[str, Reduce]) -> Document:

@@ -44,7 +44,7 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
     ]
     in_flight_only = list_calls_in_flight(dumps)
     launches = [launches_of(dump, in_flight_only=in_flight_only) for dump in dumps]
-    inferred = _complete_groups(records, launches)
+    inferred = _complete_groups(dumps, records, launches)
     unnumbered = number_collectives(
         dumps, launches, _ambiguous(dumps, records), in_flight_only=in_flight_only
     )
@@ -131,7 +131,7 @@ def _groups_of(dump: Dump, world_size: int) -> dict[str, Any]:
 
 
 def _complete_groups(
-    records: Sequence[RankRecord], launches: Sequence[Sequence[CallLaunch]]
+    dumps: Sequence[Dump], records: Sequence[RankRecord], launches: Sequence[Sequence[CallLaunch]]
 ) -> list[str]:
     """Infer the ranks of groups from the calls on them; return the names of those groups."""
     for record, of_rank in zip(records, launches, strict=True):
@@ -140,6 +140,8 @@ def _complete_groups(
     # By text, since every rank of a large job states the same groups.
     groups = {row.ranks: row for each in records for row in each.groups.values()}
     highest = [max(members_of(row), default=0) for row in groups.values()]
+    # gloo lists a group before it has a name: it is no row, but has ranks.
+    highest += [max(about.ranks, default=0) for dump in dumps for about in dump.groups.values()]
     world_size = 1 + max([*highest, *[record.rank for record in records]])
     for record in records:
         record.world_size = world_size

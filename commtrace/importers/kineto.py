@@ -15,10 +15,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from commtrace.importers.device_kernels import recognizer
-from commtrace.importers.documents import PROFILER, Document, loaded
+from commtrace.importers.documents import PROFILER, Document, loaded, whole_ones
 from commtrace.importers.kineto_joining import KERNEL, WAYS
 from commtrace.importers.kineto_rank import Found, Profile
 from commtrace.importers.matching import infer_members, number_by_order, with_sizes
@@ -33,9 +35,9 @@ _LARGE_BYTES = 16_000_000
 
 def read_profiles(documents: Sequence[Document]) -> Imported:
     """Import traces rank by rank, and list the missing information."""
-    read = _read_all(documents)
-    ranks = ranks_of(documents, [found.stated_rank for _, found in read])
-    records = [record for record, _ in read]
+    read, left_out = _read_all(documents)
+    ranks = ranks_of([each.document for each in read], [each.found.stated_rank for each in read])
+    records = [each.record for each in read]
     world_size = max([*(record.world_size for record in records), 1 + max(ranks.numbers)])
     matched = stream_groups(records, world_size)
     inferred = infer_members(records, world_size)
@@ -43,18 +45,36 @@ def read_profiles(documents: Sequence[Document]) -> Imported:
     # Before the numbering by order, which gives these calls a number.
     _without_doubles(records)
     numbered, left = number_by_order(records)
-    summaries = [found for _, found in read]
-    lacks = [*matched, *_lacks(records, summaries, inferred, numbered, left)]
+    summaries = [each.found for each in read]
+    lacks = [*left_out, *matched, *_lacks(records, summaries, inferred, numbered, left)]
     return Imported(records, ranks.source, lacks, _kernels_text(summaries))
 
 
-def _read_all(documents: Sequence[Document]) -> list[tuple[RankRecord, Found]]:
-    """Read the files, one after the other or each in a process of its own."""
+class _Read(NamedTuple):
+    """A file and its contents."""
+
+    document: Document
+    record: RankRecord
+    found: Found
+
+
+def _read_all(documents: Sequence[Document]) -> tuple[list[_Read], list[str]]:
+    """Read the files, one after the other or each in a process of its own.
+
+    Returns:
+        The files that are whole, and what was left out.
+    """
     num_processes = min(len(documents), os.cpu_count() or 1)
     if num_processes > 1 and sum(_size_of(each.path) for each in documents) >= _LARGE_BYTES:
         with ThreadPoolExecutor(num_processes) as threads:
-            return list(threads.map(_read_elsewhere, documents))
-    return [read_file(document) for document in documents]
+            futures = [threads.submit(_read_elsewhere, document) for document in documents]
+            pairs = zip(documents, futures, strict=True)
+            return whole_ones((document.path, future.result) for document, future in pairs)
+    return whole_ones((document.path, partial(_read, document)) for document in documents)
+
+
+def _read(document: Document) -> _Read:
+    return _Read(document, *read_file(document))
 
 
 def _size_of(path: Path) -> int:
@@ -63,7 +83,7 @@ def _size_of(path: Path) -> int:
     return 0
 
 
-def _read_elsewhere(document: Document) -> tuple[RankRecord, Found]:
+def _read_elsewhere(document: Document) -> _Read:
     """Read a file in another process; if that fails, in this one, which raises the error."""
     command = [sys.executable, "-c", _READER, str(document.path)]
     ended = subprocess.run(
@@ -72,8 +92,8 @@ def _read_elsewhere(document: Document) -> tuple[RankRecord, Found]:
     )  # fmt: skip
     if ended.returncode == 0:
         with suppress(Exception):  # a program that prints as it starts precedes the result
-            return pickle.loads(ended.stdout)
-    return read_file(document)
+            return _Read(document, *pickle.loads(ended.stdout))
+    return _read(document)
 
 
 # Not a process of `multiprocessing`, which would run the user's script again.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from commtrace.collective_table import KINDS, PEER, needing, wire_bytes
 
@@ -161,10 +161,17 @@ _LIBRARIES = sys.stdlib_module_names | {
 }  # fmt: skip
 
 
+_ROOT = Path(__file__).resolve().parents[2]
+_CHECKOUT = tuple(f"{_ROOT / name}/" for name in ("commtrace", "dtensor_core", "cli/commtrace_cli"))
+"""Folders of these packages if they are not installed in site-packages."""
+
+
 @lru_cache(maxsize=65536)
 def is_library(filename: str) -> bool:
     """Return whether a file belongs to torch, dtensor_core, commtrace or the standard library."""
     if not filename or filename.startswith("<"):
+        return True
+    if filename.startswith(_CHECKOUT):
         return True
     parts = PurePosixPath(filename.replace("\\", "/")).parts
     if "site-packages" in parts:

@@ -233,7 +233,7 @@ def test_exactly_the_fields_are_read_that_the_page_does_not_call_ignored(tmp_pat
         for rank, document in enumerate(documents):
             (folder / f"rank{rank}").write_bytes(pickle.dumps(document, 2))
         loaded = [
-            replace(each, content=tracked(each.content, read)) for each in documents_of([folder])
+            replace(each, content=tracked(each.content, read)) for each in documents_of([folder])[0]
         ]
         read_dumps([replace(each, content=dump_of(each)) for each in loaded])
     names = set(PAGE.fields) | {name for name in read if not name.isdecimal()}

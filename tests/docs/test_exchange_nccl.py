@@ -340,7 +340,7 @@ def test_exactly_the_fields_are_read_that_the_page_does_not_call_ignored(
         VALUES[page](tmp_path / str(number), case, case.change)
     path = tmp_path / "ras.json"
     path.write_text(snapshot(communicator([rank(0)], [missing(1)])))
-    (document,) = documents_of([path])
+    (document,), _ = documents_of([path])
     object.__setattr__(document, "content", tracked(document.content, read["snapshots"]))
     snapshot_of(document)
     for page, of_page in read.items():

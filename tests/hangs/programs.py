@@ -10,6 +10,8 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,10 +23,20 @@ STEPS = 6
 
 
 def kill_later() -> None:
-    """Kill this process once it has hung for long enough."""
-    timer = threading.Timer(HANGS_FOR_S, os.kill, (os.getpid(), signal.SIGKILL))
+    """Dump the flight recorder once this process has hung for long enough, and kill it."""
+    timer = threading.Timer(HANGS_FOR_S, dump_and_kill)
     timer.daemon = True
     timer.start()
+
+
+def dump_and_kill() -> None:
+    native: Any = torch._C
+    path = Path(os.environ["DUMPS"], f"rank{dist.get_rank()}")
+    partial = path.with_suffix(".part")
+    partial.write_bytes(native._distributed_c10d._dump_fr_trace())
+    partial.rename(path)
+    time.sleep(0.5)  # the others fail once this process is gone
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def rank_only_if(rank: int) -> None:
@@ -160,7 +172,7 @@ def conditional_module(rank: int) -> None:
     model = Model()
     for step in range(STEPS):
         model(torch.ones(8), with_adapter=rank == 1 and step == 3)
-    dist.barrier()
+    dist.barrier()  # after all layers
 
 
 class DeadWorkerSamples(Samples):

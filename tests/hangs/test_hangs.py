@@ -1,7 +1,8 @@
 """Causes of hangs on real gloo ranks: each is named with its rank, its line and its cause.
 
 Each program makes the ranks part on one line; `check` must find that line, whatever call the ranks
-hang in. A program has a deadline and kills its ranks itself (see `programs`).
+hang in, from the recording, and as far as they show it from the dumps of gloo's flight recorder. A
+program has a deadline and kills its ranks itself (see `programs`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import Frames, load
+from commtrace.analyze.consistency.check import consistency
 from commtrace.analyze.divergence import divergences
+from commtrace.importers import import_trace
 from commtrace.tracefile import read_trace
 from tests.hangs.programs import CAUSES
 from tests.launchers.programs import environment
@@ -35,11 +38,15 @@ def line_of(text: str, nth: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Expected:
-    """The rank that does something else; texts of its next line, the others', branch and event."""
+    """The rank that does something else; texts of its next line, the others', branch and event.
+
+    In dumps, which lack modules, the others' line may be a later one.
+    """
 
     rank: int
     own: str
     others: str
+    others_in_dumps: str = ""
     branch: str = ""
     event: str = ""
     hangs_for_s: float = 2
@@ -85,6 +92,7 @@ EXPECTED = {
     ),
     "conditional_module": Expected(
         *(1, "dist.all_reduce(x)  # of a layer", "dist.all_reduce(x)  # of a layer"),
+        others_in_dumps="dist.barrier()  # after all layers",
         branch="`if with_adapter:`",
     ),
     "skipped_backward": Expected(
@@ -114,7 +122,12 @@ def recorded(cause: str, folder: Path, *options: str) -> Frames:
         check=False,
         timeout=DEADLINE_S,
         capture_output=True,
-        env=environment(HANGS_FOR_S=str(EXPECTED[cause].hangs_for_s), OMP_NUM_THREADS="1"),
+        env=environment(
+            HANGS_FOR_S=str(EXPECTED[cause].hangs_for_s),
+            OMP_NUM_THREADS="1",
+            DUMPS=str(folder),
+            TORCH_FR_BUFFER_SIZE="2000",
+        ),
     )
     return load(read_trace(path))
 
@@ -139,3 +152,26 @@ def test_the_rank_the_line_and_the_cause_are_named(cause: str, tmp_path: Path) -
     assert expected.branch in row["branch"]
     assert expected.event in row["event"]
     assert bool(row["event"]) == bool(expected.event)
+    expect_in_dumps(cause, expected, sorted(tmp_path.glob("rank[0-9]")))
+
+
+def expect_in_dumps(cause: str, expected: Expected, dumps: list[Path]) -> None:
+    """Compare with what the dumps of the flight recorder show by themselves.
+
+    They have no branches, and no events but that a rank made no later call.
+    """
+    if cause == "wrong_splits":  # an error of gloo, which ends the ranks
+        assert dumps == []
+        return
+    frames = load(import_trace(dumps))
+    if cause == "paused_rank":  # which writes no dump
+        (problem,) = consistency(frames).to_dict("records")
+        assert (problem["problem"], problem["ranks"]) == ("missing rank", str(expected.rank))
+        assert Path(problem["source"]).name == Path(source(expected.others)).name
+        return
+    row = divergences(frames).to_dict("records")[0]
+    assert int(row["ranks"].split(",")[0]) == expected.rank, row["explanation"]
+    assert Path(row["own_source"]).name == Path(source(expected.own)).name
+    others = expected.others_in_dumps or expected.others
+    assert Path(row["instead_source"]).name == Path(source(others)).name
+    assert row["event"] == ("" if expected.own else "has no later call in its file")

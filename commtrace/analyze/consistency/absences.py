@@ -8,7 +8,7 @@ missing from it went through.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -150,8 +150,12 @@ def missing_calls(
         )
 
 
-def missing_ranks(covered: Coverage) -> Iterator[Problem]:
-    """Yield one problem for all members without a recording."""
+def missing_ranks(frames: Frames, covered: Coverage) -> Iterator[Problem]:
+    """Yield one problem for all members without a recording.
+
+    If the others' last call on a group with all of them is not known to have ended, they may wait
+    there, and it is named.
+    """
     rows = covered.reached[covered.reached["rank"].isin(covered.unrecorded)]
     if rows.empty:
         return
@@ -159,6 +163,17 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
     num_ranks = rows.groupby("group")["rank"].nunique()
     shared = [str(each) for each in rows["group"].unique() if num_ranks[each] == len(ranks)]
     verb, pronoun = ("is", "this rank") if len(ranks) == 1 else ("are", "these ranks")
+    groups = counted(len(num_ranks), "group")
+    text = (
+        f"{at_the_start(ranks)} left no recording, but {verb} in {groups} that communicated: the "
+        f"arrival of {pronoun} is unknown."
+    )
+    last = _last_call(frames, covered, shared)
+    if last is not None:
+        group, number = str(last["group"]), int(last["number"])
+        named = call_text(str(last["kind"]), number, group, covered.axes.get(group, ""))
+        line = f" ({source_of(last)})" if source_of(last) else ""
+        text += f" The other members may wait in {named}{line}, of which no end is known."
     yield Problem(
         problem="missing rank",
         is_fault=covered.imported_from not in OF_SOME_RANKS,
@@ -167,10 +182,23 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
         ranks=numbers_text(ranks),
         expected="a recording",
         found="none",
-        explanation=f"{at_the_start(ranks)} left no recording, but {verb} in "
-        f"{counted(len(num_ranks), 'group')} that communicated: the arrival of {pronoun} is "
-        "unknown.",
+        source="" if last is None else source_of(last),
+        explanation=text,
+        at_ns=-1 if last is None else int(last["issue_ns"]),
     )
+
+
+def _last_call(frames: Frames, covered: Coverage, groups: Sequence[str]) -> pd.Series | None:
+    """Return the latest of the groups' last calls; None if each is known to have ended."""
+    reached = covered.reached
+    is_recorded = ~reached["rank"].isin(covered.unrecorded) & (reached["last"] >= 0)
+    last = reached[is_recorded & reached["group"].isin(groups)].groupby("group")["last"].max()
+    if last.empty:
+        return None
+    calls = calls_of(frames, {(str(group), int(number)) for group, number in last.items()})
+    ended = calls.loc[calls["complete_ns"] >= 0, "group"].unique()
+    calls = calls[~calls["group"].isin(ended)]
+    return None if calls.empty else calls.loc[calls["issue_ns"].idxmax()]
 
 
 def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:

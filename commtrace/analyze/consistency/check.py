@@ -73,7 +73,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
     problems = [
         *chain.from_iterable([*frames.together(then), *of_values]),
         *deadlocks(covered, rings),
-        *missing_ranks(covered),
+        *missing_ranks(frames, covered),
         *losses(covered, absent),
         *not_compared(covered),
         *unlike_progress(frames),

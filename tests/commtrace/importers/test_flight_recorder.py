@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import pickle
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import commtrace
+import dtensor_core
 from commtrace.analyze import CATALOG, load, notices_of
+from commtrace.errors import EmptyTraceError
 from commtrace.importers import import_trace
 from tests.commtrace.importers.dumps import ALL, LEFT, RIGHT, START_NS, Dump, healthy, write_dumps
 
@@ -200,6 +204,62 @@ def test_a_send_that_nobody_receives_is_found(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_dump_is_a_fault(tmp_path: Path) -> None:
     assert faults(write_dumps(tmp_path, healthy()[:3])) == [("missing rank", "3")]
+
+
+def test_the_call_in_which_the_others_may_wait_for_it_is_named(tmp_path: Path) -> None:
+    dumps = healthy()[:3]
+    for dump in dumps:
+        dump.call("broadcast", state="started")
+    (problem,) = problems(write_dumps(tmp_path, dumps))
+    assert (problem["problem"], problem["ranks"]) == ("missing rank", "3")
+    line = dumps[0].entries[-1]["frames"][1]["line"]
+    assert problem["source"] == f"/home/user/train.py:{line}"
+    assert "may wait in broadcast" in problem["explanation"]
+
+
+def test_the_ranks_of_a_group_that_gloo_lists_before_it_has_a_name_are_the_world(
+    tmp_path: Path,
+) -> None:
+    dumps = [Dump(rank, backend="gloo").call("all_reduce", state="scheduled") for rank in (0, 1)]
+    folder = write_dumps(tmp_path, dumps)
+    for path in folder.iterdir():
+        values = pickle.loads(path.read_bytes())
+        values["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[0, 1, 2]"}}
+        path.write_bytes(pickle.dumps(values))
+    trace = import_trace([folder])
+    assert trace.run["world_size"] == 3
+    assert faults(folder) == [("missing rank", "2")]
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_dumps_that_were_not_written_to_their_end_are_left_out(num: int, tmp_path: Path) -> None:
+    paths = sorted(write_dumps(tmp_path, healthy()).iterdir())
+    for path in paths[-num:]:
+        path.write_bytes(path.read_bytes()[:-9])
+    trace = import_trace(paths)
+    assert {*trace.tables["comm"]["rank"]} == {*range(4 - num)}
+    (sentence,) = [each for each in trace.run["lacks"] if "left out" in each]
+    assert sentence.startswith(f"the contents of {num} file")
+    assert paths[-num].name in sentence
+    assert faults(tmp_path) == [("missing rank", ",".join(map(str, range(4 - num, 4))))]
+
+
+def test_only_damaged_files_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "rank0").touch()
+    (tmp_path / "rank1").touch()
+    with pytest.raises(EmptyTraceError, match="rank0"):
+        import_trace([tmp_path])
+
+
+@pytest.mark.parametrize("package", [commtrace, dtensor_core])
+def test_lines_of_a_checkout_of_commtrace_are_no_lines_of_the_user(
+    package: Any, tmp_path: Path
+) -> None:
+    dump = Dump(0).call("all_reduce")
+    own = {"name": "kernel", "filename": f"{package.__path__[0]}/any/kernels.py", "line": 85}
+    dump.entries[0]["frames"].insert(0, own)
+    trace = import_trace([write_dumps(tmp_path, [dump])])
+    assert [*trace.tables["comm"]["source_file"]] == ["/home/user/train.py"]
 
 
 def test_what_came_before_a_reset_comes_first(tmp_path: Path) -> None:

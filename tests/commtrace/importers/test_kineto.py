@@ -331,18 +331,18 @@ def test_a_trace_without_communication_is_one(tmp_path: Path) -> None:
 
 def test_one_file_of_many_is_in_memory_at_a_time(tmp_path: Path) -> None:
     folder = write_profiles(tmp_path, training(ranks=3))
-    documents = documents_of([folder])
+    documents, _ = documents_of([folder])
     assert [document.content for document in documents] == [None] * 3
     text = (folder / "trace_rank1.json").read_text()
     assert loaded(documents[1]) == replace(documents[1], content=text)
-    assert documents_of([folder / "trace_rank1.json"]) == [documents[1]]
+    assert documents_of([folder / "trace_rank1.json"]) == ([documents[1]], [])
 
 
 def test_a_text_is_dropped_once_its_events_are_read(tmp_path: Path) -> None:
     class Text(str):
         """A string that can be observed."""
 
-    (document,) = documents_of([write_profiles(tmp_path, training(ranks=1))])
+    (document,), _ = documents_of([write_profiles(tmp_path, training(ranks=1))])
     text = Text(loaded(document).content)
     observed = weakref.ref(text)
     profile = RankProfile(replace(document, content=text), recognizer())
@@ -357,7 +357,7 @@ def test_one_of_several_traces_is_recognized_by_its_head(
 ) -> None:
     folder = write_profiles(tmp_path, training(ranks=2), zipped=zipped)
     monkeypatch.setattr(documents_module, "read_document", None)  # would read the whole file
-    documents = documents_of([folder])
+    documents, _ = documents_of([folder])
     assert [document.format for document in documents] == [PROFILER] * 2
 
 
@@ -367,7 +367,7 @@ def test_a_trace_whose_events_begin_late_is_recognized_too(zipped: bool, tmp_pat
         data = json.dumps({"padding": "x" * 2_000_000, **profile.document()}).encode()
         path = tmp_path / f"rank{profile.rank}"
         path.write_bytes(gzip.compress(data) if zipped else data)
-    documents = documents_of([tmp_path])
+    documents, _ = documents_of([tmp_path])
     assert [document.format for document in documents] == [PROFILER] * 2
     assert load(import_trace([tmp_path])).run["world_size"] == 2
 
@@ -382,9 +382,24 @@ def test_a_head_is_bounded_and_may_be_damaged(tmp_path: Path) -> None:
         read_head(tmp_path, 1000, "reading")
 
 
+@pytest.mark.parametrize("in_processes", [False, True])
+def test_profiles_that_were_not_written_to_their_end_are_left_out(
+    in_processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_processes:
+        monkeypatch.setattr(kineto, "_LARGE_BYTES", 1)
+    folder = write_profiles(tmp_path, training(ranks=3))
+    path = folder / "trace_rank1.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    trace = import_trace([folder])
+    assert {*trace.tables["comm"]["rank"]} == {0, 2}
+    (sentence,) = [each for each in trace.run["lacks"] if "left out" in each]
+    assert sentence.endswith(": trace_rank1.json")
+
+
 def test_a_file_that_was_replaced_while_it_was_read_is_refused(tmp_path: Path) -> None:
     folder = write_profiles(tmp_path, training(ranks=2))
-    documents = documents_of([folder])
+    documents, _ = documents_of([folder])
     (folder / "trace_rank0.json").write_text('{"entries": [], "pg_config": {}}')
     with pytest.raises(TraceError, match="replaced while it was read"):
         loaded(documents[0])
@@ -422,14 +437,14 @@ def test_files_that_are_read_by_processes_of_their_own_are_the_same(
         assert list(together.rows(name)) == list(alone.rows(name))
 
 
-def test_a_damaged_file_is_refused_as_if_it_were_read_here(
+def test_damaged_files_are_refused_as_if_they_were_read_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kineto, "_LARGE_BYTES", 0)
     monkeypatch.setattr(kineto.os, "cpu_count", lambda: 2)
-    path = write_profiles(tmp_path, training(ranks=2)) / "trace_rank1.json"
-    path.write_text(path.read_text()[:-200])
-    with pytest.raises(TruncatedTraceError, match=r"trace_rank1\.json"):
+    for path in write_profiles(tmp_path, training(ranks=2)).iterdir():
+        path.write_text(path.read_text()[:-200])
+    with pytest.raises(TruncatedTraceError, match=r"trace_rank0\.json"):
         import_trace([tmp_path])
 
 
