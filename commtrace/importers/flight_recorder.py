@@ -141,7 +141,7 @@ def _complete_groups(
     groups = {row.ranks: row for each in records for row in each.groups.values()}
     highest = [max(members_of(row), default=0) for row in groups.values()]
     # gloo lists a group before it has a name: it is no row, but has ranks.
-    highest += [max(about.ranks, default=0) for dump in dumps for about in dump.groups.values()]
+    highest += [max(dump.groups[""].ranks, default=0) for dump in dumps if "" in dump.groups]
     world_size = 1 + max([*highest, *[record.rank for record in records]])
     for record in records:
         record.world_size = world_size
