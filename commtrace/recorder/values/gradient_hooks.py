@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
+from commtrace.recorder.values.fsdp_classes import fsdp_classes
 from commtrace.recorder.wrappers import plain_path
 
 _NORM, _MOST = "norm", "most"
@@ -86,8 +86,8 @@ class GradientHooks:
             return
         self._roots.add(root)
         for path, module in root.named_modules():
-            if isinstance(module, FSDPModule) and module not in self._sharded:
-                self._sharded.add(module)  # pyright: ignore[reportArgumentType] - a module, too
+            if isinstance(module, fsdp_classes("FSDPModule")) and module not in self._sharded:
+                self._sharded.add(module)
                 self._watch_unsharded(root, path, module)
 
     def _watch_unsharded(self, root: nn.Module, path: str, module: Any) -> None:

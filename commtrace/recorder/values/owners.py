@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
+
+from commtrace.recorder.values.fsdp_classes import fsdp_classes
 
 
 class Owner:
@@ -36,7 +37,7 @@ def data_group(root: nn.Module | None) -> str:
     """Return the group whose ranks compute on data of their own with a model; empty if unknown."""
     if isinstance(root, DistributedDataParallel):
         return _group_text("data", dist.get_process_group_ranks(root.process_group))
-    if isinstance(root, (FSDPModule, FullyShardedDataParallel)):
+    if isinstance(root, fsdp_classes("FSDPModule", "FullyShardedDataParallel")):
         return _group_text("data", range(dist.get_world_size()))
     return ""
 

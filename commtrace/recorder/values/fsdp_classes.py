@@ -1,0 +1,12 @@
+"""Classes of torch's FSDP, without importing it, which takes longer than all of a recording."""
+
+from __future__ import annotations
+
+import sys
+
+
+def fsdp_classes(*names: str) -> tuple[type, ...]:
+    """Return the classes of these names; none if no model can be of them, as FSDP is not loaded."""
+    package = sys.modules.get("torch.distributed.fsdp")
+    found = (getattr(package, name, None) for name in names)
+    return tuple(each for each in found if each is not None)
