@@ -1,8 +1,9 @@
 """Interception of every communication operator of the process, and every wait, while installed.
 
 For each operator of `signatures` a kernel is registered at the dispatch key `BackendSelect`, where
-these operators have no kernel of their own. The kernel reports to the receiver and passes the call
-on. Nothing is replaced, so nothing else in the program slows down, and removing the kernels
+these operators have no kernel of their own; those of symmetric memory, once the program has loaded
+what allocates it. The kernel reports to the receiver and passes the call on. Nothing is replaced, so
+nothing else in the program slows down, and removing the kernels
 restores the dispatcher. Calls from C++ (DistributedDataParallel), other threads, inference mode and
 compiled functions all pass it.
 
@@ -17,7 +18,7 @@ and at `torch.distributed.Work.wait`, which is replaced, as are functions that w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -41,6 +42,15 @@ from commtrace.recorder.interception.reducers import FUNCTIONS_THAT_WAIT, record
 from commtrace.recorder.interception.signatures import BATCH, SIGNATURES, WAIT
 from commtrace.recorder.interception.waits import wait_tensor, work_wait
 from commtrace.torch_internals.dispatcher import has_operator
+from commtrace.when_loaded import when_loaded
+
+SYMMETRIC = "symm_mem"
+SYMMETRIC_MODULE = "torch.distributed._symmetric_memory"
+"""Module that allocates symmetric memory; without it the operators on such memory have no input."""
+
+_BY_NAMESPACE: dict[str, dict[str, Signature]] = {}
+for _name, _signature in SIGNATURES.items():
+    _BY_NAMESPACE.setdefault(_name.partition("::")[0], {})[_name] = _signature
 
 
 class Interception:
@@ -52,14 +62,15 @@ class Interception:
         self._kernels: dict[str, DispatcherKernel] = {}
         self._replaced: list[tuple[Any, str, DispatcherKernel, DispatcherKernel]] = []
         self._lock = threading.Lock()
+        self._stop_waiting: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Install the kernels."""
         receiver, pending = self._receiver, self._receiver.pending
-        namespaces = {name.partition("::")[0] for name in SIGNATURES}
-        self._libraries = {namespace: Library(namespace, "IMPL") for namespace in namespaces}
-        for name, signature in SIGNATURES.items():
-            self._register(name, self._kernel(name, signature))
+        for namespace, signatures in _BY_NAMESPACE.items():
+            if namespace != SYMMETRIC:
+                self._register_all(namespace, signatures)
+        self._stop_waiting = when_loaded(SYMMETRIC_MODULE, self._register_symmetric)
         if has_operator(BATCH):
             self._register(BATCH, batched(receiver, next_kernel(BATCH)))
         # A kernel costs time at each wait, so there is none before the first result.
@@ -74,6 +85,7 @@ class Interception:
 
     def uninstall(self) -> None:
         """Remove the kernels and restore the replaced methods."""
+        self._stop_waiting()
         with self._lock:
             self._receiver.pending.before_first_result = None
             for library in self._libraries.values():
@@ -94,6 +106,17 @@ class Interception:
         ours = made(function)
         self._replaced.append((owner, name, function, ours))
         setattr(owner, name, ours)
+
+    def _register_symmetric(self) -> None:
+        """Install the kernels of symmetric memory, now that the program can have such memory."""
+        with self._lock:
+            if self._libraries:
+                self._register_all(SYMMETRIC, _BY_NAMESPACE[SYMMETRIC])
+
+    def _register_all(self, namespace: str, signatures: Mapping[str, Signature]) -> None:
+        self._libraries[namespace] = Library(namespace, "IMPL")
+        for name, signature in signatures.items():
+            self._register(name, self._kernel(name, signature))
 
     def _register(self, name: str, kernel: DispatcherKernel | None) -> None:
         if kernel is not None:

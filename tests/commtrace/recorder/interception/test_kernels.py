@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -571,3 +572,25 @@ def test_tensor_parallel_results_are_the_same_and_calls_are_those_of_theory(deta
             for phase, name in (("forward", "net2"), ("backward", "net1"))
         }
         assert all(payload == planned for *_, payload, planned in counts)
+
+
+LATE = """
+import torch, commtrace
+name = "symm_mem::one_shot_all_reduce"
+def has_kernel():
+    print(torch._C._dispatch_has_kernel_for_dispatch_key(name, "BackendSelect"))
+with commtrace.record():
+    has_kernel()
+    import torch.distributed._symmetric_memory
+    has_kernel()
+has_kernel()
+with commtrace.record():
+    has_kernel()
+"""
+
+
+def test_symmetric_memory_is_recorded_once_the_program_has_it() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stdout.split() == ["False", "True", "False", "True"]
