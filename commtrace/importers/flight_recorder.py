@@ -87,7 +87,7 @@ def _timing(call: Any, group: str) -> Timing:
         call.rank,
         group,
         call.kind if is_transfer else counter,
-        call.id if is_transfer else call.seq,
+        call.seq,
         call.kind,
         call.payload_bytes,
         call.device_ns,

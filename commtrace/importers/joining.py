@@ -74,7 +74,7 @@ def join_timings(recording: Trace, timings: Timings, source: str) -> JoinedRecor
         _try(group, recorded, timings.groups[group.name])
     chosen = _assigned(list(found.values()))
     transfers = [each for each in operations if each.counter in TRANSFERS]
-    joined, left_transfers = join_transfers(recorded, transfers)
+    joined, left_transfers = join_transfers(recorded, transfers, _from_start(found, chosen))
     joined += _joined(recorded, found, chosen)
     num = f"{len(joined):,} of {counted(len(operations), 'operation')}"
     notes = [f"{num} of {source} were joined to calls"]
@@ -179,6 +179,15 @@ def _assigned(groups: Sequence[_Group]) -> dict[str, str]:
         elif names:
             group.reason = f"it fits several recorded groups: {', '.join(names)}"
     return chosen
+
+
+def _from_start(groups: Mapping[str, _Group], chosen: Mapping[str, str]) -> set[int]:
+    """Return the ranks whose recording begins with the first call of each joined group."""
+    lacking: dict[int, int] = {}
+    for name, of_recording in chosen.items():
+        for (rank, _), shift in groups[name].fitting[of_recording].items():
+            lacking[rank] = max(shift, lacking.get(rank, 0))
+    return {rank for rank, shift in lacking.items() if shift == 0}
 
 
 def _joined(

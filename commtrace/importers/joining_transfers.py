@@ -1,15 +1,21 @@
 """Times of sends and receives that another tool measured, joined to the calls of a recording.
 
-No tool numbers the transfers between two ranks, and NCCL runs them on a communicator of their own
-or on that of the group. They are compared by ends and size: transfers of one size from one rank to
-another are joined in order if the tool has as many of them as the recording, or if only one part of
-those recorded fits the times at which the tool's were issued.
+NCCL runs the transfers between two ranks on a communicator of their own or on that of the group,
+and no number says which call of torch a transfer is. They are compared by ends and size, those of
+one size from one rank to another in their order:
+
+    with the times at which they were issued    the only part of the recorded ones that fits them
+    without                                     all of them, if there are as many
+
+Without times, both must begin with the first transfer. The tool's numbers show whether it does, and
+collectives of the rank, whose numbers count from the creation of a group, whether the recording
+does. Nothing is joined if the tool lacks transfers between others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from commtrace.importers.fitting import contradiction, operations_of, pairs, shift_by_times
 from commtrace.importers.recorded_calls import CountedCalls, RecordedCalls
@@ -20,9 +26,15 @@ _Lane = tuple[int, str, int, int]
 
 
 def join_transfers(
-    recorded: RecordedCalls, timings: Iterable[Timing]
+    recorded: RecordedCalls, timings: Sequence[Timing], from_start: Collection[int]
 ) -> tuple[list[tuple[int, Timing]], Counter[str]]:
-    """Return the row in `comm` of each transfer, and how many were not joined, by reason."""
+    """Return the row in `comm` of each transfer, and how many were not joined, by reason.
+
+    Args:
+        recorded: The calls.
+        timings: Transfers.
+        from_start: Ranks whose recording is known to begin with the first call.
+    """
     joined: list[tuple[int, Timing]] = []
     left: Counter[str] = Counter()
     lanes: dict[_Lane, list[Timing]] = {}
@@ -32,27 +44,54 @@ def join_transfers(
         else:
             lane = each.rank, each.counter, each.peer, each.payload_bytes
             lanes.setdefault(lane, []).append(each)
+    numbers = _numbers(timings)
     firsts: dict[str, str] = {}
     for lane, own in lanes.items():
-        found = _of_lane(recorded.transfers(*lane), own)
+        counters = [numbers[each] for each in {_counter(timing) for timing in own}]
+        is_timed = all(each.issued_ns >= 0 for each in own)
+        calls = recorded.transfers(*lane)
+        reason = "" if is_timed else _unsure(lane[0] in from_start, counters)
+        if any(len(each) < max(each) - min(each) + 1 for each in counters):
+            reason = "transfers of which the tool lacks some between others"
+        found = reason or _of_lane(calls, own, is_timed=is_timed)
         if isinstance(found, str):
-            reason = f"{found} (first: {firsts.setdefault(found, _text(lane))})"
-            left[reason] += len(own)
+            left[f"{found} (first: {firsts.setdefault(found, _text(lane))})"] += len(own)
         else:
             joined += found
             left["issued before the recording began, or after it ended"] += len(own) - len(found)
     return joined, +left
 
 
+_Counter = tuple[int, str, str]
+"""Rank, group and kind, whose transfers a tool counts."""
+
+
+def _counter(timing: Timing) -> _Counter:
+    return timing.rank, timing.group, timing.counter
+
+
+def _numbers(timings: Iterable[Timing]) -> dict[_Counter, set[int]]:
+    found: dict[_Counter, set[int]] = {}
+    for each in timings:
+        found.setdefault(_counter(each), set()).add(each.number)
+    return found
+
+
+def _unsure(is_from_start: bool, counters: Sequence[set[int]]) -> str:
+    """Return why transfers without times cannot be joined by their number; empty if they can."""
+    if len(counters) > 1:
+        return "transfers of several communicators, without the times at which they were issued"
+    if not is_from_start or min(counters[0]) != 0:
+        return "transfers without times, which may not be the first ones"
+    return ""
+
+
 def _of_lane(
-    calls: CountedCalls | str, timings: Sequence[Timing]
+    calls: CountedCalls | str, timings: Sequence[Timing], *, is_timed: bool
 ) -> list[tuple[int, Timing]] | str:
     """Return the row of each transfer, or why they cannot be joined."""
     if isinstance(calls, str):
         return calls
-    is_timed = all(each.issued_ns >= 0 for each in timings)
-    if not is_timed and len({each.group for each in timings}) > 1:
-        return "transfers of several communicators, without the times at which they were issued"
     ordered = sorted(timings, key=lambda each: each.issued_ns if is_timed else each.number)
     operations = operations_of([each._replace(number=place) for place, each in enumerate(ordered)])
     if len(ordered) == len(calls.rows):

@@ -37,7 +37,7 @@ class Timing(NamedTuple):
         rank: Global rank.
         group: Name of its group in the tool's files.
         counter: Key of `COUNTERS`, kind of a transfer, or another text.
-        number: Its number among the operations that the counter counts; of transfers, their order.
+        number: Its number among the operations that the counter counts; -1 if it is not counted.
         kind: Its kind; empty if the counter determines it.
         peer: Global rank of the other end of a transfer.
         device_ns: Time for which a device ran it.

@@ -2,10 +2,10 @@
 
 For each operator of `signatures` a kernel is registered at the dispatch key `BackendSelect`, where
 these operators have no kernel of their own; those of symmetric memory, once the program has loaded
-what allocates it. The kernel reports to the receiver and passes the call on. Nothing is replaced, so
-nothing else in the program slows down, and removing the kernels
-restores the dispatcher. Calls from C++ (DistributedDataParallel), other threads, inference mode and
-compiled functions all pass it.
+what allocates it. The kernel reports to the receiver and passes the call on. Nothing is replaced,
+so nothing else in the program slows down, and removing the kernels restores the dispatcher. Calls
+from C++ (DistributedDataParallel), other threads, inference mode and compiled functions all pass
+it.
 
 The collectives of dtensor_core bypass the dispatcher if nothing else observes it: dtensor_core
 announces them and they go to the backend directly.
