@@ -297,14 +297,16 @@ def titled(made: go.Layout, title: str) -> go.Layout:
 
 
 def empty(theme: Theme, *, title: str, what: str, because: str = "") -> go.Figure:
-    """Return a figure that states what is missing, and why."""
+    """Return a figure that states what is missing, and why; `layout.meta` has the text."""
+    text = f"{what}: {because}" if because else f"{what}."
     made = titled(layout(theme, height=EMPTY_PIXELS), title)
     made.update(
+        meta={"lacking": text},
         xaxis={"visible": False},
         yaxis={"visible": False},
         annotations=[
             {
-                "text": wrapped(f"{what}: {because}" if because else f"{what}."),
+                "text": wrapped(text),
                 "showarrow": False,
                 "x": 0.5,
                 "y": 0.5,

@@ -307,7 +307,10 @@ def _call_bars(
 
 
 def _marker(part: str, colour: str, theme: Theme) -> dict[str, Any]:
-    return fill(theme, colour, "/" if part == WAIT else "", size=5, solidity=0.42)
+    if part == WAIT:
+        return fill(theme, colour, "/", size=5, solidity=0.42)
+    # A line makes calls visible that are narrower than a pixel, or have no known end.
+    return {**fill(theme, colour), "line": {"width": 1, "color": colour}}
 
 
 def _texts(frames: Frames, drawn: pd.DataFrame) -> list[str]:

@@ -246,13 +246,18 @@ def _pattern(answers: Answers, name: str, all_notices: list[Notice]) -> dict[str
     return drawn.to_plotly_json()
 
 
-def _in_columns(figures: dict[str, Any]) -> list[list[Picture]]:
-    """Arrange the patterns in two columns, each under the column that is shorter so far."""
-    columns: list[list[Picture]] = [[], []]
+def _in_columns(figures: dict[str, Any]) -> list[list[tuple[Picture, str]]]:
+    """Arrange the patterns in two columns, each under the column that is shorter so far.
+
+    Returns:
+        The pictures of each column, with what is lacking for those that are empty.
+    """
+    columns: list[list[tuple[Picture, str]]] = [[], []]
     heights = [0, 0]
     for name, figure in figures.items():
         shorter = heights.index(min(heights))
-        columns[shorter].append(PICTURES[name])
+        lacking = figure["layout"].get("meta", {}).get("lacking", "")
+        columns[shorter].append((PICTURES[name], lacking))
         heights[shorter] += figure["layout"]["height"] + HEAD_PIXELS
     return columns
 

@@ -77,6 +77,7 @@ class Page {
     if (!this.flame) return;
     await this.add(this.timeline);
     for (const [name, figure] of Object.entries(data.patterns)) {
+      if (figure.layout.meta?.lacking) continue; // the page has a text in its place
       await aMoment();
       await this.add(new Pattern(name, figure));
     }

@@ -108,7 +108,8 @@ class Traces {
         const found = groups.get(`${kind}\n${part}`);
         if (!found) continue;
         const color = this.kindColour(kind);
-        const marker = { color, line: { width: 0 } };
+        // A line makes calls visible that are narrower than a pixel, or have no known end.
+        const marker = { color, line: { width: part === WAIT ? 0 : 1, color } };
         if (part === WAIT) {
           const bgcolor = this.colour("surface");
           marker.pattern = { shape: "/", size: 5, solidity: 0.42, fgcolor: color, bgcolor };

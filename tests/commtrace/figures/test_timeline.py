@@ -71,6 +71,12 @@ def test_waiting_is_hatched_and_apart_from_transfer(late: Any) -> None:
     assert transfer["all_reduce"].marker.pattern.shape is None
 
 
+def test_a_call_without_a_known_end_is_a_line() -> None:
+    bar = parts(timeline(run_of([call(at=5)])), "transfer")["all_reduce"]
+    assert list(bar.x) == [0]
+    assert (bar.marker.line.width, bar.marker.line.color) == (1, bar.marker.color)
+
+
 def test_a_step_whose_beginning_or_end_is_not_known_is_not_drawn(late: Any) -> None:
     for name in ("start_ns", "end_ns"):
         steps = late.steps.assign(**{name: [late.steps[name][0], -1]})

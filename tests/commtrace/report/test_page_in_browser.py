@@ -203,6 +203,19 @@ def test_too_many_calls_are_drawn_as_shares_until_the_timeline_zooms_in(open_pag
     assert opened.errors == []
 
 
+def test_calls_without_a_known_end_are_drawn_and_empty_pictures_are_sentences(
+    open_page: Open,
+) -> None:
+    page = open_page(run_of([call(rank=rank, at=5) for rank in range(2)])).page
+    bars = page.locator("#timeline-picture .barlayer .point path")
+    bars.first.wait_for(state="attached")
+    assert bars.count() == 2
+    assert all(bars.nth(place).bounding_box()["height"] > 5 for place in range(2))
+    assert bars.first.evaluate("bar => getComputedStyle(bar).strokeWidth") == "1px"
+    assert "no call of known size" in page.locator("#bandwidth .empty").inner_text().lower()
+    assert page.locator("#bandwidth button").count() == 0
+
+
 def test_a_kind_can_be_switched_off(shared: Page) -> None:
     shown = "document.getElementById('timeline-picture').data.length"
     before = shared.evaluate(shown)
