@@ -43,7 +43,8 @@ from dtensor_core.dispatch.lists import (
     local_list_operator,
     plans_by_number,
 )
-from dtensor_core.dispatch.metadata import copies_sizes, output_metadata
+from dtensor_core.dispatch.metadata import output_metadata
+from dtensor_core.dispatch.metadata_shortcuts import copies_sizes
 from dtensor_core.dispatch.written_arguments import (
     fixed_arguments,
     functional_form,
