@@ -6,6 +6,7 @@ its result are pickled through a pipe that only parent and child have open.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -170,9 +171,26 @@ def result_of(function: Callable[[Any, Any], Any], shared: Any, job: Any) -> Any
         return JobFailure(error)
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES, _MOST_BYTES_OF_BLOCK = 1 << 30, 1 << 25
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep what is freed for the next arrays; other systems have no such option.
+
+    Otherwise the system clears the memory of each large array anew, which takes as long as reading
+    the column that it is for.
+    """
+    with suppress(OSError, AttributeError):
+        glibc = ctypes.CDLL(None)
+        glibc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        glibc.mallopt(_M_MMAP_THRESHOLD, _MOST_BYTES_OF_BLOCK)
+
+
 def _work(connection: Connection) -> None:
     """Work through jobs until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    _keep_freed_memory()
     function: Callable[[Any, Any], Any] | None = None
     shared = None
     while True:

@@ -264,7 +264,8 @@ def values_of(values: Sequence[Any], of_type: type) -> Any:
         return _categorical(values)
     if of_type is str:
         return pd.Categorical([encodable(str(value)) for value in values])
-    return np.asarray(values).astype(DTYPES[of_type])
+    # A copy of a large column takes longer than reading it.
+    return np.asarray(values).astype(DTYPES[of_type], copy=False)
 
 
 def texts_of(values: pd.Series, text_of: Callable[[str], str]) -> pd.Series:
@@ -294,10 +295,12 @@ def _categorical(column: StringColumn) -> Any:
     # Two strings may have the same text once they are escaped.
     names = sorted(set(texts.values()))
     places = {name: place for place, name in enumerate(names)}
-    renumbered = np.zeros(len(column.strings), dtype="int64")
+    # Of the type that the codes of as many categories have, so that they are converted once.
+    renumbered = np.zeros(len(column.strings), dtype=np.min_scalar_type(-max(len(names), 1)))
     renumbered[used] = [places[texts[code]] for code in used]
     dtype = (_type_of_few if len(names) < _FEW else _type_of)(tuple(names))
-    return pd.Categorical.from_codes(renumbered[codes], dtype=dtype, validate=False)
+    own = renumbered.take(codes, mode="clip") if len(codes) else codes
+    return pd.Categorical.from_codes(own, dtype=dtype, validate=False)
 
 
 def _type_of(names: tuple[str, ...]) -> pd.CategoricalDtype:

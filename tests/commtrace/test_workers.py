@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import resource
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +27,14 @@ def refuse(shared: None, job: int) -> int:
 
 def fail(shared: None, job: int) -> int:
     raise ZeroDivisionError(f"job {job}")
+
+
+def faults(shared: None, job: int) -> int:
+    """Return how often the system gave memory to arrays that follow each other."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        _ = [bytearray(4 << 20) for _ in range(8)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def end(shared: None, job: int) -> None:
@@ -73,3 +83,10 @@ def test_a_killed_process_is_an_error_that_says_so() -> None:
     with pytest.raises(OutputError, match="SIGKILL") as raised, Workers("do the work", 2) as own:
         list(own.results(end, None, range(3)))
     assert str(raised.value).startswith("cannot do the work")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="an option of glibc's malloc")
+def test_a_process_keeps_the_memory_of_arrays_for_the_next_ones(workers: Workers) -> None:
+    pages = (32 << 20) // resource.getpagesize()
+    found = dict(workers.results(faults, None, range(2)))
+    assert all(num < 3 * pages for num in found.values())
