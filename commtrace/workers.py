@@ -172,7 +172,9 @@ def result_of(function: Callable[[Any, Any], Any], shared: Any, job: Any) -> Any
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES, _MOST_BYTES_OF_BLOCK = 1 << 30, 1 << 25
+_KEPT_BYTES = 1 << 30
+_BLOCK_BYTES = (1 << 28, 1 << 25)
+"""Size of arrays that are kept; the second one is the most that former versions of glibc take."""
 
 
 def _keep_freed_memory() -> None:
@@ -184,7 +186,7 @@ def _keep_freed_memory() -> None:
     with suppress(OSError, AttributeError):
         glibc = ctypes.CDLL(None)
         glibc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-        glibc.mallopt(_M_MMAP_THRESHOLD, _MOST_BYTES_OF_BLOCK)
+        any(glibc.mallopt(_M_MMAP_THRESHOLD, size) for size in _BLOCK_BYTES)
 
 
 def _work(connection: Connection) -> None:

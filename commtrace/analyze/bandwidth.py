@@ -25,11 +25,12 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import last_arrivals
-from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.cached_per_run import cached_per_run, of_each_part
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes, numbers
 from commtrace.analyze.measures import busbw_factors, summed
 from commtrace.analyze.sizes import power_below
+from commtrace.analyze.sums import numbered_rows, sums_by
 from commtrace.schema import Column
 from commtrace.units import NANOSECONDS_PER_SECOND
 
@@ -147,16 +148,9 @@ def timed_calls(frames: Frames) -> pd.DataFrame:
 
 
 def busbw_after_arrival(frames: Frames, by: str) -> pd.Series:
-    """Return the busbw after arrival by a column of table `comm`; nan if it is unknown."""
-    sums = summed(frames.by_ranks(_after_arrival, by))
-    return _rate(sums["bus"], sums["after_arrival"])
-
-
-def _after_arrival(frames: Frames, by: str) -> pd.DataFrame:
-    timed = timed_calls(frames)
-    timed = timed[timed["after_arrival"].notna()]
-    keys = frames.comm.loc[timed.index, by]
-    return timed[["bus", "after_arrival"]].groupby(keys, observed=True).sum()
+    """Return the busbw after arrival by a column of the table's rows; nan if it is unknown."""
+    sums = summed(frames.by_ranks(_sums)).groupby(level=by)[["bus_after", "after_arrival"]].sum()
+    return _rate(sums["bus_after"], sums["after_arrival"])
 
 
 def bandwidth(frames: Frames) -> pd.DataFrame:
@@ -192,43 +186,40 @@ def _rate(size: pd.Series, time_ns: pd.Series) -> pd.Series:
     return size.where(size > 0) / time_ns.where(time_ns > 0) * NANOSECONDS_PER_SECOND
 
 
-def _rows(frames: Frames) -> dict[str, Any]:
+def _rows(frames: Frames) -> list[pd.Series]:
     """Return the columns that identify the table's rows, a value per call."""
     comm = frames.comm
-    size = comm["payload_bytes"]
-    of_size = np.where(size >= 0, power_below(size.clip(lower=0).to_numpy()), -1)
-    return {name: of_size if name == "from_bytes" else comm[name] for name in _BY}
-
-
-def _calls(frames: Frames) -> pd.DataFrame:
-    """Return one row per call, with the columns of the table's rows and what they sum."""
-    comm, timed = frames.comm, timed_calls(frames)
-    size = comm["payload_bytes"]
-    has_time, has_arrival = timed["time"].notna(), timed["after_arrival"].notna()
-    return pd.DataFrame(
-        {
-            **_rows(frames),
-            "num_calls": 1,
-            "num_unsized": (size < 0).astype("int64"),
-            "payload_bytes": addable(size.clip(lower=0)),
-            "num_timed": has_time.astype("int64"),
-            "time_ns": addable(timed["time"].fillna(0).astype("int64")),
-            "num_after_arrival": has_arrival.astype("int64"),
-            "after_arrival_ns": addable(timed["after_arrival"].fillna(0).astype("int64")),
-            "payload": timed["payload"].where(has_time),
-            "bus": timed["bus"].where(has_time),
-            "time": timed["time"],
-            "payload_after": timed["payload"].where(has_arrival),
-            "bus_after": timed["bus"].where(has_arrival),
-            "after_arrival": timed["after_arrival"],
-        },
-        index=comm.index,
-    )
+    size = comm["payload_bytes"].to_numpy()
+    of_size = np.where(size >= 0, power_below(size.clip(min=0)), -1)
+    sizes = pd.Series(of_size, comm.index, name="from_bytes")
+    return [sizes if name == "from_bytes" else comm[name] for name in _BY]
 
 
 def _sums(frames: Frames) -> pd.DataFrame:
     """Return the sums of the calls of each row of the table."""
-    return _calls(frames).groupby(_BY, sort=False, observed=True).sum()
+    return _kept_sums(frames).set_index(_BY)
+
+
+@of_each_part
+def _kept_sums(frames: Frames) -> pd.DataFrame:
+    timed, size = timed_calls(frames), frames.comm["payload_bytes"]
+    has_time, has_arrival = timed["time"].notna(), timed["after_arrival"].notna()
+    calls = {
+        "num_calls": np.ones(len(size), "int64"),
+        "num_unsized": (size < 0).astype("int64"),
+        "payload_bytes": addable(size.clip(lower=0)),
+        "num_timed": has_time.astype("int64"),
+        "time_ns": addable(timed["time"].fillna(0).astype("int64")),
+        "num_after_arrival": has_arrival.astype("int64"),
+        "after_arrival_ns": addable(timed["after_arrival"].fillna(0).astype("int64")),
+        "payload": timed["payload"].where(has_time),
+        "bus": timed["bus"].where(has_time),
+        "time": timed["time"],
+        "payload_after": timed["payload"].where(has_arrival),
+        "bus_after": timed["bus"].where(has_arrival),
+        "after_arrival": timed["after_arrival"],
+    }
+    return sums_by(calls, _rows(frames)).reset_index()
 
 
 _Rates = dict[tuple[Any, ...], list[np.ndarray]]
@@ -237,21 +228,27 @@ _Rates = dict[tuple[Any, ...], list[np.ndarray]]
 
 def _of_collectives(frames: Frames) -> _Rates:
     """Return the busbw after arrival of each collective of which it is known."""
-    timed, number = timed_calls(frames), numbers(frames)
-    calls = pd.DataFrame(
-        {
-            **_rows(frames),
-            # A transfer has no number and is by itself; its other end is another call.
-            "number": number.where(number >= 0, -1 - np.arange(len(number))),
-            "bus": timed["bus"],
-            "time": timed["after_arrival"],
-        },
-        index=number.index,
-    )[timed["after_arrival"].notna()]
-    sums = calls.groupby([*_BY, "number"], sort=False, observed=True).sum()
-    rates = _rate(sums["bus"], sums["time"]).droplevel("number").dropna()
+    timed, number = timed_calls(frames), numbers(frames).to_numpy()
+    known = np.flatnonzero(timed["after_arrival"].notna())
+    keys = [key.iloc[known] for key in _rows(frames)]
+    row, firsts = numbered_rows(keys)
+    # A transfer has no number and is by itself; its other end is another call.
+    number = np.where(number >= 0, number, -1 - np.arange(len(number)))[known]
+    collective, first_calls = numbered_rows([row, number])
+    bus, time = (
+        pd.Series(np.bincount(collective, timed[name].to_numpy()[known], len(first_calls)))
+        for name in ("bus", "after_arrival")
+    )
+    is_known = (rates := _rate(bus, time)).notna()
+    of_row = row[first_calls[is_known]]
+    in_order = rates[is_known].to_numpy()[np.argsort(of_row, kind="stable")]
+    nums = np.bincount(of_row, minlength=len(firsts))
+    ends = np.cumsum(nums)
+    names = zip(*(key.iloc[firsts] for key in keys), strict=True)
     return {
-        row: [of_row.to_numpy()] for row, of_row in rates.groupby(_BY, sort=False, observed=True)
+        name: [in_order[end - num : end]]
+        for name, num, end in zip(names, nums, ends, strict=True)
+        if num
     }
 
 

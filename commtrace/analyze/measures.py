@@ -19,15 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import addable, typed
 from commtrace.analyze.arrivals import end_ns, has_known_end
-from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.cached_per_run import cached_per_run, of_each_part
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.sums import sums_by
 from commtrace.analyze.unrecorded import unrecorded_ns
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.schema import Column
@@ -162,8 +162,10 @@ def summed(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def _totals(part: Frames, by: Sequence[str]) -> pd.DataFrame:
     if {*by} <= {*_OF_PLACES}:
         # Sums of few rows, in place of those of all calls for each table.
-        return _sums_by(_of_places(part).reset_index([*_OF_PLACES]), by)
-    return _sums_by(_summands(part), [part.comm[name] for name in by])
+        places = _of_places(part)
+        sums = {name: places[name] for name in _SUMMANDS}
+        return sums_by(sums, [places[name] for name in by], min_count=1)
+    return _sums_of_calls(part, [part.comm[name] for name in by])
 
 
 _OF_PLACES = (
@@ -173,17 +175,16 @@ _OF_PLACES = (
 """Columns of which few combinations occur: the calls of a program are made at few places."""
 
 
-@cached_per_run
+@of_each_part
 def _of_places(part: Frames) -> pd.DataFrame:
     """Return the sums of the calls of a part by all columns `_OF_PLACES`."""
     comm = with_group_facts(part).comm
-    return _sums_by(_summands(part), [comm[name] for name in _OF_PLACES])
+    return _sums_of_calls(part, [comm[name] for name in _OF_PLACES]).reset_index()
 
 
-def _sums_by(summands: pd.DataFrame, keys: Sequence[Any]) -> pd.DataFrame:
+def _sums_of_calls(part: Frames, keys: Sequence[pd.Series]) -> pd.DataFrame:
     # Only the combinations that occur, and a sum of unknown values only stays unknown.
-    by = summands.groupby([*keys], observed=True, sort=False)
-    return by[[*_SUMMANDS]].sum(min_count=1)
+    return sums_by(_summands(part), keys, min_count=1)
 
 
 _SUMMANDS = (
@@ -194,33 +195,35 @@ _SUMMANDS = (
 
 
 @cached_per_run
-def _summands(frames: Frames) -> pd.DataFrame:
-    """Return what the measures are sums of, a row per call; nan if unknown."""
+def _summands(frames: Frames) -> dict[str, np.ndarray]:
+    """Return what the measures are sums of, a number per call; nan if unknown."""
     comm = frames.comm
-    payload = _known(comm["payload_bytes"])
-    lasted = _known(end_ns(comm) - comm["issue_ns"]).where(has_known_end(comm))
-    on_device = _known(comm["device_ns"])
-    elapsed = lasted.fillna(on_device)
-    elapsed = elapsed.where((elapsed > 0) & payload.notna())
-    return pd.DataFrame(
-        {
-            "num_calls": 1.0,
-            "calls_in_steps": (comm["step"] >= 0).astype("float64"),
-            "payload_bytes": payload,
-            "wire_bytes": _known(comm["wire_bytes"]),
-            "time_ns": lasted,
-            "device_ns": on_device,
-            "blocked_ns": _known(comm["blocked_ns"]),
-            "num_untimed": (comm["blocked_ns"] < 0).astype("float64"),
-            "num_sized": (comm["wire_bytes"] >= 0).astype("float64"),
-            "num_ended": lasted.notna().astype("float64"),
-            "blocked_in_steps": _known(comm["blocked_ns"]).where(comm["step"] >= 0),
-            "elapsed_ns": elapsed,
-            "elapsed_payload": payload.where(elapsed.notna()),
-            "elapsed_bus_bytes": (payload * busbw_factors(frames)).where(elapsed.notna()),
-        },
-        index=comm.index,
+    payload, wire, blocked, on_device = (
+        _known(comm[name]) for name in ("payload_bytes", "wire_bytes", "blocked_ns", "device_ns")
     )
+    in_step = (comm["step"] >= 0).to_numpy()
+    lasted = (end_ns(comm) - comm["issue_ns"]).to_numpy("float64")
+    lasted[~has_known_end(comm).to_numpy() | (lasted < 0)] = np.nan
+    elapsed = np.where(np.isnan(lasted), on_device, lasted)
+    elapsed[~(elapsed > 0) | np.isnan(payload)] = np.nan
+    has_elapsed = ~np.isnan(elapsed)
+    found = {
+        "num_calls": np.ones(len(comm)),
+        "calls_in_steps": in_step,
+        "payload_bytes": payload,
+        "wire_bytes": wire,
+        "time_ns": lasted,
+        "device_ns": on_device,
+        "blocked_ns": blocked,
+        "num_untimed": np.isnan(blocked),
+        "num_sized": ~np.isnan(wire),
+        "num_ended": ~np.isnan(lasted),
+        "blocked_in_steps": np.where(in_step, blocked, np.nan),
+        "elapsed_ns": elapsed,
+        "elapsed_payload": np.where(has_elapsed, payload, np.nan),
+        "elapsed_bus_bytes": np.where(has_elapsed, payload * busbw_factors(frames), np.nan),
+    }
+    return {name: each.astype("float64", copy=False) for name, each in found.items()}
 
 
 def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
@@ -285,8 +288,8 @@ def _positive(column: pd.Series) -> pd.Series:
     return column.where(column > 0)
 
 
-def _known(column: pd.Series) -> pd.Series:
-    return column.astype("float64").where(column >= 0)
+def _known(column: pd.Series) -> np.ndarray:
+    return np.where(column >= 0, column, np.nan)
 
 
 def busbw_factors(frames: Frames) -> pd.Series:

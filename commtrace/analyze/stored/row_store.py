@@ -104,8 +104,21 @@ class RowStore:
             for places, records in self._records(name, facts, rows.to_numpy()):
                 for each, values in found.items():
                     values[places] = records[each]
-            table = pd.DataFrame(found, index=rows, copy=False)
-            return table[_VALUE].rename(None) if facts["is_series"] else table
+            return _table(facts, found, rows)
+
+    def read_piece(self, name: str, piece: int, rows: pd.Index) -> pd.Series | pd.DataFrame:
+        """Return the rows of the part that computed a piece, of the calls `rows`.
+
+        Raises:
+            TraceError: A file is damaged.
+        """
+        with reading(f"cannot read what is prepared of the run in {self.folder / name}"):
+            facts = self._facts(name)
+            records = self._piece(name, piece, len(rows))
+            if _ROW in (records.dtype.names or ()) and (records[_ROW] != rows).any():
+                raise DamageError("rows of other calls", str(_path(self.folder / name, piece)))
+            found = {each: records[each].astype(of) for each, of in facts["types"].items()}
+            return _table(facts, found, rows)
 
     def _facts(self, name: str) -> dict[str, Any]:
         if name not in self._known:
@@ -134,7 +147,9 @@ class RowStore:
                 own = slice(*np.searchsorted(rows, [begin, end]))
                 if own.start < own.stop:
                     records = self._piece(name, stretch, end - begin)
-                    yield own, records[rows[own] - begin]
+                    wanted = rows[own] - begin
+                    are_all = wanted[-1] - wanted[0] == len(wanted) - 1
+                    yield own, records[wanted[0] : wanted[-1] + 1] if are_all else records[wanted]
             return
         for piece, edges in enumerate(facts["edges"]):
             own = slice(edges[first], edges[last + 1])
@@ -151,6 +166,14 @@ class RowStore:
         if records.shape != (num_rows,) or records.dtype.names is None:
             raise DamageError(f"records of shape {records.shape}, not ({num_rows},)", str(path))
         return records
+
+
+def _table(
+    facts: dict[str, Any], columns: dict[str, np.ndarray], rows: pd.Index
+) -> pd.Series | pd.DataFrame:
+    if facts["is_series"]:
+        return pd.Series(columns[_VALUE], index=rows, copy=False)
+    return pd.DataFrame(columns, index=rows, copy=False)
 
 
 def _least(values: np.ndarray) -> np.dtype[Any]:

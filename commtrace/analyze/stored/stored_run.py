@@ -47,7 +47,7 @@ ROWS_OF_PART = 500_000
 _PARTS_OF_WORKERS = 3
 """Number of parts from which on other processes are asked."""
 
-_VERSION = 3
+_VERSION = 4
 """Changes with the meaning of prepared rows, so that those of former versions are not used."""
 
 
@@ -87,6 +87,19 @@ class Pass:
 
 class StoredPart(RunPart):
     """Part of a stored run, whose rows are read when they are used."""
+
+    def of_each_call(self, answer: Answer, compute: Answer) -> Any:
+        """Return a row per call of this part: those that are kept, or computed if it may do so."""
+        if sort_of(answer) == self.sort and not self.parent.has_rows(answer):
+            return compute(self)
+        if answer not in self._rows_read:
+            self._rows_read[answer] = self.parent.rows_of(answer, self)
+        return self._rows_read[answer]
+
+    @cached_property
+    def _rows_read(self) -> dict[Answer, Any]:
+        """Rows of the calls of this part that are read, by the function that returns them."""
+        return {}
 
     def of_each_part(self, answer: Answer, compute: Answer) -> Any:
         """Return a table of this part, computed once and kept."""
@@ -264,8 +277,12 @@ class StoredRun(PartedRun):
 
     def read_rows(self, answer: Answer, part: Frames | None) -> Any:
         """Return kept rows: of a part's calls, or of all calls."""
-        index = pd.RangeIndex(self.edges[-1]) if part is None else part.comm.index
-        return self.row_store.read(_name_of(answer), index)
+        name = _name_of(answer)
+        if part is None:
+            return self.row_store.read(name, pd.RangeIndex(self.edges[-1]))
+        if isinstance(part, RunPart) and part.sort == sort_of(answer):
+            return self.row_store.read_piece(name, part.number, part.comm.index)
+        return self.row_store.read(name, part.comm.index)
 
     @cached_property
     def row_store(self) -> RowStore:
