@@ -5,6 +5,7 @@ Notices, needs of rules, and facts read it, so that none of them passes over all
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import PartialSum, partial_sum
 
@@ -68,25 +69,60 @@ class Census:
 
     def add(self, other: Census) -> Census:
         """Return this census with the counts of other calls added."""
-        self.num_ops += other.num_ops
-        self.num_kernels += other.num_kernels
-        self.num_fingerprints += other.num_fingerprints
-        self.num_unlaunched += other.num_unlaunched
-        self.num_ended += other.num_ended
-        for name in ("known", "ranks", "kinds", "dtypes", "phases", "in_module", "unknown"):
+        for name in _FIELDS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in _COUNTERS:
             getattr(self, name).update(getattr(other, name))
         for name, each in other.sums.items():
             self.sums[name] = self.sums[name] + each if name in self.sums else each
         return self
+
+    def counts(self) -> pd.DataFrame:
+        """Return the census as a table: the field, its key, and the number or sum."""
+        rows = [(name, "", "", getattr(self, name), math.nan) for name in _FIELDS]
+        for name in _COUNTERS:
+            for key, num in getattr(self, name).items():
+                column, kind = key if name == "unknown" else (str(key), "")
+                rows.append((name, column, kind, num, math.nan))
+        rows += [("sums", name, "", each.num_known, each.total) for name, each in self.sums.items()]
+        return pd.DataFrame(rows, columns=[*_COUNTS])
+
+    @classmethod
+    def of_counts(cls, counts: pd.DataFrame) -> Census:
+        """Return the census that a table of counts is of."""
+        found = cls()
+        sums: dict[str, tuple[int, float]] = {}
+        for name, key, kind, num, total in counts.itertuples(index=False, name=None):
+            if name in _FIELDS:
+                setattr(found, name, num)
+            elif name == "sums":
+                sums[key] = num, total
+            else:
+                of_name = {"ranks": int(key) if name == "ranks" else 0, "unknown": (key, kind)}
+                getattr(found, name)[of_name.get(name, key)] = num
+        found.sums = {
+            key: PartialSum(total, num, found.num_calls) for key, (num, total) in sums.items()
+        }
+        return found
+
+
+_FIELDS = ("num_ops", "num_kernels", "num_fingerprints", "num_unlaunched", "num_ended")
+_COUNTERS = ("known", "ranks", "kinds", "dtypes", "phases", "in_module", "unknown")
+_COUNTS = ("field", "key", "kind", "num", "total")
 
 
 @of_run
 def census(frames: Frames) -> Census:
     """Return the census of a run."""
     total = Census()
-    for part in frames.by_ranks(_of_part):
-        total.add(part)
+    for counts in frames.by_ranks(_counts_of_part):
+        total.add(Census.of_counts(counts))
     return total
+
+
+@of_each_part
+def _counts_of_part(frames: Frames) -> pd.DataFrame:
+    return _of_part(frames).counts()
 
 
 def _of_part(frames: Frames) -> Census:

@@ -7,17 +7,17 @@ missing ones. Only calls after a rank's last one may never have been made.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.consistency.numbered import numbered
+from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import RECV, is_transfer, members
+from commtrace.analyze.matching import RECV, is_transfer, members, numbers
+from commtrace.analyze.sums import numbered_rows
 from commtrace.tracefile import EVERY
 
 PROFILER, FLIGHT_RECORDER, INSPECTOR = "torch.profiler", "flight recorder", "NCCL Inspector"
@@ -69,10 +69,11 @@ class Coverage:
 @of_run
 def coverage(frames: Frames) -> Coverage:
     """Return how far the calls of a run can be compared across ranks."""
-    of_parts = frames.by_ranks(_calls_made)
-    removed = frames.removed_calls
-    made = _with_removed(pd.concat([part.made for part in of_parts]), removed)
-    first_ids = {rank: first for part in of_parts for rank, first in part.first_ids.items()}
+    calls, removed = pd.concat(frames.by_ranks(_calls_made)), frames.removed_calls
+    made = _with_removed(calls.loc[calls["count"] > 0, _MADE], removed)
+    firsts = calls.groupby("rank")["first_id"].min()
+    first_ids = dict(zip(firsts.index.tolist(), firsts.tolist(), strict=True))
+    lacking = calls[calls["num_unnumbered"] > 0].groupby("rank")["num_unnumbered"].sum()
     everyone = members(frames)
     everyone = everyone[everyone["group"].isin(set(made["group"]))]
     reached = everyone.merge(made, on=["group", "rank"], how="left")
@@ -98,9 +99,9 @@ def coverage(frames: Frames) -> Coverage:
         unrecorded=frozenset(int(rank) for rank in missing),
         truncated=frozenset(ranks.loc[~ranks["complete"], "rank"].tolist()),
         dropping=frozenset(rank for rank, num in dropped.items() if num > 0) - in_ring,
-        unsure=frozenset[tuple[str, int]]().union(*(part.unsure for part in of_parts)),
-        unnumbered={rank: num for part in of_parts for rank, num in part.unnumbered.items()},
-        open_to_all=frozenset[tuple[str, int]]().union(*(part.open_to_all for part in of_parts)),
+        unsure=_pairs(calls[calls["is_unsure"]]),
+        unnumbered=dict(zip(lacking.index.tolist(), lacking.tolist(), strict=True)),
+        open_to_all=_pairs(calls[calls["is_open_to_all"]]),
         calling=frozenset(first_ids),
         ring_truncated=ring_truncated,
         partial=partial,
@@ -124,39 +125,48 @@ def _with_removed(made: pd.DataFrame, removed: pd.DataFrame) -> pd.DataFrame:
     return every.groupby(["group", "rank"], as_index=False).agg({"last": "max", "count": "sum"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _CallsMade:
-    """Calls of some ranks.
+_MADE = ["group", "rank", "last", "count"]
 
-    Attributes:
-        made: Last number and count of each group and rank: `group rank last count`.
-        unsure: As of `Coverage`.
-        unnumbered: As of `Coverage`.
-        open_to_all: As of `Coverage`.
-        first_ids: Number of the first call of each rank that made any.
+
+def _pairs(rows: pd.DataFrame) -> frozenset[tuple[str, int]]:
+    """Return group and rank of each row."""
+    return frozenset(zip(rows["group"], rows["rank"].tolist(), strict=True))
+
+
+@of_each_part
+def _calls_made(frames: Frames) -> pd.DataFrame:
+    """Return the calls of each rank of a part in each group.
+
+    Columns are `group` and `rank`; `last` and `count` of the collectives of known number; those
+    that `is_unsure`, `num_unnumbered` and `is_open_to_all` are of, as in `Coverage`; and the
+    `first_id` of all calls.
     """
+    comm = frames.comm
+    transfer, seq, number = (
+        each.to_numpy() for each in (is_transfer(frames), comm["seq"], numbers(frames))
+    )
+    is_counted = ~transfer & (seq >= 0)
+    is_numbered = is_counted & (number >= 0)
+    is_open = ((comm["kind"] == RECV) & (comm["peer"] < 0)).to_numpy()
+    pair, firsts = numbered_rows([comm["group"], comm["rank"]])
 
-    made: pd.DataFrame
-    unsure: set[tuple[str, int]]
-    unnumbered: dict[int, int]
-    open_to_all: set[tuple[str, int]]
-    first_ids: dict[int, int]
+    def count(mask: np.ndarray) -> np.ndarray:
+        return np.bincount(pair[mask], minlength=len(firsts))
 
-
-def _calls_made(frames: Frames) -> _CallsMade:
-    comm, transfer = frames.comm, is_transfer(frames)
-    unnumbered = comm[~transfer & (comm["seq"] >= 0)].index.difference(numbered(frames).index)
-    unsure = comm.loc[unnumbered, ["group", "rank"]].drop_duplicates()
-    from_any = comm.loc[(comm["kind"] == RECV) & (comm["peer"] < 0), ["group", "rank"]]
-    of_members = numbered(frames).groupby(["group", "rank"], observed=True)["number"]
-    made = pd.DataFrame({"last": of_members.max(), "count": of_members.count()}).reset_index()
-    first_ids = comm.groupby("rank")["id"].min()
-    return _CallsMade(
-        made=made.astype({"group": object}),
-        unsure=set(unsure.itertuples(index=False, name=None)),
-        unnumbered=dict(Counter(comm.loc[~transfer & (comm["seq"] < 0), "rank"].tolist())),
-        open_to_all=set(from_any.itertuples(index=False, name=None)),
-        first_ids={int(str(rank)): first for rank, first in first_ids.items()},
+    last, first_id = np.full(len(firsts), -1), np.full(len(firsts), sys.maxsize)
+    np.maximum.at(last, pair[is_numbered], number[is_numbered])
+    np.minimum.at(first_id, pair, comm["id"].to_numpy())
+    return pd.DataFrame(
+        {
+            "group": comm["group"].iloc[firsts].astype(object).to_numpy(),
+            "rank": comm["rank"].iloc[firsts].to_numpy(),
+            "last": last,
+            "count": count(is_numbered),
+            "is_unsure": count(is_counted & ~is_numbered) > 0,
+            "num_unnumbered": count(~transfer & (seq < 0)),
+            "is_open_to_all": count(is_open) > 0,
+            "first_id": first_id,
+        }
     )
 
 

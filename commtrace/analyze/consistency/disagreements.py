@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import calls_of, numbered
@@ -46,14 +46,16 @@ _WORDS = {"reduce_op": "reduction", "dtype": "element type"}
 def first_disagreements(frames: Frames) -> dict[str, int]:
     """Return, by group, the number of the first call in which its members disagree."""
     first: dict[str, int] = {}
-    for part in frames.by_collectives(_first_of_part, coverage(frames)):
-        for group, number in part.items():
+    for part in frames.by_collectives(_first_of_part):
+        for group, number in zip(part["group"], part["number"].tolist(), strict=True):
             first[group] = min(number, first.get(group, number))
     return dict(sorted(first.items()))
 
 
-def _first_of_part(frames: Frames, covered: Coverage) -> dict[str, int]:
-    made = numbered(frames)
+@of_each_part
+def _first_of_part(frames: Frames) -> pd.DataFrame:
+    """Return `group` and `number` of the first call of each group of a part that disagrees."""
+    covered, made = coverage(frames), numbered(frames)
     calls = _comparable(made)
     differs = _rooted_sizes(covered, made) | _exchanged_sizes(covered, made)
     differs |= _unmatched_splits(covered, made)
@@ -67,7 +69,12 @@ def _first_of_part(frames: Frames, covered: Coverage) -> dict[str, int]:
     first: dict[str, int] = {}
     for code, number in sorted(differs):
         first.setdefault(names[code], int(number))
-    return first
+    return pd.DataFrame(
+        {
+            "group": pd.Series([*first], dtype=object),
+            "number": pd.Series(first.values(), dtype="int64"),
+        }
+    )
 
 
 def disagreements(frames: Frames, covered: Coverage, first: Mapping[str, int]) -> Iterator[Problem]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.cached_per_run import of_each_part
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import group_numbers, is_transfer, numbers
 from commtrace.analyze.stored.kept_files import new_arrow_file, open_arrow_file, read_columns
@@ -56,28 +56,20 @@ _BLOCKS = b"blocks"
 _COMPLETE = "complete.json"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSizes:
-    """Calls of each group, by its row in table `groups`, and behind them those of no group.
+@of_each_part
+def group_sizes(part: Frames) -> pd.DataFrame:
+    """Return the calls of each group that a part has.
 
-    Attributes:
-        num_calls: Number of its calls.
-        last: Its last number, -1 without any.
+    Rows are those of table `groups`, and behind them one for calls of no group. Columns are the
+    number of calls, `num_calls`, and the `last` number, -1 without any.
     """
-
-    num_calls: np.ndarray
-    last: np.ndarray
-
-
-def group_sizes(part: Frames) -> GroupSizes:
-    """Return the calls of each group that a part has."""
     group, number = group_numbers(part).to_numpy(), numbers(part).to_numpy()
     num_groups = len(part.groups) + 1
     # The numbers of a group are dense, but for those that are lost.
-    order = np.lexsort((number, group))
     last = np.full(num_groups, -1)
-    last[group[order]] = number[order]
-    return GroupSizes(np.bincount(group % num_groups, minlength=num_groups), last)
+    np.maximum.at(last, group, number)
+    num_calls = np.bincount(group % num_groups, minlength=num_groups)
+    return pd.DataFrame({"num_calls": num_calls, "last": last})
 
 
 class CollectiveBlocks:
@@ -85,14 +77,14 @@ class CollectiveBlocks:
 
     Args:
         folder: Folder of the files.
-        sizes: Calls of each group, of all parts by rank.
+        sizes: `group_sizes` of all parts by rank.
         rows_of_block: Number of calls of a block, about.
     """
 
-    def __init__(self, folder: Path, sizes: Iterable[GroupSizes], rows_of_block: int) -> None:
+    def __init__(self, folder: Path, sizes: Iterable[pd.DataFrame], rows_of_block: int) -> None:
         of_parts = list(sizes)
-        num_calls = np.sum([each.num_calls for each in of_parts], axis=0)
-        last = np.max([each.last for each in of_parts], axis=0)
+        num_calls = np.sum([each["num_calls"].to_numpy() for each in of_parts], axis=0)
+        last = np.max([each["last"].to_numpy() for each in of_parts], axis=0)
         self._folder = folder
         self._num_parts = len(of_parts)
         self._density = num_calls / np.maximum(last + 1, 1) / rows_of_block

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -92,19 +92,25 @@ class StoredPart(RunPart):
         """Return a row per call of this part: those that are kept, or computed if it may do so."""
         if sort_of(answer) == self.sort and not self.parent.has_rows(answer):
             return compute(self)
-        if answer not in self._rows_read:
-            self._rows_read[answer] = self.parent.rows_of(answer, self)
-        return self._rows_read[answer]
-
-    @cached_property
-    def _rows_read(self) -> dict[Answer, Any]:
-        """Rows of the calls of this part that are read, by the function that returns them."""
-        return {}
+        return self._once(answer, partial(self.parent.rows_of, answer, self))
 
     def of_each_part(self, answer: Answer, compute: Answer) -> Any:
         """Return a table of this part, computed once and kept."""
         assert isinstance(self.parent, StoredRun)
-        return self.parent.part_tables.kept(_name_of(answer), self.number, partial(compute, self))
+        kept = self.parent.part_tables.kept
+        return self._once(
+            answer, partial(kept, _name_of(answer), self.number, partial(compute, self))
+        )
+
+    def _once(self, answer: Answer, read: Callable[[], Any]) -> Any:
+        """Return what is kept of this part, which is read once."""
+        if answer not in self._kept:
+            self._kept[answer] = read()
+        return self._kept[answer]
+
+    @cached_property
+    def _kept(self) -> dict[Answer, Any]:
+        return {}
 
     def narrowed(
         self,
