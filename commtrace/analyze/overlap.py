@@ -19,7 +19,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import has_known_end
-from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.cached_per_run import of_each_part
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.intervals import blocked_intervals, lasting, spans
 from commtrace.analyze.known import NOT_KNOWN
@@ -62,12 +62,13 @@ COLUMNS = (
 
 def overlap(frames: Frames) -> pd.DataFrame:
     """Return one row per step and rank."""
-    return typed(pd.concat(frames.by_ranks(_of_ranks)).sort_index().reset_index(), COLUMNS)
+    table = pd.concat(frames.by_ranks(_of_ranks))
+    return typed(table.sort_values(["step", "rank"], ignore_index=True), COLUMNS)
 
 
-@cached_per_run
+@of_each_part
 def _of_ranks(frames: Frames) -> pd.DataFrame:
-    """Return the rows of some ranks, by step and rank."""
+    """Return the rows of some ranks."""
     by = ["step", "rank"]
     comm = frames.comm
     in_flight = spans(frames)
@@ -110,7 +111,7 @@ def _of_ranks(frames: Frames) -> pd.DataFrame:
     for part, total in (("exposed", "duration"), ("overlapped", "communication")):
         of, over = (table[f"{name}_ns"].astype("float64") for name in (part, total))
         table[f"{part}_share"] = of.where(of >= 0) / over.where(over > 0)
-    return table
+    return table.reset_index()
 
 
 def _in_part(frames: Frames, intervals: pd.DataFrame) -> pd.DataFrame:

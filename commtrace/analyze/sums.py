@@ -85,12 +85,20 @@ def sums_by(columns: Mapping[str, Any], keys: Sequence[Any], min_count: int = 0)
     """
     number, firsts = numbered_rows(keys)
     index = [key.iloc[firsts] for key in keys]
+    return sums_of(columns, number, len(firsts), min_count).set_axis(
+        pd.Index(index[0]) if len(index) == 1 else pd.MultiIndex.from_arrays(index)
+    )
+
+
+def sums_of(
+    columns: Mapping[str, Any], number: np.ndarray, num: int, min_count: int = 0
+) -> pd.DataFrame:
+    """Return the sums of columns by the number of each row, below `num`; see `sums_by`."""
     return pd.DataFrame(
         {
-            name: _sums(np.asarray(values), number, len(firsts), min_count)
+            name: _sums(np.asarray(values), number, num, min_count)
             for name, values in columns.items()
-        },
-        index=pd.Index(index[0]) if len(index) == 1 else pd.MultiIndex.from_arrays(index),
+        }
     )
 
 

@@ -162,9 +162,12 @@ def sent(frames: Frames) -> pd.Series:
 
 
 def _free(free: Any, calls: pd.DataFrame, begin: pd.Series, end: pd.Series) -> pd.Series:
-    is_known = begin.notna() & end.notna()
-    first, last = (each.where(is_known, 0).astype("int64") for each in (begin, end))
-    return free.within(calls["rank"], first, last).astype("float64")
+    """Return the free time from begin to end of each row; 0 where one of them is unknown."""
+    lasts = np.flatnonzero(end > begin)
+    rank, first, last = (each.iloc[lasts] for each in (calls["rank"], begin, end))
+    found = np.zeros(len(calls))
+    found[lasts] = free.within(rank, first.astype("int64"), last.astype("int64"))
+    return pd.Series(found, index=calls.index)
 
 
 def _shared(

@@ -19,6 +19,7 @@ from commtrace.analyze.measures import steps_ns, summed
 from commtrace.analyze.overlap_lost.behind import behind
 from commtrace.analyze.overlap_lost.chances import chances
 from commtrace.analyze.overlap_lost.reasons import REASONS, Reason
+from commtrace.analyze.sums import numbered_rows, sums_of
 from commtrace.schema import Column
 from commtrace.units import text_of_duration
 
@@ -112,57 +113,66 @@ def overlap_lost(frames: Frames) -> pd.DataFrame:
 
 def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return sums of the calls of some ranks by place and reason, and an example of each."""
-    columns = [name for name in PLACE if name != "mesh_axis"]
-    comm = part.comm[[*columns, "group", "rank", "step", "id"]]
-    comm = comm[comm["kind"] != "barrier"]
-    comm = comm.assign(mesh_axis=mesh_axes(part, comm["group"]))
-    calls = chances(part).loc[comm.index]
+    moves_data = (part.comm["kind"] != "barrier").to_numpy()
+    comm, calls = part.comm[moves_data], chances(part)[moves_data]
+    axes = mesh_axes(part, comm["group"])
+    keys = [axes if name == "mesh_axis" else comm[name] for name in PLACE] + [calls["reason"]]
+    number, firsts = numbered_rows(keys)
+    place = pd.MultiIndex.from_arrays(
+        [_texts(key.iloc[firsts]) for key in keys], names=[*PLACE, "reason"]
+    )
+    rank, step, could = (each.to_numpy() for each in (comm["rank"], comm["step"], calls["could"]))
     early = (calls["issue"] - calls["ready"]).clip(lower=0)
     slack = (calls["used"] - calls["end"]).clip(lower=0)
-    in_step = comm["step"] >= 0
-    by = [*PLACE, "reason"]
-    keys = comm[PLACE].assign(reason=calls["reason"])
-    # Numbers, since each grouping by all keys takes as long as the sums.
-    number = keys.groupby(by, sort=False, observed=True).ngroup()
-    places = keys[~number.duplicated()].set_axis(number[~number.duplicated()])
-    rows = pd.DataFrame(
+    sums = sums_of(
         {
-            "number": number,
-            "num_calls": 1.0,
+            "num_calls": np.ones(len(calls)),
             "exposed_ns": calls["exposed"],
             "transfer_ns": calls["transfer"],
             "hidden_ns": calls["hidden"],
-            "could_hide_ns": calls["could"],
-            "in_steps_ns": calls["could"].where(in_step, 0.0),
+            "could_hide_ns": could,
+            "in_steps_ns": np.where(step >= 0, could, 0.0),
             "early_sum": early,
             "num_early": early.notna().astype("float64"),
             "slack_sum": slack,
             "num_slack": slack.notna().astype("float64"),
-            "rank": comm["rank"],
-            "step": comm["step"],
-            "id": comm["id"],
-            "could": calls["could"],
         },
-        index=comm.index,
+        number,
+        len(place),
+        min_count=1,
     )
-    lossy = rows[in_step & (calls["could"] > 0)]
-    firsts = lossy.index[~lossy.duplicated(["number", "rank", "step"])]
-    rows["num_steps"] = rows.index.isin(firsts).astype("float64")
-    sums = rows.groupby("number", sort=False)[[*_SUMS, *_OTHER_SUMS]].sum(min_count=1)
-    could = rows["could"].fillna(-1.0)
-    examples = rows[could == could.groupby(number).transform("max")]
-    examples = examples.sort_values(["rank", "id"])
-    examples = examples[~examples.duplicated("number")]
-    examples = examples.assign(behind=behind(part, calls.loc[examples.index]))
-    examples = examples.set_index("number")[["could", "rank", "id", "behind"]]
-    return _by_texts(sums.join(places)), _by_texts(examples.join(places))
+    lossy = np.flatnonzero((step >= 0) & (could > 0))
+    _, of_steps = numbered_rows([each[lossy] for each in (number, rank, step)])
+    num_steps = np.bincount(number[lossy[of_steps]], minlength=len(place))
+    example = _examples(number, len(place), could, rank, comm["id"].to_numpy())
+    examples = pd.DataFrame(
+        {
+            "could": could[example],
+            "rank": rank[example],
+            "id": comm["id"].to_numpy()[example],
+            "behind": behind(part, calls.iloc[example]).to_numpy(),
+        },
+        index=place,
+    )
+    return sums.assign(num_steps=num_steps.astype("float64")).set_axis(place), examples
 
 
-def _by_texts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows by place and reason, as texts that are equal in all parts."""
-    by = [*PLACE, "reason"]
-    texts = [name for name in by if name != "source_line"]
-    return rows.astype(dict.fromkeys(texts, object)).set_index(by)
+def _texts(key: pd.Series) -> pd.Series:
+    """Return a key with texts that are equal in all parts."""
+    return key if key.dtype.kind in "iu" else key.astype(object)
+
+
+def _examples(
+    number: np.ndarray, num: int, could: np.ndarray, rank: np.ndarray, call_id: np.ndarray
+) -> np.ndarray:
+    """Return the row of each number that could hide most, the first call of the lowest rank."""
+    could, most = np.where(np.isnan(could), -1.0, could), np.full(num, -1.0)
+    np.maximum.at(most, number, could)
+    rows = np.flatnonzero(could == most[number])
+    rows = rows[np.lexsort((call_id[rows], rank[rows]))[::-1]]
+    found = np.zeros(num, dtype="int64")
+    found[number[rows]] = rows  # the last one remains
+    return found
 
 
 def clause(reason: str, early_ns: float, slack_ns: float) -> str:
