@@ -32,7 +32,7 @@ from commtrace.tracefile.reading import Allowance, DamageError, is_int
 from commtrace.tracefile.trace import Columns, ColumnValues, StringColumn, StringTable
 
 ROWS_IN_GROUP = 1 << 17
-_METADATA = "commtrace"
+_METADATA, _UNKNOWN = "commtrace", "commtrace.unknown"
 _COMPRESSION = "snappy"
 # Differ from row to row, so that a dictionary would be as long as the column.
 _IN_DIFFERENCES = ("id", "seq", "op_id", "sent_id", "call_id", "parent")
@@ -97,7 +97,9 @@ def write_table(table: str, columns: Columns, path: Path, origin: Origin) -> int
                 for column in columns_of
             ]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-        writer.add_key_value_metadata({_METADATA: json.dumps([origin.key, origin.last_ns])})
+        unknown = [each.name for each in columns_of if _is_unknown(each, columns[each.name])]
+        stated = {_METADATA: [origin.key, origin.last_ns], _UNKNOWN: unknown}
+        writer.add_key_value_metadata({key: json.dumps(each) for key, each in stated.items()})
     return num_rows
 
 
@@ -128,6 +130,15 @@ def _can_be_null(column: Column) -> bool:
     return column.type is str or (
         column.type is int and column.least >= -1 and column.name not in MAY_BE_NEGATIVE
     )
+
+
+def _is_unknown(column: Column, values: ColumnValues) -> bool:
+    """Return whether no value of a column is known; such a column need not be read."""
+    if not _can_be_null(column) or not len(values):
+        return False
+    numbers, unknown = view_of(values), 0 if column.type is str else -1
+    # The first value spares a pass over most of the other columns.
+    return bool(numbers[0] == unknown and numbers.max() == unknown)
 
 
 def _coded(column: Column, values: ColumnValues) -> ColumnValues:
@@ -248,17 +259,27 @@ class TableFile:
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         self._rows_of_groups = [group.num_rows for group in groups]
         self._sizes_of_groups = [
-            {
-                chunk.path_in_schema: max(chunk.total_uncompressed_size, 0)
-                for chunk in map(group.column, range(group.num_columns))
-            }
+            {name: max(chunk.total_uncompressed_size, 0) for name, chunk in _chunks(group).items()}
             for group in groups
         ]
+        self._unknown = self._unknown_columns(metadata.metadata or {})
         if sum(self._rows_of_groups) != self.num_rows or min(self._rows_of_groups, default=0) < 0:
             raise self._damage(f"{self.num_rows:,} rows, which the row groups do not have")
 
     def _damage(self, found: str) -> DamageError:
         return DamageError(" ".join(found.split())[:200], str(self.path))
+
+    def _unknown_columns(self, metadata: Mapping[bytes, bytes]) -> set[str]:
+        """Return the columns of which no value is known, as far as the file states them."""
+        try:
+            names = json.loads(metadata.get(_UNKNOWN.encode(), b"[]"))
+        except ValueError:
+            names = []
+        if not isinstance(names, list):
+            return set()
+        can_be = {each.name for each in TABLES[self._table] if _can_be_null(each)}
+        there = can_be.intersection(*self._sizes_of_groups)
+        return there.intersection([name for name in names if isinstance(name, str)])
 
     def _origin(self, metadata: Mapping[bytes, bytes]) -> Origin:
         try:
@@ -326,7 +347,7 @@ class TableFile:
     def _times_of_group(self, group: Any) -> tuple[int | None, int | None]:
         """Return the least time of begin and the largest time of end, None if they are unknown."""
         begin, end = _TIMES[self._table]
-        chunks = {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
+        chunks = _chunks(group)
         least = most = None
         try:
             if begin in chunks and (stated := chunks[begin].statistics) and stated.has_min_max:
@@ -348,10 +369,14 @@ class TableFile:
         begin = 0
         for number in range(len(self._rows_of_groups)) if groups is None else groups:
             rows = self._rows_of_groups[number]
-            group = self._row_group(number, [column.name for column in columns])
+            known = [each.name for each in columns if each.name not in self._unknown]
+            group = self._row_group(number, known) if known else None
             for column in columns:
                 part = views[column.name][begin : begin + rows]
-                self._fill(part, column, group.column(column.name), strings)
+                if group is not None and column.name in known:
+                    self._fill(part, column, group.column(column.name), strings)
+                else:
+                    part[:] = _code_of_missing(column, strings)
             begin += rows
 
     def _charge(self, allowance: Allowance, columns: Sequence[Column]) -> None:
@@ -398,12 +423,21 @@ class TableFile:
                     unknown[column.type], view = zeros(
                         self.num_rows, of_floats=column.type is float
                     )
-                    view[:] = strings.code("") if column.type is str else value_of_missing(column)
+                    view[:] = _code_of_missing(column, strings)
                 values = unknown[column.type]
             table[column.name] = (
                 StringColumn(values, strings.strings) if column.type is str else values
             )
         return table
+
+
+def _code_of_missing(column: Column, strings: StringTable) -> Any:
+    return strings.code("") if column.type is str else value_of_missing(column)
+
+
+def _chunks(group: Any) -> dict[str, Any]:
+    """Return the columns of a row group by name."""
+    return {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
 
 
 def _fill_numbers(into: np.ndarray, chunk: Any, column: Column) -> None:

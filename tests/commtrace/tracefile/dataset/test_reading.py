@@ -82,6 +82,27 @@ def test_only_the_ranks_and_columns_asked_for_are_read(
     assert trace.num_rows("groups") == 1
 
 
+def test_a_column_without_a_known_value_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    original: Any = TableFile._row_group  # pyright: ignore[reportPrivateUsage]
+
+    def spied(self: TableFile, number: int, names: list[str]) -> Any:
+        read.extend(names)
+        return original(self, number, names)
+
+    monkeypatch.setattr(TableFile, "_row_group", spied)
+    rows = open_dataset(folder).rows("comm", [2])
+    whole = read_parts([folder]).tables["comm"]
+    places = [row for row, rank in enumerate(whole["rank"]) if rank == 2]
+    for column in TABLES["comm"]:
+        assert list(rows.column(column.name)) == [whole[column.name][row] for row in places]
+    never = {"algorithm", "protocol", "stream", "device_ns"}
+    assert not never & set(read)
+    assert {"kind", "issue_ns", "module", "op_id"} <= set(read)
+
+
 def test_a_rank_that_is_not_there_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="cannot read rank 9"):
         open_dataset(folder).trace(ranks=[0, 9])
