@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -16,6 +15,7 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import PartialSum, partial_sum
+from commtrace.analyze.selections import SELECTIONS
 
 _NUMBERS = ("payload_bytes", "wire_bytes", "blocked_ns", "complete_ns", "issue_ns", "step")
 _TEXTS = ("source_file", "source_spec", "group", "region", "op", "carries")
@@ -42,6 +42,7 @@ class Census:
         in_module: Number of calls made in a module, by phase.
         unknown: Number of calls of unknown value, by column and kind.
         sums: Sum of the known values, by column.
+        selected: Number of calls that each of `SELECTIONS` selects.
     """
 
     num_ops: int = 0
@@ -56,6 +57,7 @@ class Census:
     phases: Counter[str] = field(default_factory=Counter)
     in_module: Counter[str] = field(default_factory=Counter)
     unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
+    selected: Counter[str] = field(default_factory=Counter)
     sums: dict[str, PartialSum] = field(default_factory=dict)
 
     @property
@@ -107,7 +109,7 @@ class Census:
 
 
 _FIELDS = ("num_ops", "num_kernels", "num_fingerprints", "num_unlaunched", "num_ended")
-_COUNTERS = ("known", "ranks", "kinds", "dtypes", "phases", "in_module", "unknown")
+_COUNTERS = ("known", "ranks", "kinds", "dtypes", "phases", "in_module", "unknown", "selected")
 _COUNTS = ("field", "key", "kind", "num", "total")
 
 
@@ -154,6 +156,7 @@ def _of_part(frames: Frames) -> Census:
         phases=_counts(comm["phase"]),
         in_module=_counts(comm["phase"][inside]),
         unknown=unknown,
+        selected=Counter({name: int(mask(comm).sum()) for name, mask in SELECTIONS.items()}),
         sums={name: partial_sum(comm[name]) for name in _SUMMED} | {WAIT: partial_sum(wait)},
     )
 
@@ -166,12 +169,3 @@ def _counts(values: pd.Series) -> Counter[str]:
 def in_module(comm: pd.DataFrame) -> pd.Series:
     """Return a mask of the calls made in a module; the root module has no path, but a class."""
     return (comm["module"] != "") | (comm["module_class"] != "")
-
-
-def any_call(frames: Frames, selects: Callable[[pd.DataFrame], pd.Series]) -> bool:
-    """Return True if a mask of rows of table `comm` selects a call of the run."""
-    return any(frames.by_ranks(_any_of_part, selects))
-
-
-def _any_of_part(part: Frames, selects: Callable[[pd.DataFrame], pd.Series]) -> bool:
-    return bool(selects(part.comm).any())

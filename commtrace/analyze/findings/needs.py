@@ -10,19 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pandas as pd
-
-from commtrace.analyze.census import WAIT, any_call, census
+from commtrace.analyze.census import WAIT, census
 from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
+from commtrace.analyze.selections import (
+    DEPENDENT,
+    EXPLAINED_FLAGS,
+    FLAGS,
+    GATHERS_OF_PARAMETERS,
+    GATHERS_OF_TENSORS,
+    NAMED_GRADIENTS,
+    REDUCTIONS,
+    WITH_SPLITS,
+)
 from commtrace.analyze.stragglers import longest_delay_ns
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT
 from commtrace.tracefile import RECORDING, STEPS_FROM
 from commtrace.units import text_of_duration
 
 HALF = ("bfloat16", "float16")
-REDUCTIONS = ("all_reduce", "reduce_scatter")
 PASSES = ("forward", "backward", "recompute")
 
 
@@ -124,7 +131,8 @@ def _lacks_contents(frames: Frames) -> str:
 
 def _lacks_logs(frames: Frames) -> str:
     """Return a sentence if DistributedDataParallel has not logged whether parameters are unused."""
-    if not any_call(frames, _carry_flags) or any_call(frames, _explain_flags):
+    counts = census(frames).selected
+    if not counts[FLAGS] or counts[EXPLAINED_FLAGS]:
         return ""
     return (
         "The flags do not state whether parameters were unused: DistributedDataParallel had not "
@@ -132,19 +140,12 @@ def _lacks_logs(frames: Frames) -> str:
     )
 
 
-def _carry_flags(comm: pd.DataFrame) -> pd.Series:
-    return comm["carries"] == "flags"
-
-
-def _explain_flags(comm: pd.DataFrame) -> pd.Series:
-    return _carry_flags(comm) & (comm["reason"] != "")
-
-
 def _lacks_identity(frames: Frames) -> str:
     """Return a sentence if no gather identifies its input, by tensor or parameters; else ""."""
-    if not census(frames).kinds["all_gather"] or any_call(frames, _gather_known_tensors):
+    counts = census(frames)
+    if not counts.kinds["all_gather"] or counts.selected[GATHERS_OF_TENSORS]:
         return ""
-    if any_call(frames, _gather_parameters):
+    if counts.selected[GATHERS_OF_PARAMETERS]:
         return _lacks_steps(frames)
     return (
         'No all-gather identifies its tensors (recorded with detail="op") or its parameters '
@@ -152,28 +153,15 @@ def _lacks_identity(frames: Frames) -> str:
     )
 
 
-def _gather_known_tensors(comm: pd.DataFrame) -> pd.Series:
-    return (comm["kind"] == "all_gather") & (comm["sent_id"] >= 0)
-
-
-def _gather_parameters(comm: pd.DataFrame) -> pd.Series:
-    return (comm["kind"] == "all_gather") & (comm["parameters"] != "")
-
-
 def _lacks_gradients(frames: Frames) -> str:
     if not census(frames).kinds.keys() & REDUCTIONS:
         return ""
-    if any_call(frames, _reduce_named_gradients):
+    if census(frames).selected[NAMED_GRADIENTS]:
         return _lacks_several_steps(frames)
     return (
         "No reduction names the parameters of its gradients (those of DistributedDataParallel and "
         "FSDP do), so repeated reductions cannot be identified."
     )
-
-
-def _reduce_named_gradients(comm: pd.DataFrame) -> pd.Series:
-    named = (comm["carries"] == "gradients") & (comm["parameters"] != "")
-    return named & comm["kind"].isin(REDUCTIONS)
 
 
 def _lacks_own_gradients(frames: Frames) -> str:
@@ -195,21 +183,11 @@ def _roles(part: Frames) -> set[str]:
 def _lacks_dependencies(frames: Frames) -> str:
     if not census(frames).known["blocked_ns"]:
         return "The blocked time of no call is known, so overlap that was lost is unknown."
-    if any_call(frames, _state_dependencies):
+    if census(frames).selected[DEPENDENT]:
         return ""
     return (
         'The trace does not state when data was ready or used (recorded with detail="op", on the '
         "CPU), so overlap that was lost is unknown."
-    )
-
-
-def _state_dependencies(comm: pd.DataFrame) -> pd.Series:
-    by_step = (comm["carries"] == "parameters") & (comm["step"] >= 0)
-    return (
-        (comm["data_ready_ns"] >= 0)
-        | (comm["result_used_ns"] >= 0)
-        | by_step
-        | (comm["kind"] == "recv")
     )
 
 
@@ -244,13 +222,9 @@ def _lacks_alignment(frames: Frames) -> str:
 
 
 def _lacks_splits(frames: Frames) -> str:
-    if not census(frames).kinds[ALL_TO_ALL] or any_call(frames, _have_splits):
+    if not census(frames).kinds[ALL_TO_ALL] or census(frames).selected[WITH_SPLITS]:
         return ""
     return "No all-to-all states different amounts for the ranks: they are equal, or unknown."
-
-
-def _have_splits(comm: pd.DataFrame) -> pd.Series:
-    return (comm["kind"] == ALL_TO_ALL) & (comm["input_splits"] != "")
 
 
 STEPS = Need("steps", _lacks_steps)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from commtrace.analyze.census import in_module
+from commtrace.analyze.census import census, in_module
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
@@ -31,6 +34,7 @@ from commtrace.analyze.findings.needs import (
     STEPS,
 )
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.selections import EXPLAINED_FLAGS
 from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.units import text_of_bytes
 
@@ -89,10 +93,14 @@ _TOGETHER = {
 
 def unused_parameter_flags(frames: Frames) -> list[Finding]:
     """Flags of used parameters, although DistributedDataParallel has logged that none is unused."""
-    explained = [
-        {pair for part in frames.by_ranks(_flags_explained, reason) for pair in part}
-        for reason in (ALL_USED, SOME_UNUSED)
+    if not census(frames).selected[EXPLAINED_FLAGS]:
+        return []
+    asked: list[Callable[[], Any]] = [
+        lambda: frames.by_ranks(_flags_explained),
+        lambda: selected(frames, _flags),
     ]
+    parts, flags = frames.together(asked)
+    explained = {key for part in parts for key in part}
     return [
         Finding(
             title=f"{calls_that(frames, len(calls.rows), '', 'send')} flags of used parameters "
@@ -102,8 +110,8 @@ def unused_parameter_flags(frames: Frames) -> list[Finding]:
             "Keep it if control flow can leave parameters unused in later passes.",
             calls=calls,
         )
-        for key, calls in selected(frames, _flags)
-        if key in explained[0] and key not in explained[1]
+        for key, calls in flags
+        if (*key, ALL_USED) in explained and (*key, SOME_UNUSED) not in explained
     ]
 
 
@@ -113,11 +121,11 @@ def _flags(frames: Frames) -> Selected:
     return {key: calls_in(frames, rows) for key, rows in flags.groupby(by, observed=True)}
 
 
-def _flags_explained(frames: Frames, reason: str) -> set[tuple[str, str]]:
-    """Return module and group of flags with this reason."""
-    comm = frames.comm
-    rows = comm.loc[(comm["carries"] == "flags") & (comm["reason"] == reason), ["module", "group"]]
-    return set(rows.drop_duplicates().itertuples(index=False, name=None))
+def _flags_explained(frames: Frames) -> set[tuple[str, str, str]]:
+    """Return module, group and reason of flags."""
+    flags = frames.comm[frames.comm["carries"] == "flags"]
+    rows = flags[["module", "group", "reason"]].drop_duplicates()
+    return set(rows.itertuples(index=False, name=None))
 
 
 def _top(module: str) -> str:
@@ -127,7 +135,12 @@ def _top(module: str) -> str:
 
 def float32_messages(frames: Frames) -> list[Finding]:
     """Messages of 32 bits in modules that also send 16 bits."""
-    halves = {top for part in frames.by_ranks(_tops_in_half) for top in part}
+    asked: list[Callable[[], Any]] = [
+        lambda: frames.by_ranks(_tops_in_half),
+        lambda: selected(frames, _in_float32),
+    ]
+    parts, wide = frames.together(asked)
+    halves = {top for part in parts for top in part}
     return [
         Finding(
             title=calls_that(frames, len(calls.rows), f" of {kind} in {phase} of {top}", "carry")
@@ -137,7 +150,7 @@ def float32_messages(frames: Frames) -> list[Finding]:
             calls=calls,
             module=top,
         )
-        for (top, kind, phase), calls in selected(frames, _in_float32)
+        for (top, kind, phase), calls in wide
         if top in halves
     ]
 

@@ -1,0 +1,63 @@
+"""Calls by which rules see what data a trace has, such as flags of DistributedDataParallel.
+
+A selection is a mask of rows of table `comm`; the census counts the calls of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+
+REDUCTIONS = ("all_reduce", "reduce_scatter")
+FLAGS, EXPLAINED_FLAGS = "flags", "explained flags"
+GATHERS_OF_TENSORS, GATHERS_OF_PARAMETERS = "gathers of known tensors", "gathers of parameters"
+NAMED_GRADIENTS, DEPENDENT = "reductions of named gradients", "with dependencies"
+WITH_SPLITS = "all-to-alls with splits"
+
+
+def _flags(comm: pd.DataFrame) -> pd.Series:
+    return comm["carries"] == "flags"
+
+
+def _explained_flags(comm: pd.DataFrame) -> pd.Series:
+    return _flags(comm) & (comm["reason"] != "")
+
+
+def _gathers_of_tensors(comm: pd.DataFrame) -> pd.Series:
+    return (comm["kind"] == "all_gather") & (comm["sent_id"] >= 0)
+
+
+def _gathers_of_parameters(comm: pd.DataFrame) -> pd.Series:
+    return (comm["kind"] == "all_gather") & (comm["parameters"] != "")
+
+
+def _named_gradients(comm: pd.DataFrame) -> pd.Series:
+    named = (comm["carries"] == "gradients") & (comm["parameters"] != "")
+    return named & comm["kind"].isin(REDUCTIONS)
+
+
+def _dependent(comm: pd.DataFrame) -> pd.Series:
+    by_step = (comm["carries"] == "parameters") & (comm["step"] >= 0)
+    return (
+        (comm["data_ready_ns"] >= 0)
+        | (comm["result_used_ns"] >= 0)
+        | by_step
+        | (comm["kind"] == "recv")
+    )
+
+
+def _with_splits(comm: pd.DataFrame) -> pd.Series:
+    return (comm["kind"] == "all_to_all") & (comm["input_splits"] != "")
+
+
+SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
+    FLAGS: _flags,
+    EXPLAINED_FLAGS: _explained_flags,
+    GATHERS_OF_TENSORS: _gathers_of_tensors,
+    GATHERS_OF_PARAMETERS: _gathers_of_parameters,
+    NAMED_GRADIENTS: _named_gradients,
+    DEPENDENT: _dependent,
+    WITH_SPLITS: _with_splits,
+}
+"""The selections by name."""
