@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.overlap_lost.free_time import free_time
 from commtrace.analyze.overlap_lost.matmuls import LEAST_PART_BYTES
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
@@ -59,7 +58,7 @@ def too_small(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
     return took.mask(is_longest, 0.0).reindex(comm.index)
 
 
-def too_large(frames: Frames, calls: pd.DataFrame, free: Any) -> pd.Series | None:
+def too_large(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
     """Return by how much buckets would be hidden if they were divided in two; nan if unknown.
 
     None without large buckets, or operators.
@@ -89,7 +88,8 @@ def too_large(frames: Frames, calls: pd.DataFrame, free: Any) -> pd.Series | Non
         dtype="float64",
     ).dropna()
     issue = calls["issue"][begin.index]
-    beside = free.within(comm["rank"][begin.index], begin.astype("int64"), issue.astype("int64"))
+    rank = comm["rank"][begin.index]
+    beside = free_time(frames).within(rank, begin.astype("int64"), issue.astype("int64"))
     found[begin.index] = np.minimum(beside, calls["transfer"][begin.index] / 2)
     return found
 

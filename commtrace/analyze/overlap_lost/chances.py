@@ -14,7 +14,6 @@ Without the times `data_ready_ns` and `result_used_ns`, a chance is a lower boun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,19 +53,18 @@ def chances(frames: Frames) -> pd.DataFrame:
     `transfer` and `hidden`; `before` and `after`; `could` be hidden; and the `reason`.
     """
     calls = _times(frames)
-    free = free_time(frames)
     early = calls["ready"].where(calls["ready"] < calls["issue"], calls["issue"])
     late = calls["used"].where(calls["used"] > calls["end"], calls["end"])
-    calls["before"] = _free(free, calls, early, calls["issue"]).where(calls["ready"].notna())
-    calls["after"] = _free(free, calls, calls["end"], late).where(calls["used"].notna())
+    calls["before"] = _free(frames, calls, early, calls["issue"]).where(calls["ready"].notna())
+    calls["after"] = _free(frames, calls, calls["end"], late).where(calls["used"].notna())
     is_known = calls["before"].notna() | calls["after"].notna()
     beside = (calls["before"].fillna(0) + calls["after"].fillna(0)).where(is_known)
     beside = pd.Series(np.minimum(beside, calls["transfer"]), index=calls.index)
     options = {
-        _BESIDE: _shared(free, calls, early, late, beside),
+        _BESIDE: _shared(frames, calls, early, late, beside),
         BLOCKED_BY_RECEIVE: _behind_receive(frames, calls),
         NOT_SPLIT: matmuls.split(frames, calls),
-        BUCKET_TOO_LARGE: buckets.too_large(frames, calls, free),
+        BUCKET_TOO_LARGE: buckets.too_large(frames, calls),
         BUCKET_TOO_SMALL: buckets.too_small(frames, calls),
     }
     known = {reason: could for reason, could in options.items() if could is not None}
@@ -119,7 +117,8 @@ def _ready(frames: Frames) -> pd.Series:
     is_gather = is_gather_of_parameters(comm)
     if is_gather.any():
         ready = ready.mask(is_gather, _updated(frames, comm[is_gather]))
-    return ready.mask(comm["kind"] == "recv", sent(frames))
+    is_recv = comm["kind"] == "recv"
+    return ready.mask(is_recv, sent(frames)) if is_recv.any() else ready
 
 
 def is_gather_of_parameters(comm: pd.DataFrame) -> pd.Series:
@@ -161,17 +160,18 @@ def sent(frames: Frames) -> pd.Series:
     return issue.reindex(partners(frames)).set_axis(comm.index).where(comm["kind"] == "recv")
 
 
-def _free(free: Any, calls: pd.DataFrame, begin: pd.Series, end: pd.Series) -> pd.Series:
+def _free(frames: Frames, calls: pd.DataFrame, begin: pd.Series, end: pd.Series) -> pd.Series:
     """Return the free time from begin to end of each row; 0 where one of them is unknown."""
-    lasts = np.flatnonzero(end > begin)
-    rank, first, last = (each.iloc[lasts] for each in (calls["rank"], begin, end))
-    found = np.zeros(len(calls))
-    found[lasts] = free.within(rank, first.astype("int64"), last.astype("int64"))
+    lasts, found = np.flatnonzero(end > begin), np.zeros(len(calls))
+    if len(lasts):
+        rank, first, last = (each.iloc[lasts] for each in (calls["rank"], begin, end))
+        windows = rank, first.astype("int64"), last.astype("int64")
+        found[lasts] = free_time(frames).within(*windows)
     return pd.Series(found, index=calls.index)
 
 
 def _shared(
-    free: Any, calls: pd.DataFrame, early: pd.Series, late: pd.Series, could: pd.Series
+    frames: Frames, calls: pd.DataFrame, early: pd.Series, late: pd.Series, could: pd.Series
 ) -> pd.Series:
     """Reduce what calls could be hidden by, where they would need the same time several times."""
     windows = pd.DataFrame({"rank": calls["rank"], "start": early, "end": late})[could > 0]
@@ -185,7 +185,8 @@ def _shared(
     ).shift(1)
     is_first |= ~windows["rank"].duplicated()
     number = is_first.cumsum() - 1
-    available = free.within(joined["rank"], joined["start"], joined["end"]).to_numpy("float64")
+    free = free_time(frames).within(joined["rank"], joined["start"], joined["end"])
+    available = free.to_numpy("float64")
     wanted = could[windows.index].groupby(number).sum().to_numpy()
     part = pd.Series(np.minimum(available / wanted, 1.0)[number], index=windows.index)
     return could * part.reindex(could.index, fill_value=1.0)

@@ -113,29 +113,30 @@ def overlap_lost(frames: Frames) -> pd.DataFrame:
 
 def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return sums of the calls of some ranks by place and reason, and an example of each."""
-    moves_data = (part.comm["kind"] != "barrier").to_numpy()
-    comm, calls = part.comm[moves_data], chances(part)[moves_data]
+    comm, calls = part.comm, chances(part)
+    moves_data = np.flatnonzero(comm["kind"] != "barrier")
     axes = mesh_axes(part, comm["group"])
     keys = [axes if name == "mesh_axis" else comm[name] for name in PLACE] + [calls["reason"]]
-    number, firsts = numbered_rows(keys)
+    number, firsts = numbered_rows([key.take(moves_data) for key in keys])
     place = pd.MultiIndex.from_arrays(
-        [_texts(key.iloc[firsts]) for key in keys], names=[*PLACE, "reason"]
+        [_texts(key.iloc[moves_data[firsts]]) for key in keys], names=[*PLACE, "reason"]
     )
-    rank, step, could = (each.to_numpy() for each in (comm["rank"], comm["step"], calls["could"]))
-    early = (calls["issue"] - calls["ready"]).clip(lower=0)
-    slack = (calls["used"] - calls["end"]).clip(lower=0)
+    rank, step, call_id = (comm[name].to_numpy()[moves_data] for name in ("rank", "step", "id"))
+    of = {name: calls[name].to_numpy()[moves_data] for name in _TIMES}
+    could = of["could"]
+    early, slack = (np.maximum(of[end] - of[begin], 0) for begin, end in _WINDOWS)
     sums = sums_of(
         {
-            "num_calls": np.ones(len(calls)),
-            "exposed_ns": calls["exposed"],
-            "transfer_ns": calls["transfer"],
-            "hidden_ns": calls["hidden"],
+            "num_calls": np.ones(len(number)),
+            "exposed_ns": of["exposed"],
+            "transfer_ns": of["transfer"],
+            "hidden_ns": of["hidden"],
             "could_hide_ns": could,
             "in_steps_ns": np.where(step >= 0, could, 0.0),
             "early_sum": early,
-            "num_early": early.notna().astype("float64"),
+            "num_early": (~np.isnan(early)).astype("float64"),
             "slack_sum": slack,
-            "num_slack": slack.notna().astype("float64"),
+            "num_slack": (~np.isnan(slack)).astype("float64"),
         },
         number,
         len(place),
@@ -144,17 +145,22 @@ def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     lossy = np.flatnonzero((step >= 0) & (could > 0))
     _, of_steps = numbered_rows([each[lossy] for each in (number, rank, step)])
     num_steps = np.bincount(number[lossy[of_steps]], minlength=len(place))
-    example = _examples(number, len(place), could, rank, comm["id"].to_numpy())
+    example = _examples(number, len(place), could, rank, call_id)
     examples = pd.DataFrame(
         {
             "could": could[example],
             "rank": rank[example],
-            "id": comm["id"].to_numpy()[example],
-            "behind": behind(part, calls.iloc[example]).to_numpy(),
+            "id": call_id[example],
+            "behind": behind(part, calls.iloc[moves_data[example]]).to_numpy(),
         },
         index=place,
     )
     return sums.assign(num_steps=num_steps.astype("float64")).set_axis(place), examples
+
+
+_TIMES = ("exposed", "transfer", "hidden", "could", "issue", "end", "ready", "used")
+_WINDOWS = (("ready", "issue"), ("end", "used"))
+"""Begin and end of the time before the issue of a call, and of that after its end."""
 
 
 def _texts(key: pd.Series) -> pd.Series:
@@ -166,12 +172,12 @@ def _examples(
     number: np.ndarray, num: int, could: np.ndarray, rank: np.ndarray, call_id: np.ndarray
 ) -> np.ndarray:
     """Return the row of each number that could hide most, the first call of the lowest rank."""
-    could, most = np.where(np.isnan(could), -1.0, could), np.full(num, -1.0)
-    np.maximum.at(most, number, could)
-    rows = np.flatnonzero(could == most[number])
-    rows = rows[np.lexsort((call_id[rows], rank[rows]))[::-1]]
-    found = np.zeros(num, dtype="int64")
-    found[number[rows]] = rows  # the last one remains
+    rows, found = np.arange(len(number)), np.zeros(num, dtype="int64")
+    for values in (-np.where(np.isnan(could), -1.0, could), rank, call_id):
+        least = np.full(num, np.iinfo("int64").max, dtype=values.dtype)
+        np.minimum.at(least, number[rows], values[rows])
+        rows = rows[values[rows] == least[number[rows]]]
+    found[number[rows]] = rows
     return found
 
 
