@@ -10,6 +10,7 @@ import argparse
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from torch import nn
 import commtrace
 
 WIDTH, BATCH, NUM_LAYERS = 512, 1024, 4
-"""Weights are 1 MB in each matrix, outputs 2 MB and more."""
+"""Matrices have 4 MB, outputs 2 MB and more."""
 BARS = {"module": 1.3, "op": 2.5}
 EVERY, MOST_SHARE = 50, 0.05
 _PIPED_WIDTH = 100
@@ -93,6 +94,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=9, help="steps of each kind")
     num_steps = parser.parse_args().steps
     torch.set_num_threads(1)
+    # Fingerprints that fail cost nothing.
+    warnings.simplefilter("error", RuntimeWarning)
     costs = [cost_of(level, num_steps) for level in BARS]
     table = Table("level", "without", "with", "ratio", "bar")
     are_kept = True

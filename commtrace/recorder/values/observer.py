@@ -52,6 +52,7 @@ from commtrace.recorder.values.gradient_hooks import GradientHooks
 from commtrace.recorder.values.layouts import Layouts
 from commtrace.recorder.values.observed_calls import observed_calls
 from commtrace.recorder.values.owners import UNKNOWN_OWNER, Owner, data_group, replicas_of
+from commtrace.recorder.values.reading import Reading
 from commtrace.recorder.values.sketches import facts_of
 from commtrace.recorder.wrappers import plain_path
 from commtrace.schema import (
@@ -71,7 +72,6 @@ from commtrace.schema import (
     UPDATED,
 )
 from commtrace.torch_internals.autograd import current_graph_task_id
-from commtrace.torch_internals.dispatcher import no_dispatch_modes
 
 # Below a dispatch mode, in-place operators on lists do not count as new versions.
 _CHANGED_UNCOUNTED = frozenset({UNCLIPPED, GRADIENT, UPDATED, STATE})
@@ -167,7 +167,7 @@ class ValueObserver:
         self._has_run = True
         self._data_group = self._data_group or data_group(module)
         try:
-            with torch.no_grad(), no_dispatch_modes():
+            with Reading():
                 location = Location(FORWARD, None, None, -1, None)
                 if module not in self._met:
                     self._met.add(module)
@@ -191,7 +191,7 @@ class ValueObserver:
             location = Location(phase, call, None, -1, None)
             declared = self._declared.of(module)
             of_gradient = self._declared.of_gradient(module)
-            with torch.no_grad(), no_dispatch_modes():
+            with Reading():
                 for name, tensor in tensors_in(result):
                     self._see(OUTPUT, name, tensor, location, declared=declared)
                     if tensor.requires_grad and phase == FORWARD:
@@ -205,7 +205,7 @@ class ValueObserver:
         """Observe a result of an operator, at the line that called it."""
         try:
             location = self._locator().locate(sys._getframe(2), CURRENT.state, (), None)
-            with torch.no_grad(), no_dispatch_modes():
+            with Reading():
                 self._see(RESULT, name, tensor, location, op=op)
         except Exception as error:
             self._failures.append(error)
@@ -213,7 +213,7 @@ class ValueObserver:
     def named(self, name: str, tensor: torch.Tensor) -> None:
         """Observe a tensor that the program names."""
         location = self._locator().locate(sys._getframe(2), CURRENT.state, (), None)
-        with torch.no_grad(), no_dispatch_modes():
+        with Reading():
             self._see(NAMED, name, tensor, location)
 
     def _local_gradient(self, name: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
@@ -246,7 +246,7 @@ class ValueObserver:
     ) -> None:
         """Observe a tensor outside of modules; a failure is the recording's, not the program's."""
         try:
-            with torch.no_grad(), no_dispatch_modes():
+            with Reading():
                 location = Location(phase, None, None, -1, None)
                 self._see(role, name, tensor, location, owner or UNKNOWN_OWNER, declared=declared)
         except Exception as error:
@@ -261,7 +261,7 @@ class ValueObserver:
         try:
             location = Location(OTHER, None, None, -1, None)
             self._learn_owners()
-            with torch.no_grad(), no_dispatch_modes():
+            with Reading():
                 for reference, owner in list(self._owners.values()):
                     parameter = reference()
                     if parameter is not None and parameter.grad is not None:
@@ -277,7 +277,7 @@ class ValueObserver:
     ) -> None:
         def see(gradient: torch.Tensor) -> None:
             try:
-                with torch.no_grad(), no_dispatch_modes():
+                with Reading():
                     location = Location(BACKWARD, call, None, -1, None)
                     self._see(OUTPUT_GRADIENT, name, gradient, location, declared=declared)
             except Exception as error:
@@ -301,7 +301,7 @@ class ValueObserver:
     def _see_step(self, optimizer: Any, *, is_over: bool) -> None:
         try:
             location = Location(OPTIMIZER, None, None, -1, None)
-            with torch.no_grad(), no_dispatch_modes():
+            with Reading():
                 for name, parameter, owner in self._parameters_of(optimizer):
                     see = partial(
                         self._see, location=location, owner=owner,
@@ -375,7 +375,7 @@ class ValueObserver:
             place = location.place
             group = self._data_group if place is None else data_group(place.root.module())
             local, layout = self._layouts.of(tensor, group, "")
-        if not has_numbers(local):
+        if local is not tensor and not has_numbers(local):
             return
         facts = None
         if layout.weights is not None:

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -36,11 +35,46 @@ _WIDTH = NUM_SKETCHES + 1
 _CHUNK = 1 << 16
 """Elements that are converted to float64 at once; they stay in a cache of the processor."""
 _LEAST_ROWS = 16
-_MAX_VECTORS = 256
+_SMALL = 1 << 12
+"""Elements of a part up to which calls take longer than its numbers; BLAS starts no threads."""
+MAX_VECTOR_BYTES = 1 << 26
+"""Bound on the random vectors that are kept."""
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-@lru_cache(maxsize=_MAX_VECTORS)
+class _KeptVectors:
+    """Random vectors by length and place, up to a number of bytes.
+
+    Attributes:
+        num_bytes: memory of the vectors that are kept.
+    """
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self._known: dict[tuple[int, int], torch.Tensor] = {}
+        self._lock = threading.Lock()
+
+    def of(self, length: int, place: int) -> torch.Tensor:
+        """Return vectors; the oldest ones beyond the bound are dropped."""
+        vectors = self._known.get((length, place))
+        if vectors is None:
+            vectors = _random_vectors(length, place)
+            with self._lock:
+                self._keep((length, place), vectors)
+        return vectors
+
+    def _keep(self, key: tuple[int, int], vectors: torch.Tensor) -> None:
+        if key in self._known or vectors.nbytes > MAX_VECTOR_BYTES:
+            return
+        self._known[key] = vectors
+        self.num_bytes += vectors.nbytes
+        while self.num_bytes > MAX_VECTOR_BYTES:
+            self.num_bytes -= self._known.pop(next(iter(self._known))).nbytes
+
+
+kept_vectors = _KeptVectors()
+
+
 def random_vectors(length: int, place: int) -> torch.Tensor:
     """Return the random vectors of a dimension, and one of ones for the total.
 
@@ -51,6 +85,10 @@ def random_vectors(length: int, place: int) -> torch.Tensor:
     Returns:
         float64, [length, NUM_SKETCHES + 1]; the mean square of each column is 1.
     """
+    return kept_vectors.of(length, place)
+
+
+def _random_vectors(length: int, place: int) -> torch.Tensor:
     seeds = np.arange(NUM_SKETCHES, dtype=np.uint64) + np.uint64(place * NUM_SKETCHES + 1)
     index = np.arange(length, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -76,7 +114,8 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 class Weights:
     """Random numbers of the elements of a part, as two factors: of its rows and of its columns.
 
-    The last dimensions of the part are the columns of a matrix, the others its rows.
+    The last dimensions of the part are the columns of a matrix, the others its rows. Of a small
+    part, their products are kept, too.
 
     Args:
         shape: shape of the global tensor.
@@ -94,12 +133,17 @@ class Weights:
         ]
         split = _split([len(each) for each in vectors])
         self.rows = _product(vectors[:split]).t().contiguous().to(device)
-        self.columns = _product(vectors[split:]).to(device)
+        self.columns = _product(vectors[split:]).t().contiguous().to(device)
+        self.of_elements: np.ndarray | None = None
+        if 0 < self.rows.shape[1] * self.columns.shape[1] <= _SMALL and self.rows.is_cpu:
+            elements = self.rows[:, :, None] * self.columns[:, None, :]
+            self.of_elements = elements.reshape(_WIDTH, -1).numpy()
 
     @property
     def num_bytes(self) -> int:
         """Memory of the random numbers."""
-        return self.rows.nbytes + self.columns.nbytes
+        of_elements = self.of_elements.nbytes if self.of_elements is not None else 0
+        return self.rows.nbytes + self.columns.nbytes + of_elements
 
 
 def _split(lengths: Sequence[int]) -> int:
@@ -136,19 +180,29 @@ def facts_of(part: torch.Tensor, weights: Weights) -> torch.Tensor:
     # Counting what is not finite takes passes of its own; another device is not waited for.
     if part.device.type != "cpu":
         return _facts_of_finite(part, weights)
-    matrix = part.reshape(-1, len(weights.columns))
-    project = _by_rows if len(matrix) >= _LEAST_ROWS else _by_columns
-    facts = torch.zeros(NUM_FACTS, dtype=torch.float64)
-    facts[:_WIDTH], square, largest = project(matrix, weights)
+    if weights.of_elements is not None:
+        sketches, square, largest = _of_small(part, weights.of_elements)
+    else:
+        matrix = part.detach().resolve_neg().reshape(-1, weights.columns.shape[1])
+        project = _by_rows if len(matrix) >= _LEAST_ROWS else _by_columns
+        sketches, square, largest = project(matrix, weights)
     if not math.isfinite(square):
         return _facts_of_finite(part, weights)
-    facts[_WIDTH] = math.sqrt(square)
-    facts[_WIDTH + 1] = largest
-    return facts
+    facts = [*sketches, math.sqrt(square), largest, 0.0, 0.0]
+    return torch.tensor(facts, dtype=torch.float64)
 
 
-_Facts = tuple[torch.Tensor, float, float]
+_Facts = tuple[list[float], float, float]
 """Sketches, sum of squares and largest magnitude."""
+
+
+def _of_small(part: torch.Tensor, of_elements: np.ndarray) -> _Facts:
+    """Return the numbers of a part of few elements, by few calls."""
+    numbers = part.to(torch.float64).reshape(-1).numpy(force=True)
+    most, least = np.maximum.reduce(numbers), np.minimum.reduce(numbers)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sketches, square = of_elements.dot(numbers), numbers.dot(numbers)
+    return sketches.tolist(), float(square), max(float(most), -float(least))
 
 
 def _by_rows(matrix: torch.Tensor, weights: Weights) -> _Facts:
@@ -156,24 +210,28 @@ def _by_rows(matrix: torch.Tensor, weights: Weights) -> _Facts:
 
     That is faster than to sum columns first, if there are enough rows.
     """
-    sums = torch.zeros(_WIDTH, matrix.shape[1], dtype=torch.float64)
+    num_columns = matrix.shape[1]
+    sums = torch.zeros(_WIDTH, num_columns, dtype=torch.float64)
     sizes = _Sizes()
-    width = min(matrix.shape[1], _CHUNK // _LEAST_ROWS)
+    width = min(num_columns, _CHUNK // _LEAST_ROWS)
     height = _CHUNK // width
     for own, part in zip(sums.split(width, 1), matrix.split(width, 1), strict=True):
-        for rows, tile in zip(weights.rows.split(height, 1), part.split(height), strict=True):
-            own.addmm_(rows, sizes.exact(tile))
-    return (sums * weights.columns.t()).sum(1), *sizes.found()
+        tiles = sizes.of_tiles(part, height)
+        for rows, tile in zip(weights.rows.split(height, 1), tiles, strict=True):
+            own.addmm_(rows, tile)
+    return (sums * weights.columns).sum(1).tolist(), sizes.square, sizes.largest
 
 
 def _by_columns(matrix: torch.Tensor, weights: Weights) -> _Facts:
     """Return the numbers of a matrix that has only few rows."""
-    sums = torch.zeros(len(matrix), _WIDTH, dtype=torch.float64)
+    height = len(matrix)
+    sums = torch.zeros(height, _WIDTH, dtype=torch.float64)
     sizes = _Sizes()
     width = _CHUNK // _LEAST_ROWS
-    for columns, tile in zip(weights.columns.split(width), matrix.split(width, 1), strict=True):
-        sums.addmm_(sizes.exact(tile), columns)
-    return (sums * weights.rows.t()).sum(0), *sizes.found()
+    for columns, part in zip(weights.columns.split(width, 1), matrix.split(width, 1), strict=True):
+        for tile in sizes.of_tiles(part, height):
+            sums.addmm_(tile, columns.t())
+    return (sums.t() * weights.rows).sum(1).tolist(), sizes.square, sizes.largest
 
 
 class _Scratch(threading.local):
@@ -187,34 +245,31 @@ _scratch = _Scratch()
 
 
 class _Sizes:
-    """Conversion of tiles to float64, while their sizes are found: a tile stays in the cache."""
+    """Sum of squares and largest magnitude of tiles, found while a tile is in the cache."""
 
     def __init__(self) -> None:
-        self._elements = _scratch.elements
-        self._squares: list[torch.Tensor] = []
-        self._largest = 0.0
+        self.square = self.largest = 0.0
 
-    def exact(self, tile: torch.Tensor) -> torch.Tensor:
-        """Return a tile in float64, until the next one."""
-        flat = self._elements[: tile.numel()]
-        exact = flat.view(tile.shape).copy_(tile)
-        self._squares.append(torch.dot(flat, flat))
-        self._largest = max(self._largest, _largest(tile))
-        return exact
+    def of_tiles(self, matrix: torch.Tensor, height: int) -> Iterator[torch.Tensor]:
+        """Yield the rows of a matrix in float64, `height` at once; a tile lasts until the next."""
+        # numpy takes half of torch's time. It reads float32 in place, and the copy finds it cached.
+        numbers = matrix.numpy() if matrix.dtype == torch.float32 else None
+        exact = flat = _scratch.elements[:0]
+        for place, tile in enumerate(matrix.split(height)):
+            if len(tile) != len(exact):
+                flat = _scratch.elements[: tile.numel()]
+                exact = flat.view(tile.shape)
+            if numbers is not None:
+                self._compare(numbers[place * height : (place + 1) * height])
+            exact.copy_(tile)
+            if numbers is None:
+                self._compare(flat.numpy())
+            self.square += torch.dot(flat, flat).item()
+            yield exact
 
-    def found(self) -> tuple[float, float]:
-        """Return the sum of squares and the largest magnitude of all tiles."""
-        return torch.stack(self._squares).sum().item(), self._largest
-
-
-def _largest(tile: torch.Tensor) -> float:
-    if tile.dtype == torch.bool:
-        return float(tile.any())
-    if tile.dtype == torch.float32:  # numpy takes half of torch's time
-        numbers = tile.numpy(force=True)
-        return float(max(numbers.max(), -numbers.min()))
-    least, most = torch.aminmax(tile)
-    return max(most.item(), -least.item())
+    def _compare(self, numbers: np.ndarray) -> None:
+        most, least = np.maximum.reduce(numbers, None), np.minimum.reduce(numbers, None)
+        self.largest = max(self.largest, float(most), -float(least))
 
 
 def _facts_of_finite(part: torch.Tensor, weights: Weights) -> torch.Tensor:
@@ -225,8 +280,8 @@ def _facts_of_finite(part: torch.Tensor, weights: Weights) -> torch.Tensor:
     # Squares of elements beyond 1e154 overflow, so the norm is taken of scaled elements.
     largest = finite.abs().max()
     scale = torch.where(largest > 0, largest, torch.ones_like(largest))
-    matrix = finite.reshape(-1, len(weights.columns))
-    sums = (torch.mm(matrix, weights.columns) * weights.rows.t()).sum(0)
+    matrix = finite.reshape(-1, weights.columns.shape[1])
+    sums = (torch.mm(weights.columns, matrix.t()) * weights.rows).sum(1)
     facts = torch.empty(NUM_FACTS, dtype=torch.float64, device=part.device)
     facts[:_WIDTH] = sums
     facts[_WIDTH] = torch.linalg.vector_norm(finite / scale) * scale

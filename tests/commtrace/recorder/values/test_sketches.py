@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from commtrace.recorder.events.observed_value import NUM_FACTS
+from commtrace.recorder.values import sketches
 from commtrace.recorder.values.layouts import indices
 from commtrace.recorder.values.sketches import Weights, facts_of, random_vectors
 from commtrace.schema import NUM_SKETCHES
@@ -188,3 +189,29 @@ def test_a_tensor_of_several_tiles_has_the_numbers_of_its_definition(
     assert found[LARGEST].item() == 9.0
     part[(-1,) * len(shape)] = float("nan")
     assert facts(part)[NAN].item() == 1
+
+
+def test_a_view_with_its_sign_bit_set_has_the_numbers_of_its_values() -> None:
+    for size in (7, 70_000):
+        numbers = torch.randn(size, generator=torch.Generator().manual_seed(0))
+        negative = torch.complex(torch.zeros(size), -numbers).conj().imag
+        assert negative.is_neg()
+        assert torch.equal(facts(negative), facts(numbers))
+
+
+def test_sequences_of_many_lengths_keep_a_bounded_number_of_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = sketches._KeptVectors()
+    monkeypatch.setattr(sketches, "kept_vectors", kept)
+    monkeypatch.setattr(sketches, "MAX_VECTOR_BYTES", 100_000)
+    expected = facts(torch.ones(3, 17))
+    most = 0
+    for length in range(1, 500):
+        facts(torch.ones(3, length))
+        most = max(most, kept.num_bytes)
+    assert 50_000 < most <= 100_000
+    assert kept.num_bytes == sum(each.nbytes for each in kept._known.values())
+    assert torch.equal(facts(torch.ones(3, 17)), expected)
+    facts(torch.ones(1, 100_000))
+    assert (100_000, 0) not in kept._known

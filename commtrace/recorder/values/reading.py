@@ -1,0 +1,30 @@
+"""Context in which tensors of the program are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from commtrace.torch_internals.dispatcher import current_mode, pop_mode, push_mode
+
+
+class Reading:
+    """Context without gradients and without the dispatch modes in force.
+
+    It is entered for each tensor. torch's own context takes longer than a small tensor's numbers.
+    """
+
+    __slots__ = ("_had_gradients", "_modes")
+
+    def __enter__(self) -> None:
+        self._modes: list[Any] = []
+        while current_mode() is not None:
+            self._modes.append(pop_mode(None))
+        self._had_gradients = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_grad_enabled(self._had_gradients)
+        for mode in reversed(self._modes):
+            push_mode(mode)
