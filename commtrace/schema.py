@@ -310,8 +310,8 @@ FINGERPRINTS = (
     Column("shape", str, "", "shape of the global tensor, `[8,16]`", 6, form="shapes"),
     Column("mesh", str, "", "sizes of mesh axes and ranks in order, `dp=2,tp=2:0,1,2,3`", 6),
     Column(
-        "placements", str, "", "placement on each axis, `R,S(1)`; empty if its layout is unknown",
-        6,
+        "placements", str, "",
+        "placement on each axis, `R,S(1)`, `S(flat)` of a range of elements; empty if unknown", 6,
     ),
     *(
         Column(f"sketch_{number}", float, "", f"random sketch {number} of the rank's part", 6)

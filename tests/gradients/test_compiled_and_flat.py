@@ -1,7 +1,8 @@
-"""Reductions of compiled modules are judged like others; flat parameters raise no false alarm."""
+"""Reductions of compiled modules and of flat parameters are judged like others."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 import commtrace
 from commtrace.analyze import CATALOG, Frames
@@ -20,6 +21,14 @@ from dtensor_core.testing import run_processes
 
 NUM_RANKS, WIDTH, NUM_STEPS = 2, 8, 2
 NORM = ("2.weight", "2.bias")
+SHAPES = {
+    "0.weight": "[8,8]",
+    "0.bias": "[8]",
+    "2.weight": "[8]",
+    "2.bias": "[8]",
+    "3.weight": "[8,8]",
+    "3.bias": "[8]",
+}
 FAULTS = {
     # name: (state, factor relative to the right one)
     "aot_eager, norm dropped": ("missing", 2.0),
@@ -27,13 +36,29 @@ FAULTS = {
     "aot_eager, norm divided": ("scaled", 0.5),
 }
 RIGHT = ("eager, by hand", "aot_eager, by hand", "eager, ddp", "aot_eager, ddp")
-FLAT = ("flat", "flat with names", "flat doubled")
+FLAT = {
+    # name: (state of the norm's gradients, that of the others, factor of these)
+    "flat": ("right", "right", 0.5),
+    "flat with names": ("right", "right", 0.5),
+    "flat clipped": ("right", "right", 0.5),
+    "flat clipped with names": ("right", "right", 0.5),
+    "flat unsharded": ("right", "right", 0.5),
+    "flat doubled": ("scaled", "scaled", 1.0),
+    "flat without the norm": ("missing", "right", 0.5),
+}
+FEW = 0.01
+"""Norm to which gradients are clipped."""
 
 
 def _parallel(kind: str, model: Any) -> Any:
     if kind.startswith("flat"):
+        sharded = ShardingStrategy.NO_SHARD if "unsharded" in kind else None
         return FullyShardedDataParallel(
-            model, device_id=torch.device("cpu"), use_orig_params=kind == "flat with names"
+            model,
+            device_id=torch.device("cpu"),
+            sharding_strategy=sharded,
+            use_orig_params=kind.endswith("names"),
+            ignored_modules=[model[2]] if "without" in kind else None,
         )
     compiled: Any = torch.compile(model, backend=kind.partition(",")[0])
     return nn.parallel.DistributedDataParallel(compiled) if kind.endswith("ddp") else compiled
@@ -66,6 +91,8 @@ def _train(folder: str) -> None:
                 for name, parameter in model.named_parameters():
                     if parameter.grad is not None:
                         _reduce(kind, name, parameter.grad)
+                if "clipped" in kind:
+                    model.clip_grad_norm_(FEW)
                 loss = loss.detach()
                 dist.all_reduce(loss)
                 recording.observe("loss", loss / NUM_RANKS)
@@ -113,13 +140,35 @@ def test_a_wrong_reduction_of_a_compiled_module_is_found(
 
 
 @pytest.mark.parametrize("kind", FLAT)
-def test_gradients_of_flat_parameters_are_unknown_and_no_fault(
+def test_gradients_of_flat_parameters_are_those_of_the_original_ones(
     kind: str, runs: dict[str, Frames]
 ) -> None:
     table = gradients(runs[kind])
-    of_gradients = table[table["what"] == "gradient"]
-    assert len(of_gradients)
-    assert set(of_gradients["state"]) == {"unknown"}
-    assert (of_gradients["explanation"] != "").all()
+    of_norm, of_others, factor = FLAT[kind]
+    found = table[table["what"] == "gradient"]
+    assert Counter(found["name"]) == {
+        name: NUM_STEPS * (2 if name in NORM and of_norm == "missing" else 1) for name in SHAPES
+    }
+    assert dict(zip(found["name"], found["shape"], strict=True)) == SHAPES
+    is_norm = found["name"].isin(NORM)
+    assert set(found.loc[is_norm, "state"]) == {of_norm}
+    others = found[~is_norm]
+    assert set(others["state"]) == {of_others}
+    assert others["scale"].tolist() == pytest.approx([factor] * len(others), rel=1e-3)
+    assert set(others["num_reduced"]) == {2}
+    assert others["reduced_over"].str.contains("ranks 0, 1").all()
+    kind_of_call = "all_reduce" if "unsharded" in kind else "reduce_scatter"
+    assert others["calls"].str.contains(kind_of_call).all()
+    assert (table["is_fault"] == (table["state"] != "right")).all()
     assert set(table.loc[table["what"] == "loss", "state"]) == {"right"}
-    assert not CATALOG["consistency"].function(runs[kind])["is_fault"].any()
+    is_right = {of_norm, of_others} == {"right"}
+    assert CATALOG["consistency"].function(runs[kind])["is_fault"].any() != is_right
+
+
+@pytest.mark.parametrize("kind", ["flat clipped", "flat clipped with names"])
+def test_the_norm_and_clipping_of_flat_gradients_are_judged(
+    kind: str, runs: dict[str, Frames]
+) -> None:
+    table = gradients(runs[kind])
+    for what in ("gradient norm", "clipping"):
+        assert set(table.loc[table["what"] == what, "state"]) == {"right"}

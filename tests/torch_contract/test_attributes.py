@@ -48,8 +48,35 @@ def test_fsdp_knows_the_names_of_its_parameters() -> None:
     with fake_world(2):
         wrapped: Any = FullyShardedDataParallel(nn.Linear(4, 2), device_id=torch.device("cpu"))
         handle = wrapped._handle
-        assert handle.flat_param._fqns == ["weight", "bias"]
+        flat = handle.flat_param
+        assert flat._fqns == ["weight", "bias"]
         assert isinstance(handle._fully_sharded_module, nn.Linear)
+        assert flat._params is None
+        assert list(flat._shapes) == [(2, 4), (2,)]
+        assert handle.uses_sharded_strategy
+        assert sum(flat._numels_with_padding) == 10
+        assert flat._is_padding_mask == [False, False]
+        assert flat._sharded_size.numel() == 5
+        assert flat._shard_param_infos[0] == (True, 0, 5, 0, 4)
+        assert not flat._shard_param_infos[1].in_shard
+        assert dist.get_process_group_ranks(wrapped.process_group) == [0, 1]
+        named: Any = FullyShardedDataParallel(
+            nn.Linear(4, 2), device_id=torch.device("cpu"), use_orig_params=True
+        )
+        assert named._handle.flat_param._params == list(named.parameters())
+
+
+def test_hybrid_fsdp_has_a_group_between_its_shards() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    with fake_world(4, rank=1):
+        wrapped: Any = FullyShardedDataParallel(
+            nn.Linear(4, 2), device_id=torch.device("cpu"),
+            sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+            device_mesh=init_device_mesh("cpu", (2, 2)),
+        )  # fmt: skip
+        assert dist.get_process_group_ranks(wrapped._inter_node_pg) == [1, 3]
+        assert dist.get_process_group_ranks(wrapped.process_group) == [0, 1]
 
 
 def test_fsdp2_knows_the_names_of_its_parameters_after_the_first_forward() -> None:

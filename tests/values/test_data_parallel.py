@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 import commtrace
 from commtrace.analyze import Frames, load
@@ -67,6 +68,13 @@ def train(kind: str, path: str) -> None:
         for layer in model.layers:
             fully_shard(layer)
         fully_shard(model)
+    elif kind.startswith("flat"):
+        model = FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=ModuleWrapPolicy([Layer]),
+            use_orig_params=kind.endswith("names"),
+            device_id=torch.device("cpu"),
+        )
     elif kind.startswith("ddp"):
         model = nn.parallel.DistributedDataParallel(model)
         hooks = {"ddp without a mean": sum_hook, "ddp without a reduction": forgetting_hook}
@@ -109,7 +117,7 @@ def recorded(kind: str, folder: Path) -> Frames:
     return load(path)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "flat", "flat with names"])
 def test_parameters_gradients_and_the_mean_loss_agree(kind: str, tmp_path: Path) -> None:
     run = recorded(kind, tmp_path)
     found = compare(on_one_device(), run)

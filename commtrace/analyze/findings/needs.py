@@ -172,7 +172,7 @@ def _lacks_own_gradients(frames: Frames) -> str:
         return ""
     return (
         "No gradient of a rank's own backward pass was observed, so it is unknown which ranks' "
-        "gradients were summed. FSDP1 and compiled backward passes call no hooks."
+        "gradients were summed. Compiled backward passes call no hooks."
     )
 
 

@@ -5,21 +5,25 @@
     autograd has a parameter's gradient      local_gradient, before it is accumulated or reduced
     gradients are clipped by their norm      unclipped gradient and clipping, the norms in use
 
-FSDP2 computes with unsharded parameters of its own, which exist from a module's first call on.
+FSDP2 computes with unsharded parameters of its own, which exist from a module's first call on, and
+FullyShardedDataParallel with flat ones, whose gradients have those of the originals.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import nn
 
+from commtrace.recorder.values.flat_parameters import Original, whole_gradients
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
 from commtrace.recorder.wrappers import plain_path
+from commtrace.when_loaded import when_loaded
 
 _NORM, _MOST = "norm", "most"
 
@@ -55,6 +59,7 @@ class GradientHooks:
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._sharded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._stop_waiting: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Observe backward passes and clipping from now on."""
@@ -65,9 +70,15 @@ class GradientHooks:
             (torch.nn.utils, "clip_grads_with_norm_"),
         ):
             self._replace(owner, name, self._observed_clipping)
+        self._stop_waiting = when_loaded("torch.distributed.fsdp", self._replace_flat_clipping)
+
+    def _replace_flat_clipping(self) -> None:
+        for owner in fsdp_classes("FullyShardedDataParallel"):
+            self._replace(owner, "clip_grad_norm_", self._observed_flat_clipping)
 
     def remove(self) -> None:
         """Take all hooks away; a function that others have replaced since stays theirs."""
+        self._stop_waiting()
         for owner, name, observed, original in self._replaced:
             if getattr(owner, name) is observed:
                 setattr(owner, name, original)
@@ -80,8 +91,12 @@ class GradientHooks:
 
     def watch(self, root: nn.Module) -> None:
         """Observe the gradients of a model's parameters that are not observed yet."""
+        flat = dict(whole_gradients(root))
+        for parameter, originals in flat.items():
+            self._watch_by(parameter, partial(self._see_originals, originals))
         for name, parameter in root.named_parameters():
-            self._watch(root, name, parameter)
+            if parameter not in flat:
+                self._watch(root, name, parameter)
         if root in self._roots:
             return
         self._roots.add(root)
@@ -101,7 +116,19 @@ class GradientHooks:
 
         self._handles.append(module.register_forward_pre_hook(watch))
 
+    def _see_originals(
+        self, originals: Sequence[Original], flat: torch.Tensor, gradient: torch.Tensor
+    ) -> None:
+        for name, shape, begin in originals:
+            own = gradient[begin : begin + math.prod(shape)].view(shape)
+            self._local_gradient(name, flat, own)
+
     def _watch(self, root: nn.Module | None, name: str, parameter: torch.Tensor) -> None:
+        self._watch_by(parameter, partial(self._local_gradient, plain_path(root, name)))
+
+    def _watch_by(
+        self, parameter: torch.Tensor, observe: Callable[[torch.Tensor, torch.Tensor], None]
+    ) -> None:
         known = self._watched.get(id(parameter))
         if known is not None and known() is parameter:
             return
@@ -109,12 +136,11 @@ class GradientHooks:
             return
         # The parameter holds the hook, which must not hold the parameter.
         itself = weakref.ref(parameter)
-        plain = plain_path(root, name)
 
         def see(gradient: torch.Tensor) -> None:
             owner = itself()
             if owner is not None:
-                self._local_gradient(plain, owner, gradient)
+                observe(owner, gradient)
 
         handle = parameter.register_hook(see)
         _put_first(parameter, handle)
@@ -150,6 +176,16 @@ class GradientHooks:
             return original(own, max_norm, total_norm, *args, **kwargs)
 
         return clip
+
+    def _observed_flat_clipping(self, original: Any) -> Any:
+        def clip_grad_norm_(module: nn.Module, max_norm: Any, *args: Any, **kwargs: Any) -> Any:
+            self._unclipped(list(module.parameters()))
+            self._clipping(_MOST, torch.as_tensor(float(max_norm)))
+            norm = original(module, max_norm, *args, **kwargs)
+            self._clipping(_NORM, norm)
+            return norm
+
+        return clip_grad_norm_
 
 
 def _put_first(parameter: torch.Tensor, handle: Any) -> None:

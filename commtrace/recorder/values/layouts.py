@@ -15,7 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from commtrace.recorder.values.sketches import Index, Weights
+from commtrace.recorder.values.flat_parameters import FlatPart
+from commtrace.recorder.values.sketches import Index, RangeWeights, Weights
 
 _MAX_LAYOUTS = 4096
 _MAX_BYTES = 1 << 28
@@ -37,7 +38,7 @@ class TensorLayout:
     shape: tuple[int, ...]
     mesh: str = ""
     placements: str = ""
-    weights: Weights | None = None
+    weights: Weights | RangeWeights | None = None
 
 
 class Layouts:
@@ -76,6 +77,17 @@ class Layouts:
             if dim is not None:
                 shape[dim] *= size
         return self._of_distributed(part, mesh, tuple(placements), tuple(shape))
+
+    def of_flat(self, part: FlatPart, elements: torch.Tensor) -> TensorLayout:
+        """Return the layout of a part of an original parameter, or of its gradient or states."""
+        end = part.begin + part.size
+        key = (part.shape, part.begin, end, part.mesh, part.placements, elements.device)
+        known = self._known.get(key)
+        if known is None:
+            weights = RangeWeights(part.shape, part.begin, end, elements.device)
+            layout = TensorLayout(part.shape, part.mesh, part.placements, weights)
+            known = self._keep(key, None, layout)
+        return known[1]
 
     def _of_distributed(
         self, local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], shape: tuple[int, ...]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,14 +44,22 @@ from commtrace.recorder.events.location import (
 from commtrace.recorder.events.observed_value import ObservedValue
 from commtrace.recorder.events.sink import ValueSink
 from commtrace.recorder.failures import Failures
-from commtrace.recorder.module_place import ModuleCall, Place, join
+from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.declared import Declared, DeclaredLayouts
+from commtrace.recorder.values.flat_parameters import FlatParameters, FlatPart
 from commtrace.recorder.values.found_tensors import LatestFacts, has_numbers, tensors_in
 from commtrace.recorder.values.gradient_hooks import GradientHooks
 from commtrace.recorder.values.layouts import Layouts
 from commtrace.recorder.values.observed_calls import observed_calls
-from commtrace.recorder.values.owners import UNKNOWN_OWNER, Owner, data_group, replicas_of
+from commtrace.recorder.values.owners import (
+    UNKNOWN_OWNER,
+    Owner,
+    Owners,
+    data_group,
+    replicas_of,
+    unknown_owner,
+)
 from commtrace.recorder.values.reading import Reading
 from commtrace.recorder.values.sketches import facts_of
 from commtrace.recorder.wrappers import plain_path
@@ -94,9 +102,10 @@ class ValueObserver:
             self._local_gradient, self._loss, self._unclipped, self._clipping
         )
         self._replaced: tuple[Any, Any] | None = None
-        self._owners: dict[int, tuple[weakref.ref[Any], Owner]] = {}
+        self._owners = self._no_owners()
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._declared = DeclaredLayouts()
+        self._flat = FlatParameters()
         self._has_stepped = self._has_run = False
         self._latest_rank: int | None = None
         # Of the program's first model that is data parallel, for tensors outside of modules.
@@ -135,11 +144,15 @@ class ValueObserver:
     def forget(self) -> None:
         """Drop what is known of modules, parameters and layouts."""
         self._layouts = Layouts()
-        self._owners.clear()
+        self._owners = self._no_owners()
         self._latest_rank = None
         self._data_group = ""
         self._met.clear()
         self._declared = DeclaredLayouts()
+        self._flat = FlatParameters()
+
+    def _no_owners(self) -> Owners:
+        return Owners(lambda: self._locator().modules.places())
 
     @property
     def is_on(self) -> bool:
@@ -171,11 +184,11 @@ class ValueObserver:
                 location = Location(FORWARD, None, None, -1, None)
                 if module not in self._met:
                     self._met.add(module)
+                    self._flat.learn(module)
                     replicas = replicas_of(module)
                     for name, each in module.named_parameters():
                         owner = Owner(plain_path(module, name), replicas)
-                        declared = self._declared.of(each)
-                        self._see(PARAMETER, owner.name, each, location, owner, declared=declared)
+                        self._see_parameter(PARAMETER, each, each, location, owner)
                     self._see_buffers(module, location)
                 for name, tensor in tensors_in((args, kwargs)):
                     self._see(INPUT, name, tensor, location)
@@ -228,12 +241,15 @@ class ValueObserver:
         self._read(CLIPPING, name, norm, OTHER, UNKNOWN_OWNER)
 
     def _unclipped(self, parameters: list[torch.Tensor]) -> None:
-        for place, parameter in enumerate(parameters):
-            if parameter.grad is not None:
-                owner = self._owner_of(parameter)
-                name = owner.name if owner is not None else str(place)
-                declared = self._declared.of(parameter)
-                self._read(UNCLIPPED, name, parameter.grad, OTHER, owner, declared)
+        try:
+            with Reading():
+                location = Location(OTHER, None, None, -1, None)
+                for place, parameter in enumerate(parameters):
+                    owner = self._owners.of(parameter) or unknown_owner(str(place))
+                    gradient = self._flat.gradient(parameter)
+                    self._see_parameter(UNCLIPPED, parameter, gradient, location, owner)
+        except Exception as error:
+            self._failures.append(error)
 
     def _read(
         self,
@@ -260,15 +276,10 @@ class ValueObserver:
             return
         try:
             location = Location(OTHER, None, None, -1, None)
-            self._learn_owners()
             with Reading():
-                for reference, owner in list(self._owners.values()):
-                    parameter = reference()
-                    if parameter is not None and parameter.grad is not None:
-                        declared = self._declared.of(parameter)
-                        self._see(
-                            GRADIENT, owner.name, parameter.grad, location, owner, declared=declared
-                        )
+                for parameter, owner in self._owners.all():
+                    gradient = self._flat.gradient(parameter)
+                    self._see_parameter(GRADIENT, parameter, gradient, location, owner)
         except Exception as error:
             self._failures.append(error)
 
@@ -302,46 +313,37 @@ class ValueObserver:
         try:
             location = Location(OPTIMIZER, None, None, -1, None)
             with Reading():
-                for name, parameter, owner in self._parameters_of(optimizer):
-                    see = partial(
-                        self._see, location=location, owner=owner,
-                        declared=self._declared.of(parameter),
-                    )  # fmt: skip
+                for parameter, owner in self._owners.of_optimizer(optimizer):
+                    see = partial(self._see_parameter, location=location, owner=owner)
                     if not is_over:
-                        if parameter.grad is not None:
-                            see(GRADIENT, name, parameter.grad)
+                        see(GRADIENT, parameter, self._flat.gradient(parameter))
                         continue
-                    see(UPDATED, name, parameter)
+                    see(UPDATED, parameter, parameter)
                     for part, state in tensors_in(optimizer.state.get(parameter, {})):
                         if state.shape == parameter.shape:
-                            see(STATE, f"{name}.{part}", state)
+                            see(STATE, parameter, state, suffix=f".{part}")
         except Exception as error:
             self._failures.append(error)
 
-    def _parameters_of(self, optimizer: Any) -> Iterator[tuple[str, torch.Tensor, Owner]]:
-        """Yield the parameters of an optimizer with their names in the model."""
-        for number, group in enumerate(optimizer.param_groups):
-            for place, parameter in enumerate(group["params"]):
-                owner = self._owner_of(parameter)
-                name = owner.name if owner is not None else f"group{number}.{place}"
-                yield name, parameter, owner or UNKNOWN_OWNER
-
-    def _owner_of(self, parameter: torch.Tensor) -> Owner | None:
-        known = self._owners.get(id(parameter))
-        if known is None or known[0]() is not parameter:
-            self._learn_owners()
-            known = self._owners.get(id(parameter))
-        return known[1] if known is not None and known[0]() is parameter else None
-
-    def _learn_owners(self) -> None:
-        for place in self._locator().modules.places():
-            root = place.module() if place.root is place else None
-            if root is None:
-                continue
-            replicas = replicas_of(root)
-            for name, each in root.named_parameters():
-                owner = Owner(join(place.plain, plain_path(root, name)), replicas)
-                self._owners[id(each)] = (weakref.ref(each), owner)
+    def _see_parameter(
+        self,
+        role: str,
+        parameter: torch.Tensor,
+        tensor: torch.Tensor | None,
+        location: Location,
+        owner: Owner,
+        *,
+        suffix: str = "",
+    ) -> None:
+        """Observe a parameter, its gradient or a state; of a flat one, those of the originals."""
+        if tensor is None:
+            return
+        declared, parts = self._declared.of(parameter), self._flat.of(parameter)
+        if not parts:
+            self._see(role, owner.name + suffix, tensor, location, owner, declared=declared)
+        for part in parts:
+            name = part.owner.name + suffix
+            self._see(role, name, part.of(tensor), location, part.owner, part=part)
 
     def _rank(self) -> int:
         """Return the rank of this thread; without a process group, its former or likely one."""
@@ -361,13 +363,16 @@ class ValueObserver:
         *,
         op: Any = None,
         declared: Declared | None = None,
+        part: FlatPart | None = None,
     ) -> None:
         """Take the fingerprint of a tensor, and send it to the sinks of this rank."""
         rank = self._rank()
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
         if not sinks or not has_numbers(tensor):
             return
-        if declared is not None and not hasattr(tensor, "placements"):
+        if part is not None:
+            local, layout = tensor, self._layouts.of_flat(part, tensor)
+        elif declared is not None and not hasattr(tensor, "placements"):
             local, layout = tensor, self._layouts.of_declared(tensor, *declared)
         elif owner is not None:
             local, layout = self._layouts.of(tensor, owner.group)
@@ -385,8 +390,8 @@ class ValueObserver:
             moment = self._num_ops(), collectives.num_issued, collectives.num_waits
             facts = None if is_written else self._latest.of(tensor, layout, moment)
             if facts is None:
-                part = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
-                facts = self._latest.keep(tensor, layout, moment, facts_of(part, layout.weights))
+                real = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
+                facts = self._latest.keep(tensor, layout, moment, facts_of(real, layout.weights))
         state = CURRENT.state
         entry = ObservedValue(
             rank, role, name, op, now(), location, owner.module if owner else None,

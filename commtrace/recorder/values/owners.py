@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from commtrace.recorder.module_place import Place, join
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
+from commtrace.recorder.wrappers import plain_path
 
 
 class Owner:
@@ -24,6 +29,57 @@ class Owner:
 
 UNKNOWN_OWNER = Owner("")
 """Owner of a parameter of no model that was called."""
+
+
+def unknown_owner(name: str) -> Owner:
+    """Return an owner of a parameter of no model that was called, under a name of its own."""
+    owner = Owner("")
+    owner.name = name
+    return owner
+
+
+class Owners:
+    """Owners of the parameters of models that were called.
+
+    Args:
+        places: returns the places of all modules that were called.
+    """
+
+    def __init__(self, places: Callable[[], Iterable[Place]]) -> None:
+        self._places = places
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], Owner]] = {}
+
+    def of(self, parameter: torch.Tensor) -> Owner | None:
+        """Return the owner of a parameter; None if it is of no model that was called."""
+        known = self._known.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            self._learn()
+            known = self._known.get(id(parameter))
+        return known[1] if known is not None and known[0]() is parameter else None
+
+    def all(self) -> Iterator[tuple[torch.Tensor, Owner]]:
+        """Yield all parameters with their owners."""
+        self._learn()
+        for reference, owner in list(self._known.values()):
+            parameter = reference()
+            if parameter is not None:
+                yield parameter, owner
+
+    def of_optimizer(self, optimizer: Any) -> Iterator[tuple[torch.Tensor, Owner]]:
+        """Yield the parameters of an optimizer with their owners; unknown ones have a number."""
+        for number, group in enumerate(optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                yield parameter, self.of(parameter) or unknown_owner(f"group{number}.{place}")
+
+    def _learn(self) -> None:
+        for place in self._places():
+            root = place.module() if place.root is place else None
+            if root is None:
+                continue
+            replicas = replicas_of(root)
+            for name, each in root.named_parameters():
+                owner = Owner(join(place.plain, plain_path(root, name)), replicas)
+                self._known[id(each)] = weakref.ref(each), owner
 
 
 def replicas_of(root: nn.Module) -> str:

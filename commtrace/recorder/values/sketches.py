@@ -126,24 +126,59 @@ class Weights:
     def __init__(
         self, shape: Sequence[int], index: Sequence[Index], device: torch.device | str = "cpu"
     ) -> None:
-        last = len(shape) - 1
-        vectors = [
-            random_vectors(length, last - dim)[own]
-            for dim, (length, own) in enumerate(zip(shape, index, strict=True))
-        ]
-        split = _split([len(each) for each in vectors])
-        self.rows = _product(vectors[:split]).t().contiguous().to(device)
-        self.columns = _product(vectors[split:]).t().contiguous().to(device)
+        rows, columns = _factors(shape, index)
+        self._set(rows, columns, device)
+
+    def _set(
+        self, rows: torch.Tensor, columns: torch.Tensor, device: torch.device | str
+    ) -> Weights:
+        self.rows = rows.t().contiguous().to(device)
+        self.columns = columns.t().contiguous().to(device)
         self.of_elements: np.ndarray | None = None
-        if 0 < self.rows.shape[1] * self.columns.shape[1] <= _SMALL and self.rows.is_cpu:
+        if 0 < len(rows) * len(columns) <= _SMALL and self.rows.is_cpu:
             elements = self.rows[:, :, None] * self.columns[:, None, :]
             self.of_elements = elements.reshape(_WIDTH, -1).numpy()
+        return self
+
+    @classmethod
+    def of_range(
+        cls, shape: Sequence[int], begin: int, end: int, device: torch.device | str = "cpu"
+    ) -> list[tuple[int, Weights]]:
+        """Return the random numbers of a range of elements, in row-major order.
+
+        The range has up to three rectangular pieces: the rest of a row, whole rows, and the
+        beginning of another row. Each comes with the number of its elements.
+        """
+        rows, columns = _factors(shape, [slice(None)] * len(shape))
+        width = len(columns)
+        found = []
+        while begin < end:
+            row, column = divmod(begin, width)
+            num_rows = (end - begin) // width if not column else 0
+            own = slice(row, row + max(1, num_rows))
+            last = width if num_rows else min(width, column + end - begin)
+            weights = cls.__new__(cls)._set(rows[own], columns[column:last], device)
+            size = max(1, num_rows) * (last - column)
+            found.append((size, weights))
+            begin += size
+        return found
 
     @property
     def num_bytes(self) -> int:
         """Memory of the random numbers."""
         of_elements = self.of_elements.nbytes if self.of_elements is not None else 0
         return self.rows.nbytes + self.columns.nbytes + of_elements
+
+
+def _factors(shape: Sequence[int], index: Sequence[Index]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the random numbers of rows and of columns, [number, NUM_SKETCHES + 1]."""
+    last = len(shape) - 1
+    vectors = [
+        random_vectors(length, last - dim)[own]
+        for dim, (length, own) in enumerate(zip(shape, index, strict=True))
+    ]
+    split = _split([len(each) for each in vectors])
+    return _product(vectors[:split]), _product(vectors[split:])
 
 
 def _split(lengths: Sequence[int]) -> int:
@@ -165,18 +200,43 @@ def _product(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
     return product
 
 
-def facts_of(part: torch.Tensor, weights: Weights) -> torch.Tensor:
+class RangeWeights:
+    """Random numbers of a range of a tensor's elements, in row-major order.
+
+    Args:
+        shape: shape of the global tensor.
+        begin: first element of the range.
+        end: end of the range.
+        device: device of the part.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], begin: int, end: int, device: torch.device | str = "cpu"
+    ) -> None:
+        self.pieces = Weights.of_range(shape, begin, end, device)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the random numbers."""
+        return sum(weights.num_bytes for _, weights in self.pieces)
+
+
+def facts_of(part: torch.Tensor, weights: Weights | RangeWeights) -> torch.Tensor:
     """Return the numbers of a part's fingerprint, on its device.
 
     Args:
         part: the local elements.
-        weights: of the part.
+        weights: of the part; of a range, the part is its elements, [number].
 
     Returns:
         float64, [NUM_FACTS].
     """
     if not part.numel():
         return torch.zeros(NUM_FACTS, dtype=torch.float64, device=part.device)
+    if isinstance(weights, RangeWeights):
+        sizes = [size for size, _ in weights.pieces]
+        pieces = zip(part.split(sizes), weights.pieces, strict=True)
+        return _summed(torch.stack([facts_of(piece, own) for piece, (_, own) in pieces]))
     # Counting what is not finite takes passes of its own; another device is not waited for.
     if part.device.type != "cpu":
         return _facts_of_finite(part, weights)
@@ -190,6 +250,14 @@ def facts_of(part: torch.Tensor, weights: Weights) -> torch.Tensor:
         return _facts_of_finite(part, weights)
     facts = [*sketches, math.sqrt(square), largest, 0.0, 0.0]
     return torch.tensor(facts, dtype=torch.float64)
+
+
+def _summed(facts: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of a part from those of its pieces, [number, NUM_FACTS]."""
+    found = facts.sum(0)
+    found[_WIDTH] = torch.linalg.vector_norm(facts[:, _WIDTH])
+    found[_WIDTH + 1] = facts[:, _WIDTH + 1].max()
+    return found
 
 
 _Facts = tuple[list[float], float, float]
