@@ -65,7 +65,8 @@ class LatestFacts:
 
     A version alone does not show whether a tensor has changed. Collectives write to tensors without
     counting that, and so do in-place operators on lists below a dispatch mode, and those that write
-    to the local tensor of a distributed one. Hence numbers hold until anything runs.
+    to `.data`, or to the local tensor of a distributed one. Hence numbers hold until anything runs,
+    and are of use only while operators are counted.
     """
 
     def __init__(self) -> None:

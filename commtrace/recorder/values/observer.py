@@ -384,8 +384,13 @@ class ValueObserver:
             return
         facts = None
         if layout.weights is not None:
-            # The version of what an operator writes changes only after it has returned.
-            is_written = role in _CHANGED_UNCOUNTED or (op is not None and op._schema.is_mutable)
+            # The version of what an operator writes changes only after it has returned, and writes
+            # through `.data` change none: only the count of operators shows them.
+            is_written = (
+                role in _CHANGED_UNCOUNTED
+                or (op is not None and op._schema.is_mutable)
+                or not CURRENT.state.operators.has_mode
+            )
             collectives = CURRENT.state.collectives
             moment = self._num_ops(), collectives.num_issued, collectives.num_waits
             facts = None if is_written else self._latest.of(tensor, layout, moment)
