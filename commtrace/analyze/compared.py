@@ -11,12 +11,13 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients.audit import GRADIENT, gradients
 from commtrace.analyze.values import Fault, ValueComparison
 from commtrace.analyze.values import compare as compare_tensors
+from commtrace.analyze.values.between import REDUCED
 
 
 def compare(left: Frames, right: Frames, reference: Frames | None = None) -> ValueComparison:
     """Compare the tensors of two runs of one program; see `values.compare`."""
     found = compare_tensors(left, right, reference)
-    if found.fault is None or found.fault.right["role"] != GRADIENT:
+    if found.fault is None or found.fault.right["role"] not in REDUCED:
         return found
     return replace(found, fault=replace(found.fault, reduction=reduction_of(found.fault, right)))
 

@@ -30,6 +30,8 @@ LOSS_NAME, NORM_NAME = "loss", "norm"
 _CLIPPED_NORM, _MOST = "norm", "most"
 _EPSILON = 1e-6
 """Summand by which torch keeps a norm from zero before it divides by it."""
+_CLOSE_NORM = 1e-4
+"""Relative difference of a norm that the order of its sum explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def _of_norm(
         (each.name, each.replicas): (each.gradient.norm, each.gradient.largest) for each in found
     }
     right = math.sqrt(math.fsum(norm**2 for norm, _ in norms.values()))
-    close = max(1e-3, 4 * tolerance([tensor]))
+    close = max(_CLOSE_NORM, 4 * tolerance([tensor]))
     value = tensor.total
     if not right:
         return (RIGHT if not value else UNKNOWN), math.nan, "all gradients are zero"
@@ -171,6 +173,9 @@ def _of_norm(
     counted_parts = _counted(value, found, right)
     if counted_parts:
         return SCALED, factor, counted_parts
+    left_out = _left_out(value, found, right)
+    if left_out:
+        return MISSING, factor, left_out
     return UNKNOWN, factor, f"it is {factor:.4g} times the norm of all gradients, {right:.6g}"
 
 
@@ -189,6 +194,31 @@ def _counted(value: float, found: Sequence[Reduction], right: float) -> str:
     return (
         f"it is the norm of what all ranks hold together, {value / right:.4g} times that of all "
         "gradients: gradients that several ranks hold equally are counted once for each"
+    )
+
+
+def _left_out(value: float, found: Sequence[Reduction], right: float) -> str:
+    """Return an explanation if a norm lacks one gradient, or all of its parts but one."""
+    lack = right**2 - value**2
+    known = []
+    for each in found:
+        parts = {row.rank: row.norm for row in each.rows if row.rank in each.gradient.ranks}
+        known.append((each.gradient.norm**2, f"{each.name} is"))
+        if len(set(parts.values())) > 1:
+            known += [
+                (
+                    each.gradient.norm**2 - norm**2,
+                    f"all parts of {each.name} but that of {text_of_ranks([rank])} are",
+                )
+                for rank, norm in parts.items()
+            ]
+    # Two norms in float32 differ by rounding, which matters if the gradient is small.
+    close = max(4e-6 * right**2, 1e-2 * lack)
+    texts = {text for square, text in known if abs(square - lack) <= close}
+    if len(texts) != 1:
+        return ""
+    return (
+        f"it is {value / right:.6g} times the norm of all gradients, as if {texts.pop()} left out"
     )
 
 

@@ -28,8 +28,10 @@ _NAMES = (
 _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _SCALARS = ("[]", "[1]", "")
 """Shapes of losses and norms, which are no gradients."""
-_OF_GRADIENTS = (LOCAL_GRADIENT, UNCLIPPED, GRADIENT)
-_AFTER_BACKWARD = (GRADIENT, UPDATED, STATE)
+REDUCED = (UNCLIPPED, GRADIENT)
+"""Roles of a gradient behind its reduction."""
+_OF_GRADIENTS = (LOCAL_GRADIENT, *REDUCED)
+_AFTER_BACKWARD = (*REDUCED, UPDATED, STATE)
 
 
 def communication_before(
@@ -47,7 +49,7 @@ def communication_before(
     comm = run.comm
     rank = int(parts(run)["rank"].min())
     own = comm[(comm["rank"] == rank) & (comm["step"] == wrong["step"])]
-    of = _of_gradient if wrong["role"] == GRADIENT else _of_tensor
+    of = _of_gradient if wrong["role"] in REDUCED else _of_tensor
     found = of(own, agreeing, wrong, run)
     axes = dict(
         zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)
@@ -100,7 +102,7 @@ def _of_gradient(
     rows = _times(run)
     rows = rows[(rows["name"] == wrong["name"]) & (rows["step"] == wrong["step"])]
     rows = rows[rows["rank"] == parts(run)["rank"].min()]
-    reduced = rows.loc[rows["role"].isin((UNCLIPPED, GRADIENT)), "at_ns"]
+    reduced = rows.loc[rows["role"].isin(REDUCED), "at_ns"]
     end = int(reduced.min()) if len(reduced) else int(wrong["at_ns"])
     local = rows.loc[(rows["role"] == LOCAL_GRADIENT) & (rows["at_ns"] <= end), "at_ns"]
     earlier = agreeing[~agreeing["role"].isin(_AFTER_BACKWARD) & (agreeing["at_ns"] <= end)]

@@ -112,7 +112,7 @@ def test_elements_that_are_not_finite_exceed_any_tolerance() -> None:
     comparison = compare(right, at_the_first(torch.nan))
     (worst,) = divergence(comparison, right).cells.query("num_wrong > 0")["excess"]
     assert worst == np.inf
-    assert along_the_program(comparison)["distance"].max() == 0
+    assert along_the_program(comparison)["distance"].max() < 1e-12
 
 
 @pytest.mark.parametrize("most_rows", [8, 4, 2])
