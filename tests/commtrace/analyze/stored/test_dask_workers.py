@@ -36,15 +36,20 @@ pytestmark = [
 def cluster() -> Iterator[Any]:
     # distributed sets variables of this process for its workers, such as PYTHONHASHSEED.
     before = dict(os.environ)
+    import dask
     from distributed import LocalCluster
 
-    with LocalCluster(
-        n_workers=4,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=None,  # type: ignore[arg-type] - no dashboard
-        host="127.0.0.1",
-    ) as cluster:
+    # Each worker that is killed is replaced by a new process, which takes seconds.
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        LocalCluster(
+            n_workers=4,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,  # type: ignore[arg-type] - no dashboard
+            host="127.0.0.1",
+        ) as cluster,
+    ):
         yield cluster
     os.environ.clear()
     os.environ.update(before)

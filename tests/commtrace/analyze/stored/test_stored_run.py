@@ -124,6 +124,7 @@ def test_without_a_writable_folder_what_is_prepared_goes_with_the_run(
     assert not kept.exists()
 
 
+@pytest.mark.parametrize("folder", ["crossed", "routed0"], indirect=True)
 def test_other_processes_answer_as_this_one_does(folder: Path, whole: Frames) -> None:
     with Workers("analyse the run", 2) as workers:
         run = StoredRun(open_dataset(folder), rows_of_part=len(whole.comm) // 6, workers=workers)
