@@ -267,4 +267,4 @@ def _train(is_parallel: bool, faults: Faults, path: Path) -> None:
 def recorded(*faults: str, is_parallel: bool = True) -> Frames:
     """Return a recorded step on four ranks, or on one device."""
     program = partial(_train, is_parallel, frozenset(faults))
-    return run_of(program, NUM_RANKS if is_parallel else 1)
+    return run_of(program, NUM_RANKS if is_parallel else 0)

@@ -231,4 +231,4 @@ def _reduce_gradients(model: Model, kind: str, faults: Faults) -> None:
 def recorded(kind: str = "", *faults: str, level: str = "module", num_steps: int = 2) -> Frames:
     """Train the model on one device, or on ranks of a kind."""
     program = partial(train, kind, frozenset(faults), level, num_steps)
-    return run_of(program, NUM_RANKS if kind else 1)
+    return run_of(program, NUM_RANKS if kind else 0)

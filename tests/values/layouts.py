@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from dtensor_core.parallel import (
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 from tests.values.models import Attention, Convolution, Dense, EncoderDecoder, Mixture, Tables
@@ -35,6 +37,7 @@ class Layout:
         parallelize: shards the parameters.
         is_plain: the batch is a plain tensor.
         options: of `programs.train`.
+        within: makes a context of forward and backward.
     """
 
     model: type[nn.Module]
@@ -43,6 +46,7 @@ class Layout:
     parallelize: Parallelize | None = None
     is_plain: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @property
     def num_ranks(self) -> int:
@@ -170,3 +174,6 @@ LAYOUTS: dict[str, Layout] = {
     "tables dp uneven": Layout(Tables, {"dp": 3}, {"dp": 0}, options=ADAM),
     "tables fsdp x cp": Layout(Tables, {"fsdp": 2, "cp": 2}, {"cp": 1}, fully_sharded),
 }
+
+LOSS_PARALLEL = Layout(Convolution, {"tp": 2}, {}, by_name("head"), within=loss_parallel)
+"""A head whose logits are sharded by vocabulary, and so is the loss."""

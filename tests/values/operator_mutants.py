@@ -35,6 +35,8 @@ def _changed(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
     def write(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_floating_point() and tensor.numel():
             _effect.has_any |= not torch.equal(tensor, wrong := change(tensor.clone()))
+            if _effect.is_view:
+                return wrong  # what it is a view of stays right
             tensor.copy_(wrong)
         return tensor
 
@@ -43,9 +45,10 @@ def _changed(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
 
 
 class _Effect:
-    """True if a fault has changed numbers on any rank."""
+    """Effect of a fault: true if it has changed numbers on any rank, and if they are of a view."""
 
     has_any = False
+    is_view = False
 
 
 _effect = _Effect()
@@ -122,10 +125,13 @@ class Call:
         return (found["op"], found["module"], found["phase"]) == (self.op, self.module, self.phase)
 
 
-def calls(run: Frames) -> list[Call]:
+def calls(run: Frames, *, are_views: bool = False) -> list[Call]:
     """Return the calls of a right run whose results are observed, of each operator in order.
 
-    Views are left out, which a run on one device does not observe.
+    Args:
+        run: the run.
+        are_views: the calls of operators that return views, or else those of all others. A run of
+            plain tensors does not observe views.
     """
     found, numbers = [], Counter[str]()
     table = run.fingerprints
@@ -134,11 +140,15 @@ def calls(run: Frames) -> list[Call]:
     ]
     first = results[results["name"].astype(str).isin(["", "0"])]
     for op, module, phase in zip(first["op"], first["module"], first["phase"], strict=True):
-        name, _, overload = str(op).removeprefix("aten.").rpartition(".")
-        if not getattr(getattr(torch.ops.aten, name), overload).is_view:
+        if _overload(str(op)).is_view == are_views:
             found.append(Call(str(op), numbers[op], str(module), str(phase)))
         numbers[op] += 1
     return found
+
+
+def _overload(op: str) -> Any:
+    name, _, overload = op.removeprefix("aten.").rpartition(".")
+    return getattr(getattr(torch.ops.aten, name), overload)
 
 
 class _Counted(threading.local):
@@ -153,7 +163,7 @@ def wrong_at(call: Call, kind: str) -> Iterator[Callable[[], bool]]:
 
     The value is a function that returns whether this has changed any number.
     """
-    _effect.has_any = False
+    _effect.has_any, _effect.is_view = False, _overload(call.op).is_view
     counted, original, setting = _Counted(), bridge.set_runner, (listening, operators)
 
     def wrong(runner: Callable[..., Any]) -> Callable[..., Any]:

@@ -71,7 +71,8 @@ def train(
                 tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=generator)
                 fed = tokens if mesh is None or layout is None else layout.fed(tokens, mesh)
                 in_step = fault(model, step) if fault is not None else nullcontext()
-                with implicit_replication(), in_step:
+                around = layout.within if layout is not None else nullcontext
+                with implicit_replication(), around(), in_step:
                     logits = model(fed)
                     loss = F.cross_entropy(logits.flatten(0, 1).float(), fed.flatten())
                     recording.observe("loss", loss)
@@ -89,13 +90,16 @@ def train(
 def recorded(make: Callable[[], nn.Module], **options: Any) -> Frames:
     """Train a model, on thread ranks if it has a layout, and return what was recorded."""
     layout: Layout | None = options.get("layout")
-    return run_of(partial(train, make, **options), layout.num_ranks if layout else 1)
+    return run_of(partial(train, make, **options), layout.num_ranks if layout else 0)
 
 
 def run_of(program: Callable[[Path], None], num_ranks: int) -> Frames:
-    """Run a program that saves its recordings to a folder, and return what was recorded."""
+    """Run a program that saves its recordings to a folder, and return what was recorded.
+
+    Without ranks, it is a process without a process group.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        if num_ranks == 1:
+        if not num_ranks:
             program(Path(folder))
         else:
             run_threads(program, num_ranks, Path(folder))

@@ -111,7 +111,7 @@ def train(way: str, fault: str, path: Path) -> None:
 
 @cache
 def recorded(way: str = "", fault: str = "") -> Frames:
-    return run_of(partial(train, way, fault), 2 if way == "on ranks" else 1)
+    return run_of(partial(train, way, fault), 2 if way == "on ranks" else 0)
 
 
 WAYS = {
