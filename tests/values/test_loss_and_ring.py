@@ -70,7 +70,7 @@ def results_of_loss() -> dict[str, str]:
     record = partial(recorded, LOSS_PARALLEL.model, layout=LOSS_PARALLEL, num_steps=1)
     found = {}
     for place in places(right, [""] * 8):
-        for kind in KINDS[place.kind]:
+        for kind in list(KINDS[place.kind])[place.number % 2 :: 2]:
             with planted(place, kind):
                 run = record()
             where = f"{place.number} {place.phase}: {kind}"

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from commtrace.recorder.values.flat_parameters import FlatPart
-from commtrace.recorder.values.sketches import Index, RangeWeights, Weights
+from commtrace.recorder.values.sketches import Index, RangeWeights, Weights, is_long
 
 _MAX_LAYOUTS = 4096
 _MAX_BYTES = 1 << 28
@@ -144,10 +144,17 @@ def _of_distributed(
     return TensorLayout(shape, f"{axes}:{ranks}", ",".join(texts) if all(texts) else "", weights)
 
 
-def _weights(shape: tuple[int, ...], index: list[Index], local: torch.Tensor) -> Weights:
+def _weights(
+    shape: tuple[int, ...], index: list[Index], local: torch.Tensor
+) -> Weights | RangeWeights:
     """Return the random numbers of a part; a complex element counts as two, its real ones."""
     if local.is_complex():
         return Weights((*shape, 2), [*index, slice(None)], local.device)
+    if is_long(shape):
+        (own,) = index
+        begin = 0 if isinstance(own, slice) or not len(own) else int(own[0])
+        if isinstance(own, slice) or not len(own) or int(own[-1]) - begin + 1 == len(own):
+            return RangeWeights(shape, begin, begin + len(local), local.device)
     return Weights(shape, index, local.device)
 
 

@@ -10,7 +10,8 @@ vectors depend on the length of the dimension and its place from the last one, a
 Two tensors of one shape that differ have equal sketches with probability zero, and nearly equal
 ones rarely: the elements of a vector have random signs, magnitudes between 0.5 and 1.5 times a
 constant, and a mean square of 1. So a difference in a single element changes a sketch by at least
-3 ^ -(number of dimensions) of it. A dimension of length 1 has no influence.
+3 ^ -(number of dimensions) of it. A dimension of length 1 has no influence, and one that is `LONG`
+counts as two.
 
 Elements are converted to float64 first, exactly, so parts that are equal bit for bit have equal
 sketches. An element that is not finite counts as 0 and is counted.
@@ -35,6 +36,8 @@ _WIDTH = NUM_SKETCHES + 1
 _CHUNK = 1 << 16
 """Elements that are converted to float64 at once; they stay in a cache of the processor."""
 _LEAST_ROWS = 16
+LONG, _ROW = 1 << 18, 1 << 10
+"""Length of a tensor's only dimension beyond which it is taken for rows of this many elements."""
 _SMALL = 1 << 12
 """Elements of a part up to which calls take longer than its numbers; BLAS starts no threads."""
 MAX_VECTOR_BYTES = 1 << 26
@@ -170,8 +173,22 @@ class Weights:
         return self.rows.nbytes + self.columns.nbytes + of_elements
 
 
+def is_long(shape: Sequence[int]) -> bool:
+    """Return whether a tensor of one dimension is taken for a matrix."""
+    return len(shape) == 1 and shape[0] > LONG
+
+
+def _num_rows(shape: Sequence[int]) -> int:
+    return -(-shape[0] // _ROW)
+
+
 def _factors(shape: Sequence[int], index: Sequence[Index]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the random numbers of rows and of columns, [number, NUM_SKETCHES + 1]."""
+    if is_long(shape):
+        (own,) = index
+        places = torch.arange(shape[0])[own]
+        rows, columns = (random_vectors(*each) for each in ((_num_rows(shape), 1), (_ROW, 0)))
+        return _product([]), rows[places // _ROW] * columns[places % _ROW]
     last = len(shape) - 1
     vectors = [
         random_vectors(length, last - dim)[own]
@@ -203,6 +220,9 @@ def _product(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
 class RangeWeights:
     """Random numbers of a range of a tensor's elements, in row-major order.
 
+    A long tensor of one dimension is taken for a matrix, of which the last row may be incomplete.
+    Its random numbers take less memory than its elements.
+
     Args:
         shape: shape of the global tensor.
         begin: first element of the range.
@@ -213,7 +233,8 @@ class RangeWeights:
     def __init__(
         self, shape: Sequence[int], begin: int, end: int, device: torch.device | str = "cpu"
     ) -> None:
-        self.pieces = Weights.of_range(shape, begin, end, device)
+        matrix = (_num_rows(shape), _ROW) if is_long(shape) else shape
+        self.pieces = Weights.of_range(matrix, begin, end, device)
 
     @property
     def num_bytes(self) -> int:

@@ -12,8 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import dtensor_core
 from commtrace.recorder.values.layouts import Layouts, indices
+from commtrace.recorder.values.sketches import Weights, facts_of
+from commtrace.schema import NUM_SKETCHES
+from dtensor_core import DTensor, Shard
 from dtensor_core.placement import strided_shard
-from dtensor_core.testing import run_threads
+from dtensor_core.testing import fake_world, run_threads
 
 SIZES = (2, 3)
 SHAPE = (7, 12)
@@ -118,3 +121,32 @@ def test_random_numbers_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) 
     assert len(kept) < 50
     assert sum(each.weights.num_bytes for each in kept if each.weights) <= 100_000
     assert known.of(torch.empty(199, 64))[1] is made[-1]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_random_numbers_of_a_long_tensor_take_less_memory_than_it_and_add_up(
+    num_ranks: int,
+) -> None:
+    length = (1 << 18) + 1001
+    tensor = torch.randn(length, generator=torch.Generator().manual_seed(0))
+    whole = Layouts().of(tensor)[1].weights
+    assert whole is not None
+    assert whole.num_bytes < tensor.nbytes / 5
+    size = -(-length // num_ranks)
+    found = []
+    for rank in range(num_ranks):
+        with fake_world(num_ranks, rank=rank):
+            mesh = init_device_mesh("cpu", (num_ranks,), mesh_dim_names=("tp",))
+            own = tensor[rank * size : (rank + 1) * size]
+            part = DTensor.from_local(own, mesh, [Shard(0)], shape=(length,), stride=(1,))
+            local, layout = Layouts().of(part)
+            assert layout.weights is not None
+            found.append(facts_of(local, layout.weights))
+    facts = torch.stack(found)[:, : NUM_SKETCHES + 1].sum(0)
+    torch.testing.assert_close(facts, facts_of(tensor, whole)[: NUM_SKETCHES + 1])
+    apart = [Weights((length,), [torch.arange(begin, length, 2)]) for begin in range(2)]
+    found = [facts_of(tensor[begin::2], weights) for begin, weights in enumerate(apart)]
+    torch.testing.assert_close(torch.stack(found)[:, : NUM_SKETCHES + 1].sum(0), facts)
+    swapped = tensor.clone()
+    swapped[[5, 5 + 1024]] = tensor[[5 + 1024, 5]]
+    assert (facts_of(swapped, whole)[:NUM_SKETCHES] - facts[:NUM_SKETCHES]).abs().min() > 1e-3
