@@ -16,6 +16,7 @@ import commtrace
 from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze.frame import frames_of
 from commtrace.analyze.gradients import gradients
+from commtrace.analyze.values import compare
 from commtrace.tracefile import read_parts
 from dtensor_core.testing import run_processes
 
@@ -172,3 +173,20 @@ def test_the_norm_and_clipping_of_flat_gradients_are_judged(
     table = gradients(runs[kind])
     for what in ("gradient norm", "clipping"):
         assert set(table.loc[table["what"] == what, "state"]) == {"right"}
+
+
+def test_a_compiled_program_is_compared_with_that_of_plain_modules(
+    runs: dict[str, Frames],
+) -> None:
+    plain = runs["eager, by hand"]
+    for kind in ("aot_eager, by hand", "eager, ddp", "flat", "flat with names"):
+        found = compare(plain, runs[kind])
+        assert found.agrees, (kind, found.fault)
+        assert len(found.pairs[found.pairs["role"] == "gradient"]) == NUM_STEPS * len(SHAPES)
+    for kind, (state, factor) in FAULTS.items():
+        fault = compare(plain, runs[kind]).fault
+        assert fault is not None
+        assert (fault.right["role"], fault.right["step"]) == ("gradient", 0)
+        assert fault.right["name"] in NORM
+        if state == "scaled":
+            assert fault.relation.factor == pytest.approx(factor, rel=1e-3)

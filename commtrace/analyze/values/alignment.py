@@ -88,8 +88,11 @@ def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, 
 
 def _by_name(side: pd.DataFrame) -> Alike:
     own = side[side["role"] != RESULT]
-    # Of tensors that each rank has for itself, the first rank's stands for all that are alike.
-    own = own.drop_duplicates([*_OF_TENSOR, "module_call", "occurrence"])
+    # Of tensors that each rank has for itself, the first rank's stands for all that are alike; in
+    # one of the runs another rank may have been earlier.
+    alike = own.sort_values("rank", kind="stable")
+    alike = alike.drop_duplicates([*_OF_TENSOR, "module_call", "occurrence"])
+    own = own.loc[own.index.isin(alike.index)]
     return _grouped(own.index, [own[name] for name in _OF_TENSOR])
 
 

@@ -190,6 +190,19 @@ def test_a_replica_that_is_wrong_on_another_rank_is_found() -> None:
     assert "the replica on rank 1 differs" in found.relation.text
 
 
+def test_data_of_ranks_is_paired_by_rank_whichever_is_earlier() -> None:
+    columns = {"role": "input", "module": "m", "name": "0"}
+    values = [torch.randn(4, 4) for _ in range(2)]
+
+    def run(earlier: int) -> Any:
+        rows = [row(rank, 0, columns, each, each) for rank, each in enumerate(values)]
+        rows[earlier] = rows[earlier]._replace(at_ns=rows[earlier].at_ns - 500)
+        return run_of(num_ranks=2, fingerprints=rows)
+
+    assert compare(run(0), run(1)).agrees
+    assert not compare(held_by_one([(columns, values[0] + 1)]), run(1)).agrees
+
+
 @pytest.mark.parametrize(("lost", "agrees"), [(0.0, True), (1.0, False)])
 def test_results_of_unknown_layout_may_be_partial_sums(lost: float, agrees: bool) -> None:
     addends = [torch.randn(4, 4) for _ in range(2)]
