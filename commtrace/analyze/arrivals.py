@@ -17,8 +17,6 @@ other end is not in the trace.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -26,6 +24,7 @@ from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_c
 from commtrace.analyze.device import exposed_until, is_exact
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
+from commtrace.analyze.sums import numbered_rows
 from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
 from commtrace.schema import Column
 
@@ -72,44 +71,33 @@ def last_arrivals(frames: Frames) -> pd.DataFrame:
     The arrival is in ns since the start of the run, and nan if it is unknown; the rank is then -1.
     Unlike those of `arrivals`, they do not depend on the blocked time.
     """
-    comm, base = frames.comm, frames.start_ns
-    calls = pd.DataFrame(
-        {
-            "rank": comm["rank"],
-            "root": comm["root"],
-            "issue": comm["issue_ns"] - base,  # small enough to be exact as a float, too
-            "group": comm["group"].cat.codes,
-            "seq": numbers(frames),
-            "kind": comm["kind"].cat.codes,
-        }
-    )
-    collective = calls.groupby(["group", "seq"], sort=False)
-    number = collective.ngroup()
-    is_root = calls["rank"] == calls["root"]
+    comm, seq = frames.comm, numbers(frames).to_numpy()
+    issue = comm["issue_ns"] - frames.start_ns  # small enough to be exact as a float, too
+    number, firsts = numbered_rows([comm["group"], numbers(frames)])
+    rank, root, num = comm["rank"], comm["root"], len(firsts)
+    is_root = rank == root
     needs_everyone = comm["kind"].isin(NEEDS_EVERYONE) | (
         comm["kind"].isin(ROOT_NEEDS_EVERYONE) & is_root
     )
     needs_root = comm["kind"].isin(NEEDS_ROOT)
     needs_nobody = comm["kind"].isin(ROOT_NEEDS_EVERYONE) & ~is_root
-    arrival = (
-        collective["issue"]
-        .transform("max")
-        .where(needs_everyone)
-        .mask(needs_root, _of_root(calls, number))
-        .mask(needs_nobody, calls["issue"])
-    )
-    matched = _is_matched(frames, calls, collective)
-    last_rank = _last_arrival(calls, number).mask(needs_root, calls["root"])
+    latest, last = _last_arrivals(number, num, issue.to_numpy(), rank.to_numpy())
+    arrival = pd.Series(latest[number], comm.index).where(needs_everyone)
+    if needs_root.any():
+        arrival = arrival.mask(needs_root, _of_root(issue, is_root, number, num))
+    arrival = arrival.mask(needs_nobody, issue)
+    matched = pd.Series(_are_matched(frames, seq, number, firsts), comm.index)
+    last_rank = pd.Series(last[number], comm.index).mask(needs_root, root)
     if (transfer := is_transfer(frames)).any():
         partner = partners(frames)
         has_partner = (partner >= 0) & (comm["issue_ns"] >= 0)
-        other = calls["issue"].reindex(partner).set_axis(calls.index)
-        has_partner &= comm["issue_ns"].reindex(partner).set_axis(calls.index) >= 0
-        arrival = arrival.mask(transfer, other.clip(lower=calls["issue"]))
+        other = issue.reindex(partner).set_axis(comm.index)
+        has_partner &= comm["issue_ns"].reindex(partner).set_axis(comm.index) >= 0
+        arrival = arrival.mask(transfer, other.clip(lower=issue))
         matched = matched.mask(transfer, has_partner)
         last_rank = last_rank.mask(transfer, comm["peer"])
     known = matched & arrival.notna()
-    last_rank = last_rank.where(arrival > calls["issue"], calls["rank"])
+    last_rank = last_rank.where(arrival > issue, rank)
     return pd.DataFrame(
         {
             "arrival": arrival.where(known),
@@ -139,18 +127,28 @@ def arrivals(frames: Frames) -> pd.DataFrame:
     )
 
 
-def _is_matched(frames: Frames, calls: pd.DataFrame, collective: Any) -> pd.Series:
+def _are_matched(
+    frames: Frames, seq: np.ndarray, number: np.ndarray, firsts: np.ndarray
+) -> np.ndarray:
     """Test whether each member of the group made the call once, with equal kind and root."""
-    size = frames.comm["group"].astype(object).map(frames.groups.set_index("name")["size"])
-    alike = pd.Series(True, index=calls.index)
-    for name in ("kind", "root"):
-        alike &= collective[name].transform("min") == collective[name].transform("max")
-    num_calls = collective["rank"].transform("size")
+    comm, num = frames.comm, len(firsts)
+    group = comm["group"].cat
+    sizes = frames.groups.drop_duplicates("name").set_index("name")["size"]
+    size = sizes.reindex(group.categories).fillna(-1).to_numpy("int64")[group.codes.iloc[firsts]]
     # A rank that made the call twice could hide one that did not make it.
-    each_once = ~calls.duplicated(["group", "seq", "rank"], keep=False)
-    all_once = each_once.groupby([calls["group"], calls["seq"]], sort=False).transform("all")
-    timed = (frames.comm["issue_ns"] >= 0).groupby(collective.ngroup()).transform("all")
-    return (calls["seq"] >= 0) & (num_calls == size) & alike & all_once & timed
+    call, of_calls = numbered_rows([number, comm["rank"]])
+    each_once = np.bincount(call, minlength=len(of_calls)) == 1
+    are_matched = (seq[firsts] >= 0) & (np.bincount(number, minlength=num) == size)
+    for holds in (
+        each_once[call],
+        comm["issue_ns"].to_numpy() >= 0,
+        *(
+            values == values[firsts][number]
+            for values in (comm["kind"].cat.codes.to_numpy(), comm["root"].to_numpy())
+        ),
+    ):
+        are_matched &= np.bincount(number[~holds], minlength=num) == 0
+    return are_matched[number]
 
 
 def _blocked_before(frames: Frames, issue: pd.Series, arrival: pd.Series) -> pd.Series:
@@ -184,13 +182,22 @@ def blocked_parts(comm: pd.DataFrame, issue: pd.Series) -> tuple[pd.Series, pd.S
     return in_call, in_wait, np.maximum(ended - in_wait, issue + in_call)
 
 
-def _of_root(calls: pd.DataFrame, collective: pd.Series) -> pd.Series:
+def _of_root(issue: pd.Series, is_root: pd.Series, number: np.ndarray, num: int) -> np.ndarray:
     """Return the issue time of the root of each call's collective; nan without a root."""
-    roots = calls["rank"] == calls["root"]
-    return collective.map(calls.loc[roots, "issue"].groupby(collective[roots]).max())
+    found, roots = np.full(num, -np.inf), np.flatnonzero(is_root)
+    np.maximum.at(found, number[roots], issue.to_numpy("float64")[roots])
+    return np.where(np.isinf(found), np.nan, found)[number]
 
 
-def _last_arrival(calls: pd.DataFrame, collective: pd.Series) -> pd.Series:
-    """Return the member that arrived last at each call's collective; the lowest rank in a tie."""
-    ordered = calls.sort_values(["issue", "rank"], ascending=[False, True])
-    return collective.map(ordered.groupby(collective[ordered.index])["rank"].first())
+def _last_arrivals(
+    number: np.ndarray, num: int, issue: np.ndarray, rank: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the latest issue of each collective, and its rank; the lowest one in a tie."""
+    latest, last = (np.full(num, extreme) for extreme in (_LONG_AGO, -_LONG_AGO))
+    np.maximum.at(latest, number, issue)
+    is_latest = issue == latest[number]
+    np.minimum.at(last, number[is_latest], rank[is_latest])
+    return latest, last
+
+
+_LONG_AGO = -(1 << 62)

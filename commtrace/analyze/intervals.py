@@ -14,7 +14,8 @@ import pandas as pd
 from commtrace.analyze.arrivals import blocked_parts, end_ns, has_known_end
 from commtrace.analyze.covered import ends_of_parts
 from commtrace.analyze.device import computing, is_exact
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, in_order
+from commtrace.analyze.sums import numbered_rows
 
 
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
@@ -114,11 +115,11 @@ def one_at_a_time(intervals: pd.DataFrame, by: Sequence[str] = ("rank",)) -> pd.
 
     They are sorted by time; those that are covered by earlier ones are left out.
     """
-    ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
-    if ordered.empty:
-        return ordered
+    if intervals.empty:
+        return intervals
+    ordered = in_order(intervals, [*by, "start", "end"])
     start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
-    keys = ordered.groupby(list(by), sort=False).ngroup().to_numpy()
+    keys, _ = numbered_rows([ordered[name] for name in by])
     before = np.append(start[:1], reached_by(end, keys)[:-1])
     before = np.where(np.append(True, keys[1:] != keys[:-1]), start, before)
     free = ordered.assign(start=np.maximum(start, before))

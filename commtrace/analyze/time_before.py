@@ -39,7 +39,7 @@ from commtrace.analyze.cached_per_run import (
 )
 from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.covered_time import CoveredTime
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, in_order
 from commtrace.analyze.intervals import blocked_intervals
 from commtrace.analyze.matching import group_numbers, numbers
 from commtrace.analyze.unrecorded import resumed
@@ -71,7 +71,8 @@ def previous_end(frames: Frames) -> pd.Series:
             # Relative to the start: `shift` makes floats, in which Unix times are not exact.
             "end": end_ns(comm) - frames.start_ns,
         }
-    )[comm["issue_ns"] >= 0].sort_values(["rank", "id"])
+    )
+    times = in_order(times[comm["issue_ns"] >= 0], ["rank", "id"])
     # Calls overlap, so the preceding call is not always the last to have ended.
     before = times.groupby("rank")["end"].cummax().groupby(times["rank"]).shift(1)
     known = [before.reindex(comm.index).astype("float64"), resumed(frames)]

@@ -27,7 +27,7 @@ from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, s
 from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.covered import ends_of_parts
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, in_order
 from commtrace.units import text_of_ranks
 
 _PLACES = ("id", "issue_ns")
@@ -108,9 +108,11 @@ def _steps(frames: Frames, until: Mapping[str, int]) -> tuple[pd.DataFrame, pd.D
         limit = calls["group"].astype(object).map(until).astype("float64")
         calls = calls[limit.isna() | (calls["number"] < limit)]
     calls = calls[["rank", "thread", "id", "group", "number"]]
-    ordered = calls.sort_values(["rank", "thread", "id"], kind="stable")
-    thread = ordered[["rank", "thread"]].to_numpy()
-    is_followed = (thread[:-1] == thread[1:]).all(axis=1)
+    ordered = in_order(calls, ["rank", "thread", "id"])
+    is_followed = np.ones(max(len(ordered) - 1, 0), dtype=bool)
+    for name in ("rank", "thread"):
+        values = ordered[name].to_numpy()
+        is_followed &= values[:-1] == values[1:]
     return ordered[:-1][is_followed], ordered[1:][is_followed]
 
 

@@ -14,7 +14,7 @@ from commtrace.analyze.findings.finding import (
     times_each,
 )
 from commtrace.analyze.findings.needs import GRADIENTS, REDUCTIONS
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, in_order
 
 _STEP = ["rank", "group", "step"]
 
@@ -54,7 +54,7 @@ _ADVICE = {
 def _reduced_again(frames: Frames) -> Selected:
     """Return reductions of gradients that the step has reduced before, by file and line."""
     comm = frames.comm
-    calls = comm[comm["kind"].isin(REDUCTIONS) & (comm["step"] >= 0)].sort_values(["rank", "id"])
+    calls = in_order(comm[comm["kind"].isin(REDUCTIONS) & (comm["step"] >= 0)], ["rank", "id"])
     gradients = calls[(calls["carries"] == "gradients") & (calls["parameters"] != "")]
     is_again = gradients.duplicated([*_STEP, "parameters"])
     found: Selected = {}

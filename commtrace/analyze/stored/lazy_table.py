@@ -105,7 +105,8 @@ class LazyTable(pd.DataFrame):
         if isinstance(key, list) and set(key) <= set(self._names):
             return pd.DataFrame({each: self._column(each) for each in key}, index=self._labels)
         if isinstance(key, (pd.Series, np.ndarray)) and key.dtype == bool:
-            return self.at_places(np.flatnonzero(np.asarray(key)))
+            chosen = np.asarray(key)
+            return self if chosen.all() and len(chosen) else self.at_places(np.flatnonzero(chosen))
         return self._table[key]
 
     def _column(self, name: str) -> pd.Series:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames, load
-from commtrace.analyze.frame import DTYPES
+from commtrace.analyze.frame import DTYPES, in_order
 from commtrace.errors import NotATraceError
 from commtrace.schema import TABLES
 from commtrace.tracefile import Trace, write_trace
@@ -76,3 +76,13 @@ def test_ranks_are_counted_from_their_calls_where_the_trace_lists_none() -> None
     frames = run_of([call(rank=0), call(rank=5), call(rank=5)], ranks=[])
     assert frames.num_ranks == 2
     assert load(trace_of(num_ranks=3)).num_ranks == 3
+
+
+def test_rows_in_order_are_left_as_they_are_and_others_are_sorted() -> None:
+    rows = pd.DataFrame({"rank": [0, 0, 1, 1], "id": [1, 1, 0, 2], "which": [*"abcd"]})
+    assert in_order(rows, ["rank", "id"]) is rows
+    assert in_order(rows[:0], ["rank", "id"]).empty
+    for places in ([1, 0, 2, 3], [2, 3, 0, 1], [0, 1, 3, 2]):
+        mixed = rows.iloc[places]
+        expected = mixed.sort_values(["rank", "id"], kind="stable")
+        pd.testing.assert_frame_equal(in_order(mixed, ["rank", "id"]), expected)

@@ -45,6 +45,24 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path, parts: list[list[int
         assert len(found) == len(rows)
 
 
+@pytest.mark.parametrize("parts", [[[0, 1, 2], [3, 4, 5, 6]], [[6, 0, 2], [5, 1, 3, 4]]])
+def test_a_part_reads_the_rows_that_it_has_computed(tmp_path: Path, parts: list[list[int]]) -> None:
+    store = store_of(tmp_path, 3, 4)
+    keep(store, "t", [TABLE.loc[part] for part in parts])
+    for piece, part in enumerate(parts):
+        rows = pd.Index(sorted(part))
+        pd.testing.assert_frame_equal(store.read_piece("t", piece, rows), TABLE.loc[rows])
+    with pytest.raises(TraceError, match=r"00000\.npy"):
+        store.read_piece("t", 0, pd.Index([0, 1]))
+
+
+def test_rows_of_other_calls_are_refused(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 3, 4)
+    keep(store, "t", [TABLE.loc[::2], TABLE.loc[1::2]])
+    with pytest.raises(TraceError, match="rows of other calls"):
+        store.read_piece("t", 0, pd.Index([0, 2, 4, 5]))
+
+
 def test_a_series_remains_one(tmp_path: Path) -> None:
     store = store_of(tmp_path, 3, 4)
     keep(store, "s", [TABLE["a"] > 2])
