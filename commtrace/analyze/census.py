@@ -99,9 +99,10 @@ class Census:
                 setattr(found, name, num)
             elif name == "sums":
                 sums[key] = num, total
+            elif name == "unknown":
+                found.unknown[key, kind] = num
             else:
-                of_name = {"ranks": int(key) if name == "ranks" else 0, "unknown": (key, kind)}
-                getattr(found, name)[of_name.get(name, key)] = num
+                getattr(found, name)[int(key) if name == "ranks" else key] = num
         found.sums = {
             key: PartialSum(total, num, found.num_calls) for key, (num, total) in sums.items()
         }

@@ -101,28 +101,28 @@ def _backward_edges(frames: Frames, until: Mapping[str, int]) -> tuple[list[Coll
     return [*numbers], edges
 
 
-def _steps(frames: Frames, until: Mapping[str, int]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return calls that a thread made directly one after the other: the first, and the second."""
+def _steps(frames: Frames, until: Mapping[str, int]) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return calls in the order of each thread, and the places of those that another follows."""
     calls = numbered(frames)
     if until:
         limit = calls["group"].astype(object).map(until).astype("float64")
         calls = calls[limit.isna() | (calls["number"] < limit)]
-    calls = calls[["rank", "thread", "id", "group", "number"]]
-    ordered = in_order(calls, ["rank", "thread", "id"])
+    ordered = in_order(calls[["rank", "thread", "id", "group", "number"]], ["rank", "thread", "id"])
     is_followed = np.ones(max(len(ordered) - 1, 0), dtype=bool)
     for name in ("rank", "thread"):
         values = ordered[name].to_numpy()
         is_followed &= values[:-1] == values[1:]
-    return ordered[:-1][is_followed], ordered[1:][is_followed]
+    return ordered, np.flatnonzero(is_followed)
 
 
 def _backward_spans(frames: Frames, until: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Return, by the name of a place, the lowest and highest one of each backward step."""
-    places = _places(frames)
-    first, then = (places.loc[each.index] for each in _steps(frames, until))
+    ordered, first = _steps(frames, until)
+    places = _places(frames).loc[ordered.index]
     found = {}
     for name in _PLACES:
-        high, low = first[name].to_numpy(), then[name].to_numpy()
+        place = places[name].to_numpy()
+        high, low = place[first], place[first + 1]
         found[name] = np.stack([low, high], axis=1)[high >= low]
     return found
 
@@ -131,10 +131,10 @@ def _steps_within(
     frames: Frames, until: Mapping[str, int], name: str, spans: np.ndarray
 ) -> pd.DataFrame:
     """Return the steps with both places in one of some disjoint spans, as pairs of collectives."""
-    place = _places(frames)[name]
-    first, then = _steps(frames, until)
-    inside = [_covered_by(spans, place.loc[each.index].to_numpy()) for each in (first, then)]
-    first, then = (each[inside[0] & inside[1]] for each in (first, then))
+    ordered, at = _steps(frames, until)
+    is_inside = _covered_by(spans, _places(frames)[name].loc[ordered.index].to_numpy())
+    at = at[is_inside[at] & is_inside[at + 1]]
+    first, then = ordered.iloc[at], ordered.iloc[at + 1]
     return pd.DataFrame(
         {
             "first": first["group"].astype(object).to_numpy(),

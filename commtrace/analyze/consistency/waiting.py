@@ -19,7 +19,7 @@ from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
 
 _Call: TypeAlias = tuple[str, int]
@@ -56,7 +56,7 @@ _OF_CALL = ["rank", "group", "kind", "peer", "issue_ns", "source_file", "source_
 
 def hanging_calls(frames: Frames) -> pd.DataFrame:
     """Return the last call of each thread that has not completed it."""
-    return pd.concat(frames.by_ranks(_hanging)).sort_index()
+    return joined(frames.by_ranks(_hanging)).sort_index()
 
 
 def waits(hanging: pd.DataFrame, covered: Coverage, absent: list[Absence]) -> list[Wait]:
@@ -106,12 +106,18 @@ def _hanging(frames: Frames) -> pd.DataFrame:
     # By thread, since another thread of the rank may still make calls.
     comm = frames.comm
     last = comm.loc[comm.groupby(["rank", "thread"], sort=False)["id"].idxmax()]
-    last = last.loc[last["complete_ns"] < 0, _OF_CALL]
+    last = last[last["complete_ns"] < 0]
+    if last.empty:  # so that no column is read for nothing
+        return _NOBODY_HANGS
+    last = last[_OF_CALL]
     return last.assign(
         number=numbers(frames)[last.index],
         is_transfer=is_transfer(frames)[last.index],
         partner=partners(frames)[last.index],
     )
+
+
+_NOBODY_HANGS = pd.DataFrame(columns=[*_OF_CALL, "number", "is_transfer", "partner"])
 
 
 def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
