@@ -106,11 +106,17 @@ class Step:
 def recorded(step: type[Step] = Step) -> Frames:
     """Train on four thread ranks, with dp of 2 and tp of 2."""
     with tempfile.TemporaryDirectory() as folder:
-        run_threads(partial(_train, step), NUM_RANKS, folder)
-        return frames_of(read_parts(sorted(Path(folder).glob("*.json"))))
+        run_threads(partial(train, step), NUM_RANKS, folder)
+        return frames_in(Path(folder))
 
 
-def _train(kind: type[Step], folder: str) -> None:
+def frames_in(folder: Path) -> Frames:
+    """Return the run whose ranks were recorded into a folder."""
+    return frames_of(read_parts(sorted(folder.glob("*.json"))))
+
+
+def train(kind: type[Step], folder: str) -> None:
+    """Train on this rank, and record it into a folder."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
     model = Model()

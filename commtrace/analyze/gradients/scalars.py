@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from commtrace.analyze.gradients.fit import distinct, tolerance
 from commtrace.analyze.gradients.held import Held, held
-from commtrace.analyze.gradients.names import sizes_of
+from commtrace.analyze.gradients.names import name_of, sizes_of
 from commtrace.analyze.gradients.parameters import (
     MISSING,
     RIGHT,
@@ -23,7 +23,7 @@ from commtrace.analyze.gradients.parameters import (
     Reduction,
 )
 from commtrace.analyze.gradients.rows import SketchRow, SketchRows
-from commtrace.analyze.gradients.scales import Losses, are_close, of_losses
+from commtrace.analyze.gradients.scales import Losses, are_close, closeness, of_losses
 from commtrace.units import counted, text_of_ranks
 
 LOSS_NAME, NORM_NAME = "loss", "norm"
@@ -84,12 +84,41 @@ def losses_reported(named: SketchRows, losses: Losses, groups: RankSets) -> Iter
                 state = MISSING
                 text = f"it is the loss of {text_of_ranks(sorted(ranks))} alone, not reduced"
             else:
-                state, text = _scaled_loss(factor, losses, groups)
-            is_fault = state == SCALED
+                partly = _partly_reduced(tensors[0], ranks, losses, groups)
+                state, text = partly or _scaled_loss(factor, losses, groups)
+            # Many programs print the loss of a rank or the mean of a group.
+            is_fault = state == SCALED or (state == MISSING and _SUM in text)
             yield Scalar(
                 LOSS_NAME, name, _of_ranks(own, ranks), ranks, state, factor, is_fault,
                 text,
             )  # fmt: skip
+
+
+_SUM = "the sum of"
+
+
+def _partly_reduced(
+    tensor: Held, ranks: frozenset[int], losses: Losses, groups: RankSets
+) -> tuple[str, str] | None:
+    """Return the verdict on a loss that is reduced over one group of several; None if it is not."""
+    value, close = tensor.total, max(losses.close, closeness([tensor]))
+    for members in sorted(groups, key=lambda each: (len(each), sorted(each))):
+        own = {losses.by_rank[rank] for rank in members if rank in losses.by_rank}
+        if not ranks <= members or not 1 < len(own) < losses.num:
+            continue
+        total, name = math.fsum(own), name_of(groups, members)
+        others = sorted(
+            {axis for each, axis in groups.items() if axis and len(each & members) == 1}
+        )
+        lacking = f", not over {' and '.join(others)}" if others else ", not over the other ranks"
+        for right, text in (
+            (total / len(own), f"the mean of the losses of {name}"),
+            (total, f"{_SUM} the losses of {name}"),
+            (total / losses.num, f"{_SUM} the losses of {name}, divided by all {losses.num}"),
+        ):
+            if are_close(value, right, close):
+                return MISSING, f"it is {text}{lacking}"
+    return None
 
 
 def _scaled_loss(factor: float, losses: Losses, groups: RankSets) -> tuple[str, str]:
