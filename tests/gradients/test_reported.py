@@ -56,7 +56,7 @@ class NormOfReplicas(Step):
 
 
 class LocalAtTheBorder(Step):
-    """What leaves a tensor-parallel region as a local tensor loses its sum over tp."""
+    """A tensor that leaves a tensor-parallel region as a local one loses its sum over tp."""
 
     def reduce(self, name: str, gradient: torch.Tensor) -> None:
         if name.startswith("norm"):
