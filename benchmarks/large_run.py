@@ -38,7 +38,8 @@ from commtrace.tracefile.dataset.layout import (
     table_path,
     write_manifest,
 )
-from commtrace.tracefile.dataset.table_files import Origin, write_table
+from commtrace.tracefile.dataset.parquet_format import Origin
+from commtrace.tracefile.dataset.table_writing import write_table
 from commtrace.tracefile.spool import RANK_TABLES, SMALL_RANK_TABLES
 
 START_NS = 1_700_000_000_000_000_000

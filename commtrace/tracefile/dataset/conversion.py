@@ -22,7 +22,9 @@ from commtrace.errors import EmptyTraceError, UnbegunSpoolError
 from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, TABLES
 from commtrace.tracefile.collected import recordings_in
 from commtrace.tracefile.dataset.layout import VERSION, Part, table_path
-from commtrace.tracefile.dataset.table_files import Origin, TableFile, write_table
+from commtrace.tracefile.dataset.parquet_format import Origin
+from commtrace.tracefile.dataset.table_files import TableFile
+from commtrace.tracefile.dataset.table_writing import write_table
 from commtrace.tracefile.join_plan import CALL_COLUMNS, RankPlan
 from commtrace.tracefile.merge import converted, rank_row
 from commtrace.tracefile.outline import (

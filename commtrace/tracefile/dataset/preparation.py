@@ -40,7 +40,8 @@ from commtrace.tracefile.dataset.layout import (
     table_path,
     write_manifest,
 )
-from commtrace.tracefile.dataset.table_files import Origin, pyarrow, write_table
+from commtrace.tracefile.dataset.parquet_format import Origin, pyarrow
+from commtrace.tracefile.dataset.table_writing import write_table
 from commtrace.tracefile.join_plan import JoinPlan, plan_of
 from commtrace.tracefile.latest_run import latest_run
 from commtrace.tracefile.merge import converted, rank_row

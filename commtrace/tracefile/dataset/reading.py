@@ -37,7 +37,8 @@ from commtrace.tracefile.dataset.layout import (
     read_manifest,
     table_path,
 )
-from commtrace.tracefile.dataset.table_files import RowGroup, TableFile, pyarrow
+from commtrace.tracefile.dataset.parquet_format import pyarrow
+from commtrace.tracefile.dataset.table_files import RowGroup, TableFile
 from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.reading import Allowance, DamageError, reading
 from commtrace.tracefile.spool import RANK_TABLES

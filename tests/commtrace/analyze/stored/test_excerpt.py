@@ -18,7 +18,7 @@ from commtrace.analyze.time_window import of_steps, within
 from commtrace.errors import UsageError
 from commtrace.schema import TABLES
 from commtrace.tracefile import write_trace
-from commtrace.tracefile.dataset import open_dataset, prepare_dataset, table_files
+from commtrace.tracefile.dataset import open_dataset, parquet_format, prepare_dataset
 from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
 
 
@@ -104,7 +104,7 @@ def test_too_large_a_stretch_of_a_stored_run_is_refused(
 def test_of_a_stretch_only_the_row_groups_that_touch_it_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_files, "ROWS_IN_GROUP", 16)
+    monkeypatch.setattr(parquet_format, "ROWS_IN_GROUP", 16)
     folder = tmp_path / "RUN.comm"
     folder.mkdir()
     write_trace(TRACES["training"], folder / "run.json")

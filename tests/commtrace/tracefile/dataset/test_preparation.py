@@ -17,7 +17,6 @@ from commtrace.errors import EmptyTraceError, OutputError, TraceError, UsageErro
 from commtrace.schema import EVENT_TABLES
 from commtrace.tracefile import read_parts, spool_name
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
-from commtrace.tracefile.dataset import table_files as files
 from tests.commtrace.synthetic import write_synthetic_spools
 from tests.commtrace.tracefile.dataset.runs import RUNS, same
 
@@ -233,4 +232,3 @@ def test_without_pyarrow_the_package_is_named(
         "  why: a dataset is Parquet, which commtrace reads and writes with pyarrow\n"
         "  try: `pip install 'commtrace[parquet]'`"
     )
-    assert files.pyarrow.__doc__
