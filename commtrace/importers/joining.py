@@ -9,7 +9,8 @@ kind and size, that was issued before the operation ended. If one does not fit, 
 joined; nor is it if several recorded groups fit, or if several groups of the tool's fit one.
 
 The numbers count from the creation of the group. A recording that began later lacks the first
-calls; how many is known if the tool states when operations were issued (`_shift_by_times`).
+calls; how many is known if the tool states when operations were issued (`fitting`). Sends and
+receives have no such numbers (`joining_transfers`).
 """
 
 from __future__ import annotations
