@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,7 +94,7 @@ def measured(
         written = time.perf_counter()
     own, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu_s = sum(each.ru_utime + each.ru_stime for each in (own, others))
-    peaks = own.ru_maxrss * 1024, others.ru_maxrss * 1024
+    peaks = _peak_bytes() or own.ru_maxrss * 1024, others.ru_maxrss * 1024
     return Measured(passes, computed - begin, written - computed, cpu_s, peaks)
 
 
@@ -151,6 +152,18 @@ def _apart(limit_gb: float | None, measure: Callable[..., Measured], *args: Any)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=_limit, initargs=(limit_gb,)) as pool:
         return pool.submit(measure, *args).result()
+
+
+def _peak_bytes() -> int:
+    """Return the peak memory of this process; 0 if the system does not state it.
+
+    The figure of `getrusage` has that of the process which started this one, too.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _limit(limit_gb: float | None) -> None:

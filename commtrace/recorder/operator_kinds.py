@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from commtrace.recorder.module_place import ModuleCall, Place
 
 DTENSOR, LOCAL = "dtensor", "local"
@@ -81,13 +83,14 @@ class OperatorKind:
     Attributes:
         function: the function that ran its local part latest, if it is on distributed tensors.
         local: the kind of the only local operator that the function runs; None if it is not one.
+        known: that of other functions which ran its local part.
         computes: its results are no views of its arguments.
-        is_new: its results are tensors of their own.
+        new: the class of its result, if it is a single tensor of its own; else None.
         written: positions of the arguments that it writes to without returning them.
     """
 
     __slots__ = (
-        "computes", "function", "is_new", "level", "local", "op", "where", "written",
+        "computes", "function", "known", "level", "local", "new", "op", "where", "written",
     )  # fmt: skip
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
@@ -96,10 +99,11 @@ class OperatorKind:
         self.level = level
         self.function: Any = None
         self.local: OperatorKind | None = None
+        self.known: dict[Any, OperatorKind | None] = {}
         schema = op._schema
         returned = [each.alias_info for each in schema.returns]
         self.computes = not returned or any(not info or info.is_write for info in returned)
-        self.is_new = bool(returned) and not any(returned)
+        self.new = Tensor if returned == [None] else None
         self.written: tuple[int, ...] = ()
         if not returned:
             self.written = tuple(

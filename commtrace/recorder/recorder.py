@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Sequence
+from operator import length_hint
 from types import FrameType
 from typing import Any
 
@@ -47,6 +48,7 @@ from commtrace.recorder.thread_state import (
 from commtrace.torch_internals.compilation import TracingContext
 
 _MAX_ANNOUNCED = 4096
+_MOST_OPS = 1 << 62
 _UNKNOWN = -1
 
 
@@ -64,7 +66,7 @@ class Recorder:
         self.exception_passed: Callable[[BaseException], None] = _ignored
         self.locator = Locator(self.ticked, self._exception_passed, self.acted)
         self.device = "cpu"
-        self.num_ops = 0
+        self.op_numbers = iter(range(_MOST_OPS))
         self.data_times = DataTimes()
         self._num_calls: dict[int, list[int]] = {}
         self._announced: dict[tuple[int, str], Request] = {}
@@ -124,6 +126,11 @@ class Recorder:
                     buffer.add_action(action)
         except Exception as error:
             self.failures.append(error)
+
+    @property
+    def num_ops(self) -> int:
+        """Number of the next operator."""
+        return _MOST_OPS - length_hint(self.op_numbers)
 
     def numbering(self, *, with_ops: bool) -> Numbering:
         """Return a numbering that starts now."""

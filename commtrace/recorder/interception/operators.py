@@ -11,8 +11,6 @@ from collections.abc import Callable
 from types import BuiltinFunctionType
 from typing import Any
 
-from torch import Tensor
-
 from commtrace.recorder.attribution.backward_passes import begin_backward
 from commtrace.recorder.bridge import PACKAGE, set_runner
 from commtrace.recorder.clock import now
@@ -35,6 +33,7 @@ _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNAT
 """Namespaces of operators that compute nothing: communication and profiler marks."""
 
 _MAX_RUNNERS = 1 << 12
+_MAX_KNOWN = 64
 _ANY_NODE = 1 << 64
 """Bound on the numbers of autograd nodes."""
 
@@ -53,6 +52,7 @@ class OperatorMode(TorchDispatchMode):
     def report_to_sinks(self) -> None:
         """Report to the sinks that the receiver has now."""
         self.keep = self.receiver.span_keepers[self.rank]
+        self.next_number = self.receiver.op_numbers.__next__
         self.times = times = self.receiver.data_times
         # Without a look-up more for each operator; both stay the same objects.
         self.written, self.unused = times.written, times.unused
@@ -101,10 +101,7 @@ class OperatorMode(TorchDispatchMode):
             if _is_passed_on(func):
                 return func(*args, **kwargs) if kwargs else func(*args)
             kind = where.learn(func, LOCAL if runner is None else DTENSOR)
-        receiver, outer, call = self.receiver, operators.span, where.call
-        # Without a lock: nothing between these two lines lets another thread run.
-        number = receiver.num_ops
-        receiver.num_ops = number + 1
+        outer, call, number = operators.span, where.call, self.next_number()
         if runner is None:
             operators.span = (number, call, kind, None, args, outer)
             begin = now()
@@ -115,7 +112,7 @@ class OperatorMode(TorchDispatchMode):
                 end = now()
                 self.keep((number, outer[0], begin, end - begin, call, kind))
                 operators.span = outer
-            if kind.is_new and type(result) is Tensor:  # for most of them `DataTimes.ran`, inlined
+            if type(result) is kind.new:  # for most of them `DataTimes.ran`, inlined
                 if self.unused:
                     self.times.use(args, begin)
                 try:
@@ -184,16 +181,14 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         return function(*args, **kwargs)
     local = kind.local if kind.function is function else _learn_function(kind, op, function)
     if local is not None:
-        receiver = mode.receiver
-        number = receiver.num_ops
-        receiver.num_ops = number + 1
+        number = mode.next_number()
         begin = now()
         try:
             result = function(*args, **kwargs) if kwargs else function(*args)
         finally:
             end = now()
             mode.keep((number, parent, begin, end - begin, call, local))
-        if local.is_new and type(result) is Tensor:  # for most of them `DataTimes.ran`, inlined
+        if type(result) is local.new:  # for most of them `DataTimes.ran`, inlined
             if mode.unused:
                 mode.times.use(args, begin)
             try:
@@ -217,13 +212,20 @@ def _learn_function(
 
     None if it is not a single operator.
     """
-    runs = op if type(function) is BuiltinFunctionType else getattr(function, "runs", None)
-    where = kind.where
-    kind.local = None
-    if runs is not None:
-        kind.local = where.local.get(id(runs)) or where.learn(runs, LOCAL)
-    kind.function = function
-    return kind.local
+    known = kind.known
+    if function in known:  # as of views of several shapes in one module
+        local = known[function]
+    else:
+        runs = op if type(function) is BuiltinFunctionType else getattr(function, "runs", None)
+        where = kind.where
+        local = None
+        if runs is not None:
+            local = where.local.get(id(runs)) or where.learn(runs, LOCAL)
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        known[function] = local
+    kind.local, kind.function = local, function
+    return local
 
 
 def _run_below(op: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
@@ -48,7 +48,7 @@ class CallReceiver(Protocol):
 class OperatorReceiver(Protocol):
     """Receiver of operators, which it numbers."""
 
-    num_ops: int
+    op_numbers: Iterator[int]
     data_times: DataTimes
     wants_layouts: bool
     span_keepers: SpanKeepers
