@@ -12,7 +12,8 @@
     the program names a tensor      named
 
 Nothing is communicated, and no number of the program changes: tensors are only read. Tensors
-without data, those of compilers and integers are not observed.
+without data, those of compilers and integers are not observed. The file exceeds the usual length,
+because `ValueObserver` is one class.
 """
 
 from __future__ import annotations

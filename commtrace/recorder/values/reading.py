@@ -12,7 +12,8 @@ from commtrace.torch_internals.dispatcher import current_mode, pop_mode, push_mo
 class Reading:
     """Context without gradients and without the dispatch modes in force.
 
-    It is entered for each tensor. torch's own context takes longer than a small tensor's numbers.
+    It does what `torch.no_grad` and `no_dispatch_modes` do, which take longer than the numbers of a
+    small tensor, and is entered for each one.
     """
 
     __slots__ = ("_had_gradients", "_modes")

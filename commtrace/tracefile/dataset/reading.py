@@ -5,7 +5,8 @@
     trace = dataset.trace(ranks=[3], columns={"comm": ["kind", "issue_ns"]})
 
 The result is validated like any trace. Nothing that is read is trusted: the rows of a file are
-compared with the manifest before memory is allocated.
+compared with the manifest before memory is allocated. The file exceeds the usual length, because
+`Dataset`, which returns a trace, and `StoredRows`, which returns single rows, read alike.
 """
 
 from __future__ import annotations

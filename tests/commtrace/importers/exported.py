@@ -16,6 +16,7 @@ from typing import Any
 
 from commtrace.event import ROWS
 from commtrace.tracefile import Trace
+from dtensor_core.testing import run_processes
 from tests.commtrace.importers.inspector_logs import (
     DUMPED_US,
     Communicator,
@@ -38,6 +39,13 @@ _OF_PARTS = ("all_gather", "reduce_scatter")
 
 def rows(trace: Trace, table: str) -> list[Any]:
     return [ROWS[table](*row) for row in trace.rows(table)]
+
+
+def recorded_by(program: Callable[[str], None], num_ranks: int, folder: Path) -> Path:
+    """Run a program, which records itself into the file that it is given, on gloo ranks."""
+    path = folder / "run.json"
+    run_processes(program, num_ranks, str(path), timeout_s=60)
+    return path
 
 
 Change = Callable[[Operation], Operation | None]

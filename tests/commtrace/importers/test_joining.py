@@ -21,9 +21,8 @@ from commtrace.errors import UsageError
 from commtrace.importers import import_trace
 from commtrace.schema import TABLES
 from commtrace.tracefile import Trace, read_trace, trace_of_rows, write_trace
-from dtensor_core.testing import run_processes
 from tests.commtrace.importers.dumps import ALL, LEFT, RIGHT, Dump, write_dumps
-from tests.commtrace.importers.exported import Export, rows
+from tests.commtrace.importers.exported import Export, recorded_by, rows
 from tests.commtrace.importers.inspector_logs import LAYOUTS, InspectorLayout, Operation
 from tests.commtrace.importers.profiles import write_profiles
 from tests.commtrace.importers.rank_traces import RankTrace
@@ -61,9 +60,7 @@ def program(path: str) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recorded") / "run.json"
-    run_processes(program, NUM_RANKS, str(path), timeout_s=60)
-    return path
+    return recorded_by(program, NUM_RANKS, tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="module")

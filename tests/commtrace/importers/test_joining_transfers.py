@@ -14,9 +14,8 @@ import torch.distributed as dist
 import commtrace
 from commtrace.importers import import_trace
 from commtrace.tracefile import Trace, read_trace, trace_of_rows, write_trace
-from dtensor_core.testing import run_processes
 from tests.commtrace.importers.dumps import Dump, write_dumps
-from tests.commtrace.importers.exported import Export, rows
+from tests.commtrace.importers.exported import Export, recorded_by, rows
 from tests.commtrace.importers.inspector_logs import LAYOUTS, InspectorLayout, Operation
 from tests.commtrace.importers.test_joining import as_recorded, found, with_calls
 
@@ -49,9 +48,7 @@ def program(path: str) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recorded") / "run.json"
-    run_processes(program, NUM_RANKS, str(path), timeout_s=60)
-    return path
+    return recorded_by(program, NUM_RANKS, tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="module")
