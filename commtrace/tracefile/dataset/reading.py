@@ -6,7 +6,7 @@
 
 The result is validated like any trace. Nothing that is read is trusted: the rows of a file are
 compared with the manifest before memory is allocated. The file exceeds the usual length, because
-`Dataset`, which returns a trace, and `StoredRows`, which returns single rows, read alike.
+`Dataset`, which returns a trace, and `StoredRows`, of which any column is read, share functions.
 """
 
 from __future__ import annotations
