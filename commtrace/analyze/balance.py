@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import NOT_KNOWN
-from commtrace.analyze.overlap import overlap
+from commtrace.analyze.overlap import exposed_of_ranks
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -34,21 +34,19 @@ COLUMNS = (
 
 def balance(frames: Frames) -> pd.DataFrame:
     """Return one row per step, in order."""
-    ranks = overlap(frames)
-    is_known = (ranks["duration_ns"] >= 0) & (ranks["exposed_ns"] >= 0)
-    ranks["useful"] = (ranks["duration_ns"] - ranks["exposed_ns"]).clip(lower=0)
-    ordered = ranks[is_known].sort_values(["useful", "rank"], ascending=[False, True])
-    table = (
-        ranks.assign(unknown=~is_known)
-        .groupby("step")
-        .agg(duration_ns=("duration_ns", "max"), num_unknown=("unknown", "sum"))
+    parts = pd.concat(frames.by_ranks(_of_part))
+    parts["useful"] = addable(parts["useful"])
+    table = parts.groupby("step").agg(
+        duration_ns=("duration_ns", "max"),
+        num_unknown=("num_unknown", "sum"),
+        num=("num", "sum"),
+        useful=("useful", "sum"),
     )
-    useful = ordered.groupby("step").agg(mean=("useful", "mean"), rank=("rank", "first"))
-    mean = table["mean_useful_ns"] = useful["mean"].reindex(table.index).astype("float64")
-    # The highest as an integer, which a column with nan could not hold exactly.
-    highest = ordered.groupby("step")["useful"].max()
-    table["max_useful_ns"] = highest.reindex(table.index, fill_value=NOT_KNOWN)
-    table["busiest_rank"] = useful["rank"].reindex(table.index, fill_value=NOT_KNOWN)
+    mean = table["mean_useful_ns"] = table["useful"] / table["num"].where(table["num"] > 0)
+    ordered = parts.sort_values(["max_useful_ns", "busiest_rank"], ascending=[False, True])
+    busiest = ordered.drop_duplicates("step").set_index("step")
+    for name in ("max_useful_ns", "busiest_rank"):
+        table[name] = busiest[name]
     most, duration = (table[name].astype("float64") for name in ("max_useful_ns", "duration_ns"))
     most = most.where(most >= 0)
     table["imbalance"] = most / mean.where(mean > 0) - 1
@@ -56,6 +54,28 @@ def balance(frames: Frames) -> pd.DataFrame:
     table["communication_efficiency"] = most / duration.where(duration > 0)
     table["parallel_efficiency"] = mean / duration.where(duration > 0)
     return typed(pd.DataFrame(table).reset_index(), COLUMNS)
+
+
+def _of_part(frames: Frames) -> pd.DataFrame:
+    """Return the useful time of some ranks by step: their number, sum, and the busiest one."""
+    ranks = exposed_of_ranks(frames)
+    is_known = (ranks["duration_ns"] >= 0) & (ranks["exposed_ns"] >= 0)
+    useful = (ranks["duration_ns"] - ranks["exposed_ns"]).clip(lower=0)
+    rows = pd.DataFrame(
+        {
+            "step": ranks["step"],
+            "duration_ns": ranks["duration_ns"],
+            "num_unknown": (~is_known).astype("int64"),
+            "num": is_known.astype("int64"),
+            "useful": addable(useful.where(is_known, 0)),
+            "max_useful_ns": useful.where(is_known, NOT_KNOWN),
+            "busiest_rank": ranks["rank"].where(is_known, NOT_KNOWN),
+        }
+    ).sort_values(["max_useful_ns", "busiest_rank"], ascending=[False, True])
+    by_step = rows.groupby("step")
+    table = by_step[["num_unknown", "num", "useful"]].sum()
+    table["duration_ns"] = by_step["duration_ns"].max()
+    return table.join(by_step[["max_useful_ns", "busiest_rank"]].first()).reset_index()
 
 
 BALANCE = Analysis(

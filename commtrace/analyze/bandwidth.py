@@ -161,7 +161,7 @@ def bandwidth(frames: Frames) -> pd.DataFrame:
     table["payload_bytes"] = table["payload_bytes"].where(table["num_unsized"] == 0, -1)
     for name, (part, time) in _RATES.items():
         table[f"{name}_bytes_per_s"] = _rate(table[part], table[time])
-    single = _joined(frames.by_collectives(_of_collectives, fold=_joined))
+    single = _joined(frames.by_collectives(_of_collectives))
     for name, of_all in (("median", np.median), ("best", np.max)):
         table[f"{name}_busbw_bytes_per_s"] = [
             of_all(np.concatenate(single[row])) if row in single else math.nan

@@ -62,12 +62,12 @@ COLUMNS = (
 
 def overlap(frames: Frames) -> pd.DataFrame:
     """Return one row per step and rank."""
-    table = pd.concat(frames.by_ranks(_of_ranks))
+    table = pd.concat(frames.by_ranks(exposed_of_ranks))
     return typed(table.sort_values(["step", "rank"], ignore_index=True), COLUMNS)
 
 
 @of_each_part
-def _of_ranks(frames: Frames) -> pd.DataFrame:
+def exposed_of_ranks(frames: Frames) -> pd.DataFrame:
     """Return the rows of some ranks."""
     by = ["step", "rank"]
     comm = frames.comm

@@ -29,7 +29,7 @@ import pandas as pd
 
 from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run, sort_of
 from commtrace.analyze.frame import Frames, first_instant_ns
-from commtrace.analyze.shared_passes import Needed, Question, Tasks
+from commtrace.analyze.shared_passes import Needed, Packed, Question, Tasks
 from commtrace.settings import DEFAULTS, Settings
 
 T = TypeVar("T")
@@ -257,9 +257,9 @@ class PartedRun(Frames, ABC):
                 raise Needed(value)
         with self._answering(question.values):
             part = self._first_part(question.sort)
-            question.results = [question.function(part, *question.args)]
+            question.begin(question.function(part, *question.args))
             if self.num_parts(question.sort) == 1:
-                self._end(question, question.results)
+                self._end(question)
 
     def finish(self, sort: str, questions: Sequence[Question]) -> None:
         """Answer questions of one sort for all other parts, in one pass."""
@@ -273,7 +273,7 @@ class PartedRun(Frames, ABC):
                     question.add(answer)
         for question in questions:
             if question.is_begun:
-                self._end(question, question.results)
+                self._end(question)
 
     def other_parts(self, sort: str, questions: Sequence[Question]) -> Iterator[list[Any]]:
         """Yield the answers of each part but the first, in order; see `answers_of`."""
@@ -291,13 +291,13 @@ class PartedRun(Frames, ABC):
             except Needed as needed:
                 return needed
 
-    def _end(self, question: Question, results: list[Any]) -> None:
-        question.end(results)
+    def _end(self, question: Question) -> None:
+        question.end()
         if question.has_small_results:
-            self._small_answers[question.key] = results
+            self._small_answers[question.key] = question.packed
 
     @cached_property
-    def _small_answers(self) -> dict[Any, list[Any]]:
+    def _small_answers(self) -> dict[Any, list[Packed]]:
         return {}
 
     def _first_part(self, sort: str) -> RunPart:

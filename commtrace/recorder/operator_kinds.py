@@ -32,14 +32,15 @@ class OperatorPlace:
         task: the autograd task then, -1 without one.
         made_from: the number from which autograd nodes of that task belong to `call`.
         made_until: the number that ends them.
+        nearby: all of the same thread that differ in `place` only, by that.
         local: kinds of operators on plain tensors, by the operator's identity. Hashing an operator
             runs Python code; the kind keeps it alive.
         on_dtensors: kinds of operators on distributed tensors, likewise.
     """
 
     __slots__ = (
-        "_kinds", "call", "local", "made_from", "made_until", "on_dtensors", "outer_call", "phase",
-        "place", "rank", "regions", "task", "thread",
+        "_kinds", "call", "local", "made_from", "made_until", "nearby", "on_dtensors",
+        "outer_call", "phase", "place", "rank", "regions", "task", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class OperatorPlace:
         self.made_from = self.made_until = 0
         self.local: dict[int, OperatorKind] = {}
         self.on_dtensors: dict[int, OperatorKind] = {}
+        self.nearby: dict[Place | None, OperatorPlace] = {}
 
     def learn(self, op: Any, level: str) -> OperatorKind:
         """Return a new kind of operators."""
@@ -73,8 +75,8 @@ class OperatorPlace:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Identification among those of one thread."""
-        return self.rank, self.phase, self.regions, self.place
+        """Equal for those of one thread that are nearby."""
+        return self.rank, self.phase, self.regions
 
 
 class OperatorKind:
@@ -111,34 +113,41 @@ class OperatorKind:
             )
 
 
+_NONE: dict[Place | None, OperatorPlace] = {}
+
+
 class OperatorKinds:
     """Kinds of operators that one thread has run, by where it ran them."""
 
     __slots__ = ("_num_known", "_places")
 
     def __init__(self) -> None:
-        self._places: dict[tuple[Any, ...], OperatorPlace] = {}
+        self._places: dict[tuple[Any, ...], dict[Place | None, OperatorPlace]] = {}
         self._num_known = 0
 
     def where(
         self, rank: int, phase: str, regions: tuple[str, ...], place: Place | None, thread: int
     ) -> OperatorPlace:
         """Return where the thread, whose number is `thread`, runs an operator."""
-        where = self._places.get((rank, phase, regions, place))
+        where = self._places.get((rank, phase, regions), _NONE).get(place)
         if where is None:
             where = OperatorPlace(self, rank, phase, regions, place, thread)
             self.make_room(where)
-            self._places[where.key] = where
+            where.nearby = self._places.setdefault(where.key, {})
+            where.nearby[place] = where
         return where
 
     def make_room(self, where: OperatorPlace) -> None:
         """Count a new kind at `where`; of too many, forget all."""
         self._num_known += 1
         if self._num_known > _MAX_KINDS:
-            for each in (where, *self._places.values()):
-                each.local.clear()
-                each.on_dtensors.clear()
-            self._places = {where.key: where}
+            for nearby in ({where.place: where}, *self._places.values()):
+                for each in nearby.values():
+                    each.local.clear()
+                    each.on_dtensors.clear()
+                    each.nearby = {}
+            where.nearby = {where.place: where}
+            self._places = {where.key: where.nearby}
             self._num_known = 1
 
 

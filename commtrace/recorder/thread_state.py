@@ -150,13 +150,17 @@ class BackwardPass:
         outer_module_call: the module call in which it began.
         made_by: the module call that made the autograd nodes looked up last, whose numbers are in
             [`made_from`, `made_until`).
+        position: the position of `made_until` among the thread's marks, which may have moved.
     """
 
-    __slots__ = ("caller", "made_by", "made_from", "made_until", "outer_module_call", "task")
+    __slots__ = (
+        "caller", "made_by", "made_from", "made_until", "outer_module_call", "position", "task",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.begin(-1, _NO_CALLER, None)
         self.made_by: ModuleCall | None = None
+        self.position = 0
 
     def begin(self, task: int, caller: Caller, outer_module_call: ModuleCall | None) -> None:
         """Note that the thread begins to work on a backward pass."""

@@ -83,13 +83,13 @@ def _places(frames: Frames) -> pd.DataFrame:
 
 def _backward_edges(frames: Frames, until: Mapping[str, int]) -> tuple[list[CollectiveKey], Edges]:
     """Return the edges between calls that can be part of a cycle, and the collective of each."""
-    backward = frames.by_ranks(_backward_spans, until)
+    backward = _joined(frames.by_ranks(_backward_spans, until, fold=_joined))
     # Fewer backward steps leave fewer calls to search.
-    name = min(_PLACES, key=lambda each: sum(len(part[each]) for part in backward))
-    spans = np.concatenate([part[name] for part in backward])
-    if not len(spans):
+    name = min(_PLACES, key=lambda each: backward[each][0])
+    num_steps, spans = backward[name]
+    if not num_steps:
         return [], {}
-    steps = pd.concat(frames.by_ranks(_steps_within, until, name, merged_spans(spans)))
+    steps = pd.concat(frames.by_ranks(_steps_within, until, name, spans))
     numbers: dict[CollectiveKey, int] = {}
     edges: Edges = {}
     for first, first_number, then, then_number, rank in steps.itertuples(index=False, name=None):
@@ -115,16 +115,31 @@ def _steps(frames: Frames, until: Mapping[str, int]) -> tuple[pd.DataFrame, np.n
     return ordered, np.flatnonzero(is_followed)
 
 
-def _backward_spans(frames: Frames, until: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Return, by the name of a place, the lowest and highest one of each backward step."""
+_Spans = dict[str, tuple[int, np.ndarray]]
+"""By the name of a place, the number of backward steps, and the union of their spans."""
+
+
+def _backward_spans(frames: Frames, until: Mapping[str, int]) -> _Spans:
+    """Return the backward steps of some ranks, each from its lowest to its highest place."""
     ordered, first = _steps(frames, until)
     places = _places(frames).loc[ordered.index]
     found = {}
     for name in _PLACES:
         place = places[name].to_numpy()
         high, low = place[first], place[first + 1]
-        found[name] = np.stack([low, high], axis=1)[high >= low]
+        spans = np.stack([low, high], axis=1)[high >= low]
+        found[name] = len(spans), merged_spans(spans)
     return found
+
+
+def _joined(parts: list[_Spans]) -> _Spans:
+    return {
+        name: (
+            sum(part[name][0] for part in parts),
+            merged_spans(np.concatenate([part[name][1] for part in parts])),
+        )
+        for name in _PLACES
+    }
 
 
 def _steps_within(
@@ -152,6 +167,8 @@ def merged_spans(spans: np.ndarray) -> np.ndarray:
     >>> merged_spans(np.array([[5, 9], [1, 3], [2, 4]])).tolist()
     [[1, 4], [5, 9]]
     """
+    if not len(spans):
+        return spans
     ordered = spans[np.argsort(spans[:, 0], kind="stable")]
     reached = np.maximum.accumulate(ordered[:, 1])
     firsts, lasts = ends_of_parts(ordered[1:, 0] > reached[:-1])

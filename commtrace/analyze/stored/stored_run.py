@@ -23,7 +23,7 @@ from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run, s
 from commtrace.analyze.excerpt import Excerpt
 from commtrace.analyze.frame import Frames, tables_of
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
-from commtrace.analyze.shared_passes import Function, Question
+from commtrace.analyze.shared_passes import Function, Needed, Packed, Question
 from commtrace.analyze.stored.collective_blocks import CollectiveBlocks, group_sizes
 from commtrace.analyze.stored.narrowed_tables import (
     Wanted,
@@ -370,12 +370,13 @@ _opened: list[tuple[Recipe, StoredRun]] = []
 """The run that this process has opened, if any."""
 
 
-def answers_of_part(asked: Pass, number: int) -> list[Any]:
+def answers_of_part(asked: Pass, number: int) -> list[Needed | Packed]:
     """Return the answers of a part to the questions of a pass; runs in a worker process."""
     run = _run_of(asked.recipe)
     run.values.update({key: each for key, each in asked.values.items() if key not in run.values})
     questions = [Question(asked.sort, *each) for each in asked.questions]
-    return run.answers_of(run.part(asked.sort, number), questions)
+    answers = run.answers_of(run.part(asked.sort, number), questions)
+    return [each if isinstance(each, Needed) else Packed.of(each) for each in answers]
 
 
 def _run_of(recipe: Recipe) -> StoredRun:

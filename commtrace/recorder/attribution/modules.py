@@ -38,6 +38,7 @@ from commtrace.recorder.thread_state import CURRENT, ModuleCalls, ThreadState
 from commtrace.torch_internals.autograd import next_sequence_number
 
 _MAX_MARKS = 1 << 17
+_FEW_MARKS = 16
 _NO_RANK = -1
 _PACKAGE = __name__.partition(".")[0]
 _TRACKED_CALL = "tracked_call"
@@ -157,14 +158,20 @@ class ModuleTracker:
 
         `state` is the current thread's, which may work for the thread that called backward.
         """
-        seqs, calls = self._marks((state.backward.caller.thread or state).modules)
+        backward = state.backward
+        seqs, calls = self._marks((backward.caller.thread or state).modules)
         seq = node._sequence_nr()
-        position = bisect_right(seqs, seq)
+        # A pass goes back through the marks, of which there may be very many.
+        end = min(backward.position + 1, len(seqs))
+        begin = max(end - _FEW_MARKS, 0)
+        if begin < end and seqs[begin] <= seq < seqs[end - 1]:
+            position = bisect_right(seqs, seq, begin, end)
+        else:
+            position = bisect_right(seqs, seq)
         call = calls[position - 1] if position else None
         if 0 < position < len(seqs):  # the next nodes are likely to belong to the same call
-            backward = state.backward
             backward.made_from, backward.made_until = seqs[position - 1], seqs[position]
-            backward.made_by = call
+            backward.made_by, backward.position = call, position
         return call
 
     def owner_of(self, part: Any) -> ModuleCall | None:

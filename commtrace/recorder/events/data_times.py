@@ -82,9 +82,7 @@ class DataTimes:
             return
         signature = request.signature
         if signature.sent is not None:
-            sent = tensors_of(args[signature.sent])
-            self.use(sent, at_ns)
-            call.had_ready(self._ready_ns(sent))
+            call.had_ready(self._send(tensors_of(args[signature.sent]), at_ns))
         if signature.received not in (None, RESULT):
             self.returned(call, args[signature.received])
 
@@ -99,19 +97,23 @@ class DataTimes:
         if len(written) > _MAX_WRITTEN:
             written.clear()
 
-    def _ready_ns(self, tensors: Sequence[torch.Tensor]) -> int:
-        """Return when all of the tensors were written; -1 if this is unknown for one of them."""
-        if has_compiled():
-            return _UNKNOWN
-        ready = _UNKNOWN
+    def _send(self, tensors: Sequence[torch.Tensor], at_ns: int) -> int:
+        """Note that a call uses the tensors, and return when all of them were written.
+
+        -1 if this is unknown for one of them.
+        """
+        unused, ready_ns, is_known = self.unused, _UNKNOWN, not has_compiled()
         for tensor in tensors:
             address = _address(tensor)
+            if address in unused:
+                unused.pop(address).used(at_ns)
             at = _UNKNOWN if address < 0 else self.written.get(address, _UNKNOWN)
-            at_ns = at if isinstance(at, int) else at.complete_ns
-            if at_ns < 0:
-                return _UNKNOWN
-            ready = max(ready, at_ns)
-        return ready
+            written_ns = at if isinstance(at, int) else at.complete_ns
+            if written_ns < 0:
+                is_known = False
+            elif written_ns > ready_ns:
+                ready_ns = written_ns
+        return ready_ns if is_known else _UNKNOWN
 
     def forget(self) -> None:
         """Drop all times."""

@@ -3,8 +3,9 @@
 A tensor is identified by its storage and its position in it. A change is detected by torch's
 version counter and by the recorded collectives that write into the storage, which the counter
 ignores. Storages are held weakly: this extends no memory's lifetime, and the address of a held
-storage is not reused. If too many are known, the oldest are evicted and get a new number when they
-return. So two equal contents may have different numbers, but no number stands for two contents.
+storage is not reused. If too many are known, the older ones are forgotten and get a new number when
+they return. So two equal contents may have different numbers, but no number stands for two
+contents. A storage that a collective overwrites in the same call is not kept at all.
 
 Writes through `.data` have a version counter of their own. FullyShardedDataParallel and many
 hand-written optimizers use them. Hence an optimizer's step counts as a write into all of its
@@ -16,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from ctypes import string_at
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,37 +27,37 @@ from commtrace.recorder.events.request import tensors_of
 from commtrace.recorder.events.signature import RESULT, Signature
 
 _MAX_STORAGES = 4096
-_MAX_CONTENTS = 16_384
+_MAX_CONTENTS = 256
+"""Bound on the contents of one storage, or on those of several tensors."""
 _NOT_KNOWN = -1
 _SAMPLE_BYTES = 32
 
 
-class _Known:
-    """A storage: its number, the number of collectives that wrote into it, and a weak reference."""
+class _Storage:
+    """Numbers and samples of the current contents of a storage, by version and position."""
 
-    __slots__ = ("num_written", "number", "reference")
+    __slots__ = ("numbers", "reference", "samples")
 
-    def __init__(self, number: int, storage: torch.UntypedStorage) -> None:
-        self.number = number
-        self.num_written = 0
+    def __init__(self, storage: torch.UntypedStorage) -> None:
         self.reference = StorageWeakRef(storage)
+        self.numbers: dict[tuple[object, ...], int] = {}
+        self.samples: dict[tuple[object, ...], bytes] = {}
+
+    def changed(self) -> None:
+        """Note that the storage has been written to."""
+        if self.numbers:
+            self.numbers, self.samples = {}, {}
 
 
 class TensorIdentity:
     """Contents sent so far, with numbers from `first` on; callable from any thread."""
 
     def __init__(self, first: int = 0) -> None:
-        self._storages: dict[int, _Known] = {}
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._samples: dict[int, bytes] = {}
-        self._num_storages = 0
-        self._num_identities = first
+        self._storages: dict[int, _Storage] = {}
+        self._of_several: dict[tuple[int, ...], int] = {}
         self._lock = threading.Lock()
-
-    @property
-    def next_number(self) -> int:
+        self.next_number = first
         """The lowest number that no contents have."""
-        return self._num_identities
 
     def of(
         self, tensors: Sequence[torch.Tensor], *, are_written: bool = False, are_read: bool = False
@@ -71,32 +73,44 @@ class TensorIdentity:
             return _NOT_KNOWN
         try:
             with self._lock:
-                number = self._number(tensors, are_written)
-            if are_read and self._differs(number, tensors):
-                # The tensors then have a new number without a sample, so this recurs only once.
-                self.write(tensors)
-                return self.of(tensors, are_written=are_written, are_read=True)
+                if len(tensors) == 1:
+                    return self._of_one(tensors[0], are_written, are_read)
+                parts = tuple([self._of_one(each, are_written, are_read) for each in tensors])
+                return self._number_in(self._of_several, parts)
         except (RuntimeError, NotImplementedError):  # inference tensors have no version counter
             return _NOT_KNOWN
+
+    def _of_one(self, tensor: torch.Tensor, is_written: bool, is_read: bool) -> int:
+        version, storage = tensor._version, tensor.untyped_storage()
+        known = self._storages.get(storage._cdata)
+        if known is None:
+            if is_written:  # nothing of it is sent again
+                return self._new_number()
+            _drop_older_half(self._storages, _MAX_STORAGES)
+            known = self._storages[storage._cdata] = _Storage(storage)
+        place = version, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride()
+        if is_read:
+            sample = _sample(tensor)
+            if known.samples.setdefault(place, sample) != sample:  # no counter has noticed
+                known.changed()
+                known.samples[place] = sample
+        number = self._number_in(known.numbers, place)
+        if is_written:  # the call sends the contents from before its own write
+            known.changed()
         return number
 
-    def _number(self, tensors: Sequence[torch.Tensor], are_written: bool) -> int:
-        if len(tensors) == 1:
-            key = self._parts(tensors[0], are_written)
-        else:
-            key = tuple([self._parts(tensor, are_written) for tensor in tensors])
-        number = self._numbers.get(key)
+    def _number_in(self, numbers: dict[Any, int], key: Any) -> int:
+        """Return the number of a key, which is given a new one if it has none."""
+        number = numbers.get(key)
         if number is None:
-            if len(self._numbers) >= _MAX_CONTENTS:
-                self._samples.pop(self._numbers.pop(next(iter(self._numbers))), None)
-            number = self._numbers[key] = self._num_identities
-            self._num_identities += 1
+            _drop_older_half(numbers, _MAX_CONTENTS)
+            number = numbers[key] = self._new_number()
         return number
 
-    def _differs(self, number: int, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether the tensors were changed without any counter noticing."""
-        sample = b"".join([_sample(tensor) for tensor in tensors])
-        return self._samples.setdefault(number, sample) != sample
+    def _new_number(self) -> int:
+        number = self.next_number
+        self.next_number = number + 1
+        return number
 
     def write(self, tensors: Sequence[torch.Tensor]) -> None:
         """Note that a call writes into these tensors."""
@@ -107,29 +121,19 @@ class TensorIdentity:
                 except (RuntimeError, NotImplementedError):
                     continue
                 if known is not None:
-                    known.num_written += 1
+                    known.changed()
 
     def step(self, optimizer: Any) -> None:
         """Note that an optimizer has written into its parameters, perhaps through an alias."""
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self.write([getattr(each, "_local_tensor", each) for each in parameters])
 
-    def _parts(self, tensor: torch.Tensor, is_written: bool) -> tuple[object, ...]:
-        storage = tensor.untyped_storage()
-        address = storage._cdata
-        known = self._storages.get(address)
-        if known is None:
-            if len(self._storages) >= _MAX_STORAGES:
-                self._storages.pop(next(iter(self._storages)))
-            known = self._storages[address] = _Known(self._num_storages, storage)
-            self._num_storages += 1
-        num_written = known.num_written
-        # After the number was read: the call sends the contents from before its own write.
-        known.num_written += is_written
-        return (
-            known.number, num_written, tensor._version, tensor.dtype,
-            tensor.storage_offset(), tensor.shape, tensor.stride(),
-        )  # fmt: skip
+
+def _drop_older_half(known: dict[Any, Any], most: int) -> None:
+    """Make room in a dictionary with `most` entries; entry by entry would take longer."""
+    if len(known) >= most:
+        for key in list(islice(known, (most + 1) // 2)):
+            del known[key]
 
 
 def _sample(tensor: torch.Tensor) -> bytes:

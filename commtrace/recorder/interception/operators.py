@@ -134,44 +134,50 @@ class OperatorMode(TorchDispatchMode):
         self, operators: Operators, outer_call: ModuleCall | None, task: int
     ) -> OperatorPlace:
         """Return where an operator runs, and until when others run there, too."""
-        state = CURRENT.state
-        phase, call = self._locate(state, outer_call, task)
-        place = call[0] if call else None
-        where = operators.kinds.where(self.rank, phase, state.regions, place, state.native_id)
-        where.call, where.outer_call, where.task = call, outer_call, task
-        backward = state.backward
-        if phase is RECOMPUTE:
-            where.made_from, where.made_until = 0, _ANY_NODE
-        elif backward.made_by is call:
-            where.made_from, where.made_until = backward.made_from, backward.made_until
+        made_from = made_until = 0
+        if task < 0 and outer_call is not None:
+            phase, call = FORWARD, outer_call
         else:
-            where.made_from = where.made_until = 0
+            phase, call, made_from, made_until = self._locate(CURRENT.state, outer_call, task)
+        place = call[0] if call else None
+        where, before = None, operators.where
+        # Not `NOWHERE`, so that the thread is still in the same regions.
+        if phase is before.phase:
+            where = before.nearby.get(place)
+        if where is None:
+            state = CURRENT.state
+            where = operators.kinds.where(self.rank, phase, state.regions, place, state.native_id)
+        where.call, where.outer_call, where.task = call, outer_call, task
+        where.made_from, where.made_until = made_from, made_until
         operators.where = where
         return where
 
     def _locate(
         self, state: ThreadState, call: ModuleCall | None, task: int
-    ) -> tuple[str, ModuleCall | None]:
-        """Return phase and module call as `locator` defines them, without walking the stack."""
+    ) -> tuple[str, ModuleCall | None, int, int]:
+        """Return phase and module call as `locator` defines them, without walking the stack.
+
+        And the interval of the autograd nodes to which the same applies.
+        """
         optimizer = state.optimizer
         if task < 0:
-            if call is not None:
-                return FORWARD, call
-            return OPTIMIZER if optimizer.depth else OTHER, None
+            return OPTIMIZER if optimizer.depth else OTHER, None, 0, 0
         backward = state.backward
         if backward.task != task:
             begin_backward(state, task)
         if call is not None and call is not backward.outer_module_call:
-            return RECOMPUTE, call
+            return RECOMPUTE, call, 0, _ANY_NODE
         phase = BACKWARD
         if optimizer.depth and optimizer.task == task:
             phase = OPTIMIZER
         node = current_node()
         if node is None:
-            return phase, None
-        if backward.made_from <= node._sequence_nr() < backward.made_until:
-            return phase, backward.made_by
-        return phase, self.receiver.locator.call_of_node(node, state)
+            return phase, None, 0, 0
+        if not backward.made_from <= node._sequence_nr() < backward.made_until:
+            call = self.receiver.locator.call_of_node(node, state)
+            if call is not backward.made_by:
+                return phase, call, 0, 0
+        return phase, backward.made_by, backward.made_from, backward.made_until
 
 
 def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -30,14 +30,14 @@ class Passes:
         self.known: dict[Any, Any] = {}
 
     def begin(self, question: Question) -> None:
-        question.results = [question.function(PARTS[0], *question.args)]
+        question.begin(question.function(PARTS[0], *question.args))
 
     def finish(self, sort: str, questions: Sequence[Question]) -> None:
         self.passes.append((sort, [(each.function.__name__, *each.args) for each in questions]))
         for each in questions:
             for part in PARTS[1:]:
                 each.add(each.function(part, *each.args))
-            each.end(each.results)
+            each.end()
 
     def compute(self, value: Any) -> None:
         self.known[value] = value(self)

@@ -34,7 +34,11 @@ def few_kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def num_kinds(kinds: OperatorKinds) -> int:
-    return sum(1 + len(each.local) + len(each.on_dtensors) for each in kinds._places.values())
+    return sum(
+        1 + len(each.local) + len(each.on_dtensors)
+        for nearby in kinds._places.values()
+        for each in nearby.values()
+    )
 
 
 def test_a_place_and_a_phase_are_found_again() -> None:
