@@ -200,6 +200,12 @@ class Task(greenlet):
         self.parent = getcurrent()
         self.switch()
 
+    def end(self) -> None:
+        """End this task where it waits, if it has begun and is not over."""
+        if self:  # has a stack
+            self.parent = getcurrent()
+            self.throw()
+
     def _compute(self) -> None:
         try:
             self._result = self._function()
@@ -293,8 +299,10 @@ class Tasks:
                 self._tasks = [task for task in self._tasks if not task.is_over]
                 if not ready:
                     self._answer()
-        except BaseException:  # such as an interrupt by the user, which ends all of them
-            self._tasks, self._questions = [], {}
+        except BaseException:  # such as an interrupt by the user
+            begun, self._tasks, self._questions = self._tasks, [], {}
+            for task in begun:
+                task.end()
             raise
 
     def _answer(self) -> None:

@@ -196,3 +196,42 @@ def test_a_value_is_computed_by_one_analysis_while_the_others_wait() -> None:
     assert found == [["2v", "4v", "6v"]] * 3
     assert run.passes == [("ranks", [("double", "v")])]
     assert run.tasks.once("v", value) is computed[0]
+
+
+def test_no_analysis_sees_what_another_makes_of_a_result() -> None:
+    run = Passes()
+
+    def numbers(part: int) -> list[int]:
+        return [part]
+
+    def doubled() -> list[list[int]]:
+        found = run.ask("ranks", numbers)
+        for each in found:
+            each *= 2
+        return found
+
+    found = run.tasks.together([doubled, partial(run.ask, "ranks", numbers)])
+    assert found == [[[1, 1], [2, 2], [3, 3]], [[1], [2], [3]]]
+    assert run.passes == [("ranks", [("numbers",)])]
+
+
+def test_an_interrupt_ends_all_of_them_and_leaves_nothing_behind() -> None:
+    run = Passes()
+    ended = []
+
+    def interrupted() -> None:
+        run.ask("ranks")
+        raise KeyboardInterrupt
+
+    def waits() -> None:
+        try:
+            run.ask("ranks")
+            run.ask("ranks", double, "later")
+        finally:
+            ended.append("waits")
+
+    with pytest.raises(KeyboardInterrupt):
+        run.tasks.together([interrupted, waits])
+    assert ended == ["waits"]
+    assert run.ask("ranks") == ["2", "4", "6"]
+    assert "later" not in str(run.passes)
