@@ -252,26 +252,29 @@ def _keep_of(stream: Stream, local: torch.Tensor, spec: Spec) -> None:
     order = sorted(range(spec.ndim), key=lambda dim: -spec.stride[dim])
     sizes = [spec.shape[dim] for dim in order]
     held = [spec.extents(dim) for dim in order]
+    _keep_from(stream, local.permute(order), sizes, held)
 
-    def walk(dim: int, target: torch.Tensor) -> None:
-        row = math.prod(sizes[dim + 1 :])
-        step = max(1, BLOCK // row)
-        for start in range(0, sizes[dim], step):
-            stop = min(start + step, sizes[dim])
-            mine = list(_overlaps(held[dim], start, stop))
-            if not mine:
-                stream.skip((stop - start) * row)
-            elif row > BLOCK:
-                walk(dim + 1, target.select(0, mine[0][2]))
-            else:
-                rows = stream.take((stop - start) * row).view(stop - start, *sizes[dim + 1 :])
-                for inner in range(dim + 1, len(sizes)):
-                    rows = _keep(rows, inner - dim, held[inner])
-                for low, high, place in mine:
-                    kept = rows.narrow(0, low - start, high - low)
-                    target.narrow(0, place, high - low).copy_(kept)
 
-    walk(0, local.permute(order))
+def _keep_from(
+    stream: Stream, target: torch.Tensor, sizes: Sequence[int], held: Sequence[Sequence[Extent]]
+) -> None:
+    """Traverse a tensor of some sizes, and copy the parts held of each dimension to `target`."""
+    row = math.prod(sizes[1:])
+    step = max(1, BLOCK // row)
+    for start in range(0, sizes[0], step):
+        stop = min(start + step, sizes[0])
+        mine = list(_overlaps(held[0], start, stop))
+        if not mine:
+            stream.skip((stop - start) * row)
+        elif row > BLOCK:
+            _keep_from(stream, target.select(0, mine[0][2]), sizes[1:], held[1:])
+        else:
+            rows = stream.take((stop - start) * row).view(stop - start, *sizes[1:])
+            for inner in range(1, len(sizes)):
+                rows = _keep(rows, inner, held[inner])
+            for low, high, place in mine:
+                kept = rows.narrow(0, low - start, high - low)
+                target.narrow(0, place, high - low).copy_(kept)
 
 
 def _overlaps(held: Sequence[Extent], start: int, stop: int) -> Iterator[tuple[int, int, int]]:

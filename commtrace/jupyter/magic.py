@@ -94,7 +94,7 @@ class CommtraceMagics(Magics):
 
 def _number_of_cell(shell: Any) -> int:
     """Return the number of the running cell, from its frame: releases count it differently."""
-    frame = sys._getframe()
+    frame = sys._getframe(1)
     while frame is not None:
         label = shell.compile.format_code_name(frame.f_code.co_filename)
         if label:

@@ -224,7 +224,11 @@ class Recorder:
         process_group = unbox(group_argument) if is_boxed else resolve(group_argument)
         if reason is not None:
             known = self._announced.get((id(reason), native_op))
-            if known is not None and known.group.process_group() is process_group:
+            if (
+                known is not None
+                and known.signature is signature  # a functional operator has other arguments
+                and known.group.process_group() is process_group
+            ):
                 return known
         group = self.groups.of(process_group)
         request = Request(native_op, signature, group, reason)

@@ -243,7 +243,7 @@ def _is_started_in_python() -> bool:
     if threading.get_ident() == threading.main_thread().ident:
         return True
     # The outermost frame of a thread of `threading` is in that module.
-    frame = sys._getframe()
+    frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
     return frame.f_globals.get("__name__") == threading.__name__

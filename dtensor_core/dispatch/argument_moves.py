@@ -35,9 +35,8 @@ def redistribute_arguments(
     if entry.missing is not None:
         apply_policy(entry.missing)
     moves = {number: (plan, origin) for number, plan, origin in entry.moves}
-    done: dict[tuple[int, int], torch.Tensor] = {}
-    counter = iter(range(1 << 30))
     mesh = first_mesh(args, kwargs)
+    moved = _Moved(moves, mesh)
     guard = observe.guard()
     if guard is not None:
         guard(str(op), _as_moves(entry, mesh, args, kwargs))
@@ -46,28 +45,42 @@ def redistribute_arguments(
         parts = _inputs(entry, local, local_kwargs)
         sends = [(parts[n], spec_on(mesh, tensors[n]), *moves[n]) for n in moves]
         keys = [(id(tensors[n]), id(plan)) for n, (plan, _) in moves.items()]
-        done = {keys[place]: full for place, full in reduced_together(sends).items()}
-
-    def moved(given: Any, value: Any) -> Any:
-        if isinstance(given, (list, tuple)):
-            return [moved(g, v) for g, v in zip(given, value, strict=True)]
-        if not isinstance(given, torch.Tensor):
-            return value
-        number = next(counter)
-        if number not in moves:
-            return value
-        plan, origin = moves[number]
-        # The plan is part of the key, as a tensor given twice may be needed in two layouts.
-        again = (id(given), id(plan))
-        if again not in done:
-            done[again] = execute(value, spec_on(mesh, given), plan, origin)
-        return done[again]
-
+        moved.done = {keys[place]: full for place, full in reduced_together(sends).items()}
     for position, given in enumerate(args):
         local[position] = moved(given, local[position])
     for name, given in kwargs.items():
         if name not in entry.kind.written:
             local_kwargs[name] = moved(given, local_kwargs[name])
+
+
+class _Moved:
+    """Local arguments in their decided layouts, in the order in which moves number them.
+
+    Not a function that calls itself from within another: that is a reference cycle, which would
+    keep the tensors until the next garbage collection.
+    """
+
+    def __init__(self, moves: dict[int, tuple[Any, Any]], mesh: DeviceMesh) -> None:
+        self.done: dict[tuple[int, int], torch.Tensor] = {}
+        self._moves = moves
+        self._mesh = mesh
+        self._number = -1
+
+    def __call__(self, given: Any, value: Any) -> Any:
+        """Return `value`, the local part of `given`, in its layout."""
+        if isinstance(given, (list, tuple)):
+            return [self(g, v) for g, v in zip(given, value, strict=True)]
+        if not isinstance(given, torch.Tensor):
+            return value
+        self._number += 1
+        if self._number not in self._moves:
+            return value
+        plan, origin = self._moves[self._number]
+        # The plan is part of the key, as a tensor given twice may be needed in two layouts.
+        again = (id(given), id(plan))
+        if again not in self.done:
+            self.done[again] = execute(value, spec_on(self._mesh, given), plan, origin)
+        return self.done[again]
 
 
 def _inputs(entry: Entry, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ def begin_backward(state: ThreadState, task: int) -> None:
     The caller is the thread itself, unless the engine runs the pass on a thread of its own, as for
     accelerators and deep nesting. Such a thread inherits the regions of the caller.
     """
-    frame = sys._getframe()
+    frame = sys._getframe(1)
     engine = engine_frame(frame)
     code, instruction = user_code(engine)
     caller = Caller(code, instruction)

@@ -250,7 +250,7 @@ def _stand_in(parent: Place, module: nn.Module) -> Place:
 
 def _is_run_by_compiler() -> bool:
     """Return whether torch.compile itself calls the current module, which it has generated."""
-    frame = sys._getframe()
+    frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__") or ""
         if name.startswith(_COMPILER):

@@ -419,6 +419,22 @@ def test_a_key_keeps_an_object_without_a_hash_alive() -> None:
     assert gone() is not None
 
 
+def test_arguments_that_are_redistributed_are_freed_with_the_call(mesh) -> None:
+    def call() -> list[weakref.ref[torch.Tensor]]:
+        x, y = (distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]) for _ in range(2))
+        assert torch.mm(x, y).shape == (4, 4)  # which y is gathered for
+        assert torch.cat([x, y.redistribute(placements=[Shard(1)])]).shape == (8, 4)
+        return [weakref.ref(each) for each in (x, y, x._local_tensor, y._local_tensor)]
+
+    call()
+    gc.collect()
+    gc.disable()  # which would also free what is in a cycle, but later
+    try:
+        assert [each() for each in call()] == [None] * 4
+    finally:
+        gc.enable()
+
+
 def test_static_arguments_are_distinguished(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 6), mesh, [Shard(0)])
     assert x.sum(0).shape == (6,)

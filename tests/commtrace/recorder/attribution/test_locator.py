@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -357,3 +359,29 @@ def test_a_thread_that_runs_torchs_code_only_has_no_line() -> None:
         thread.join()
     event = call(recording)
     assert (event.source_file, event.source_line, event.source_function) == ("", -1, "")
+
+
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_what_a_backward_pass_holds_goes_with_it(detail: str) -> None:
+    def reduce(gradient: torch.Tensor) -> None:
+        dist.all_reduce(gradient)
+
+    model, graphs = nn.Linear(4, 4), []
+
+    def step() -> None:
+        out = model(x())
+        out.register_hook(reduce)
+        loss = out.sum()
+        graphs.append(weakref.ref(loss))
+        loss.backward()
+
+    with commtrace.record(detail=detail) as recording:
+        step()
+        gc.collect()
+        gc.disable()  # which would also free what is in a cycle, but later
+        try:
+            step()
+        finally:
+            gc.enable()
+        assert [each() for each in graphs] == [None, None]
+    assert [call.phase for call in calls(recording)] == ["backward"] * 2

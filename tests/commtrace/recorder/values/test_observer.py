@@ -357,3 +357,16 @@ def test_a_tensor_that_modules_pass_on_is_read_once(monkeypatch: pytest.MonkeyPa
     assert len(rows(recording, role="output")) == 3
     # Two parameters, the input and the output.
     assert num_read == 4
+
+
+def test_calls_whose_values_are_observed_have_all_their_times() -> None:
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,))
+        tensor = distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)])
+        with commtrace.record(values="op") as recording:
+            for _ in range(4):
+                assert (tensor.redistribute(placements=[Replicate()]) + 1).shape == (8, 4)
+    calls = recording.trace().tables["comm"]
+    assert list(calls["kind"]) == ["all_gather"] * 4
+    for name in ("issue_ns", "complete_ns", "result_used_ns"):
+        assert min(calls[name]) > 0, name
