@@ -7,7 +7,7 @@ time into columns and returns the share of each column that a rank spends in eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,16 +54,28 @@ def lanes(rank: pd.Series, start_ns: pd.Series, end_ns: pd.Series) -> np.ndarray
     found = np.zeros(len(spans), dtype="int64")
     for _, rows in spans.groupby("rank", sort=False):
         start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
-        # The usual case, without a loop over the calls: nothing overlaps, and all are in lane 0.
-        if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
-            continue
-        free_from: list[int] = []
-        for place, begin, finish in zip(rows.index, start.tolist(), end.tolist(), strict=True):
-            lane = next((n for n, free in enumerate(free_from) if free <= begin), len(free_from))
-            if lane == len(free_from):
-                free_from.append(finish)
-            free_from[lane] = finish
-            found[place] = lane
+        # Without a loop over the calls: those that overlap no other one are in lane 0.
+        is_free = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
+        is_among_others = ~(is_free & np.append(is_free[1:], True))
+        few = zip(*(each[is_among_others].tolist() for each in (start, end)), strict=True)
+        found[rows.index.to_numpy()[is_among_others]] = _lanes_of(few)
+    return found
+
+
+def _lanes_of(spans: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the lanes of spans in order of their starts."""
+    free_from: list[int] = []
+    found = []
+    for begin, finish in spans:
+        lane = 0
+        for free in free_from:
+            if free <= begin:
+                free_from[lane] = finish
+                break
+            lane += 1
+        else:
+            free_from.append(finish)
+        found.append(lane)
     return found
 
 
