@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 
@@ -12,10 +14,13 @@ class CoveredTime:
     """Union of the intervals of each key, such as a rank or a stream."""
 
     def __init__(self, keys: pd.Series, start: pd.Series, end: pd.Series) -> None:
-        given = pd.DataFrame({"key": keys, "start": start, "end": end}).astype("int64")
+        key, first, last = (np.asarray(each, dtype="int64") for each in (keys, start, end))
+        order = np.argsort(key, kind="stable")
+        key, first, last = key[order], first[order], last[order]
+        edges = [*np.flatnonzero(np.diff(key, prepend=key[:1] - 1)).tolist(), len(key)]
         self._of = {
-            key: Covered.by(each["start"].to_numpy(), each["end"].to_numpy())
-            for key, each in given.groupby("key")
+            int(key[begin]): Covered.by(first[begin:after], last[begin:after])
+            for begin, after in pairwise(edges)
         }
 
     def within(self, keys: pd.Series, begin: pd.Series, end: pd.Series) -> pd.Series:

@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import blocked_parts, end_ns, has_known_end
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.covered import ends_of_parts
 from commtrace.analyze.device import computing, is_exact
 from commtrace.analyze.frame import Frames, in_order
 from commtrace.analyze.sums import numbered_rows
 
 
+@cached_per_run
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
     """Return `row rank step start end` of each interval in which a call blocked its rank.
 
@@ -32,18 +34,22 @@ def blocked_intervals(frames: Frames) -> pd.DataFrame:
     end = end_ns(known) - frames.start_ns
     in_call, _, began_waiting = blocked_parts(known, begin)
     # The call and its wait one after the other, so that a rank's intervals are in order of time.
+    starts = np.column_stack([begin, began_waiting]).ravel()
+    ends = np.column_stack([begin + in_call, end]).ravel()
+    lasting = np.flatnonzero(ends > starts)
+    of_call = lasting // 2
     calls = pd.DataFrame(
         {
-            "row": np.repeat(known.index, 2),
-            "rank": np.repeat(known["rank"].to_numpy(), 2),
-            "step": np.repeat(known["step"].to_numpy(), 2),
-            "start": np.column_stack([begin, began_waiting]).ravel(),
-            "end": np.column_stack([begin + in_call, end]).ravel(),
+            "row": known.index.to_numpy()[of_call],
+            "rank": known["rank"].to_numpy()[of_call],
+            "step": known["step"].to_numpy()[of_call],
+            "start": starts[lasting],
+            "end": ends[lasting],
         }
     )
-    calls = calls[calls["end"] > calls["start"]]
-    every = pd.concat([calls, _exposed(frames, exact)], ignore_index=True)
-    return every[every["end"] > every["start"]].reset_index(drop=True)
+    exposed = _exposed(frames, exact)
+    exposed = exposed[exposed["end"] > exposed["start"]]
+    return pd.concat([calls, exposed], ignore_index=True) if len(exposed) else calls
 
 
 def _exposed(frames: Frames, exact: pd.Series) -> pd.DataFrame:

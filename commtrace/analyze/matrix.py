@@ -14,6 +14,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import SEND, TRANSFERS, members
+from commtrace.analyze.sums import sums_by
 from commtrace.collective_table import EACH, TO_ROOT, routed
 from commtrace.schema import Column
 
@@ -42,18 +43,18 @@ def _of_ranks(frames: Frames) -> pd.DataFrame:
         (comm["input_splits"] != "").to_numpy(),
     )
     way = np.select([is_send | to_root, is_split, is_spread], [0, 3, 2], default=1)
-    sums = pd.DataFrame(
+    rows = pd.DataFrame(
         {
             "group": comm["group"],
             "source": comm["rank"],
             "way": pd.Categorical.from_codes(way, pd.Index(["peer", "ring", "spread", "split"])),
             "to": np.select([to_root, is_send], [comm["root"], comm["peer"]], default=-1),
             "wire_bytes": comm["wire_bytes"].astype("float64"),
+            "num_calls": 1,
         }
-    )
-    sums = sums[~comm["kind"].isin(set(TRANSFERS) - {SEND})]
-    keys = ["group", "source", "way", "to"]
-    sums = sums.groupby(keys, observed=True)["wire_bytes"].agg(wire_bytes="sum", num_calls="size")
+    )[~comm["kind"].isin(set(TRANSFERS) - {SEND})]
+    of_each = {name: rows[name] for name in ("wire_bytes", "num_calls")}
+    sums = sums_by(of_each, [rows[name] for name in ("group", "source", "way", "to")])
     sums = sums.reset_index().astype({"group": object})
     towards = members(frames)
     towards = towards.assign(num=towards.groupby("group")["rank"].transform("size"))

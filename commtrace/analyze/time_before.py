@@ -297,12 +297,16 @@ def _covered_by_calls(frames: Frames) -> dict[str, CoveredTime]:
     maybe = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] < 0)]
     start, end = (each - frames.start_ns for each in (maybe["issue_ns"], end_ns(maybe)))
     maybe = pd.DataFrame({"rank": maybe["rank"], "start": start, "end": end})
-    either = pd.concat([blocked[["rank", "start", "end"]], maybe], ignore_index=True)
     group = group_numbers(frames).loc[blocked["row"]].set_axis(blocked.index)
     of_group = _of_groups(frames, blocked["rank"], group)
+    of_rank = CoveredTime(blocked["rank"], blocked["start"], blocked["end"])
+    either = of_rank
+    if len(maybe):
+        both = pd.concat([blocked[["rank", "start", "end"]], maybe], ignore_index=True)
+        either = CoveredTime(both["rank"], both["start"], both["end"])
     return {
-        "blocked": CoveredTime(blocked["rank"], blocked["start"], blocked["end"]),
-        "either": CoveredTime(either["rank"], either["start"], either["end"]),
+        "blocked": of_rank,
+        "either": either,
         "group_blocked": CoveredTime(of_group, blocked["start"], blocked["end"]),
     }
 
@@ -312,7 +316,9 @@ def _on_host(frames: Frames, before: pd.DataFrame) -> pd.DataFrame:
     covered = _covered_by_calls(frames)
     rank, begin, end = before["rank"], before["begin"], before["end"]
     blocked = covered["blocked"].within(rank, begin, end)
-    either = covered["either"].within(rank, begin, end)
+    either = blocked
+    if covered["either"] is not covered["blocked"]:
+        either = covered["either"].within(rank, begin, end)
     of_group = _of_groups(frames, rank, before["group"])
     return pd.DataFrame(
         {
