@@ -27,7 +27,7 @@ from commtrace.recorder.events.request import tensors_of
 from commtrace.recorder.events.signature import RESULT, Signature
 
 _MAX_STORAGES = 4096
-_MAX_CONTENTS = 256
+_MAX_CONTENTS = 4096
 """Bound on the contents of one storage, or on those of several tensors."""
 _NOT_KNOWN = -1
 _SAMPLE_BYTES = 32
