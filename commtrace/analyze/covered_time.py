@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ class CoveredTime:
         order = np.argsort(key, kind="stable")
         key, first, last = key[order], first[order], last[order]
         edges = [*np.flatnonzero(np.diff(key, prepend=key[:1] - 1)).tolist(), len(key)]
-        self._of = {
+        self._of: dict[Any, Covered] = {
             int(key[begin]): Covered.by(first[begin:after], last[begin:after])
             for begin, after in pairwise(edges)
         }
