@@ -133,7 +133,7 @@ class PendingCalls:
         if not call.request.is_computed:
             call.completed_on_return()
             return
-        results, key = self._results, tensor.data_ptr()
+        results, key = self._results, _key_of(tensor)
         # The memory was given out again, so the former result will not be waited for.
         former = results.pop(key, None)
         if former is None and len(results) > _MAX_RESULTS:
@@ -149,7 +149,10 @@ class PendingCalls:
         # A fake tensor has no address to look up.
         if not self._results or isinstance(tensor, FakeTensor):
             return None
-        return self._results.pop(tensor.data_ptr(), None)
+        try:
+            return self._results.pop(_key_of(tensor), None)
+        except RuntimeError:  # a sparse one, whose wait is an error of its own
+            return None
 
     def call_of_work(self, work: Any) -> Call | None:
         """Return the call that a handle belongs to, unless it has been waited for."""
@@ -216,6 +219,11 @@ def _watch(call: Call, work: Any) -> None:
     except RuntimeError:  # the backend has none
         return
     future.add_done_callback(Completion(call))
+
+
+def _key_of(result: torch.Tensor) -> int:
+    """Return the address of a result, or that of its storage, which a result of no elements has."""
+    return result.data_ptr() or result.untyped_storage()._cdata
 
 
 def _work_in(result: Any) -> Any:

@@ -150,6 +150,32 @@ def test_a_functional_collective_is_recorded_alike_by_the_long_way_and_the_short
     assert [row.kind for row in rows[0]] == [kind, kind]
 
 
+def test_each_result_without_elements_is_waited_for_by_itself() -> None:
+    def rank() -> None:
+        results = [functional.all_reduce(torch.ones(0), "sum", "0") for _ in range(3)]
+        for each in results:
+            functional.wait_tensor(each)
+
+    with commtrace.record() as recording:
+        run_threads(rank, 2)
+    assert len(calls(recording)) == 6
+    assert all(each.blocked_ns >= 0 for each in calls(recording))
+    assert all(each.complete_ns >= each.issue_ns for each in calls(recording))
+
+
+def test_waiting_for_what_is_no_result_raises_the_same() -> None:
+    def rank() -> str:
+        pending = functional.all_reduce(torch.ones(2), "sum", "0")
+        with pytest.raises(NotImplementedError) as error:
+            functional.wait_tensor(torch.ones(2).to_sparse())
+        functional.wait_tensor(pending)
+        return str(error.value)
+
+    expected = run_threads(rank, 2)
+    with commtrace.record():
+        assert run_threads(rank, 2) == expected
+
+
 def test_what_a_functional_collective_runs_finds_the_dispatcher_as_ever(world: None) -> None:
     """This includes one that raises: later factories still use the right dispatch keys."""
 
