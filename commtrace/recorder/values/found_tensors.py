@@ -28,6 +28,24 @@ def has_numbers(tensor: torch.Tensor) -> bool:
     )
 
 
+def completed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a tensor stands for that torch's collectives return before they have ended."""
+    wait = None if type(tensor) is torch.Tensor else getattr(tensor, "trigger_wait", None)
+    return tensor if wait is None else wait()
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has memory.
+
+    Not if its storage was freed, as FSDP does, nor if it stands for other tensors: wrappers, and
+    those in functions that `torch.func` transforms and in batched gradients.
+    """
+    try:
+        return tensor.untyped_storage().data_ptr() != 0 or not tensor.numel()
+    except RuntimeError:
+        return False
+
+
 def tensors_in(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors in a structure of tuples, lists and mappings, with their places: `0.key`.
 

@@ -49,7 +49,13 @@ from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.declared import Declared, DeclaredLayouts
 from commtrace.recorder.values.flat_parameters import FlatParameters, FlatPart
-from commtrace.recorder.values.found_tensors import LatestFacts, has_numbers, tensors_in
+from commtrace.recorder.values.found_tensors import (
+    LatestFacts,
+    completed,
+    has_memory,
+    has_numbers,
+    tensors_in,
+)
 from commtrace.recorder.values.gradient_hooks import GradientHooks
 from commtrace.recorder.values.layouts import Layouts
 from commtrace.recorder.values.observed_calls import observed_calls
@@ -183,7 +189,7 @@ class ValueObserver:
         try:
             with Reading():
                 location = Location(FORWARD, None, None, -1, None)
-                if module not in self._met:
+                if module not in self._met and not torch.jit.is_tracing():
                     self._met.add(module)
                     self._flat.learn(module)
                     replicas = replicas_of(module)
@@ -367,6 +373,8 @@ class ValueObserver:
         part: FlatPart | None = None,
     ) -> None:
         """Take the fingerprint of a tensor, and send it to the sinks of this rank."""
+        if torch.jit.is_tracing():  # it would trace what reads the numbers, too
+            return
         rank = self._rank()
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
         if not sinks or not has_numbers(tensor):
@@ -381,7 +389,8 @@ class ValueObserver:
             place = location.place
             group = self._data_group if place is None else data_group(place.root.module())
             local, layout = self._layouts.of(tensor, group, "")
-        if local is not tensor and not has_numbers(local):
+        local = completed(local)
+        if (local is not tensor and not has_numbers(local)) or not has_memory(local):
             return
         facts = None
         if layout.weights is not None:

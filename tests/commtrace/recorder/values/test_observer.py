@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 import commtrace
@@ -201,6 +203,62 @@ def test_tensors_without_numbers_are_not_observed() -> None:
         torch.ones(2).to_sparse()
     assert {row["dtype"] for row in rows(recording)} == {"float32"}
     assert {row["shape"] for row in rows(recording)} == {"[2]"}
+
+
+@pytest.mark.parametrize("values", ["module", "op"])
+@pytest.mark.filterwarnings("error:.*failures while recording")
+def test_tensors_that_stand_for_others_are_not_observed(values: str) -> None:
+    layer, x = nn.Linear(4, 4), torch.ones(4)
+    with commtrace.record(values=values) as recording:
+        torch.vmap(layer)(torch.ones(3, 4))
+        torch.func.grad(lambda given: layer(given).sum())(x)
+        torch.autograd.functional.jacobian(layer, x, vectorize=True)
+    observed = rows(recording, role="output")
+    assert len(observed) == 1  # of the last call, whose batched gradients are not observed
+    assert not rows(recording, role="output_gradient")
+    assert bool(rows(recording, role="result")) == (values == "op")
+
+
+def test_a_tensor_whose_storage_was_freed_is_not_observed() -> None:
+    freed = torch.ones(8)
+    freed.untyped_storage().resize_(0)
+    with commtrace.record(values="module") as recording:
+        nn.Identity()(freed)
+    assert not rows(recording)
+
+
+@pytest.mark.filterwarnings("error:.*failures while recording")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_wrappers_are_not_observed_unless_they_stand_for_the_result_of_a_collective(
+    dtype: torch.dtype,
+) -> None:
+    ones = torch.ones(3, dtype=dtype)
+
+    def rank() -> list[float]:
+        summed = all_reduce(ones, "sum", dist.group.WORLD)
+        assert type(summed) is not torch.Tensor
+        nn.Identity()(summed)
+        nn.Identity()(TwoTensor(ones, ones))
+        return summed.tolist()
+
+    with commtrace.record(values="module") as recording:
+        assert run_threads(rank, 2) == [[2.0] * 3] * 2
+    assert {(row["role"], row["largest"]) for row in rows(recording)} == {
+        ("input", 2.0),
+        ("output", 2.0),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
+@pytest.mark.parametrize("values", ["module", "op"])
+def test_a_traced_module_is_the_same(values: str) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4)
+    expected = str(torch.jit.trace(model, x, check_trace=False).code)
+    with commtrace.record(values=values) as recording:
+        assert str(torch.jit.trace(model, x).code) == expected
+        model(x)
+    assert len(rows(recording, role="parameter")) == 2
 
 
 def test_a_distributed_tensor_is_observed_once_with_its_global_shape() -> None:
