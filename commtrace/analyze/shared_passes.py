@@ -300,7 +300,7 @@ class Tasks:
                 if not ready:
                     self._answer()
         except BaseException:  # such as an interrupt by the user
-            begun, self._tasks, self._questions = self._tasks, [], {}
+            begun, self._tasks, self._questions, self._values = self._tasks, [], {}, {}
             for task in begun:
                 task.end()
             raise

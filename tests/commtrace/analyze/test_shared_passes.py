@@ -235,3 +235,23 @@ def test_an_interrupt_ends_all_of_them_and_leaves_nothing_behind() -> None:
     assert ended == ["waits"]
     assert run.ask("ranks") == ["2", "4", "6"]
     assert "later" not in str(run.passes)
+
+
+def test_an_interrupt_before_a_needed_value_begins_leaves_it_to_be_computed() -> None:
+    run = Passes()
+
+    def value(run: Passes) -> str:
+        return run.ask("collectives")[0]
+
+    def needs(part: int) -> str:
+        if value not in run.known:
+            raise Needed(value)
+        return run.known[value]
+
+    def interrupted(part: int) -> None:
+        raise KeyboardInterrupt
+
+    asked = [partial(run.ask, "a", needs), partial(run.ask, "b", interrupted)]
+    with pytest.raises(KeyboardInterrupt):
+        run.tasks.together(asked)
+    assert run.ask("a", needs) == ["2"] * 3
