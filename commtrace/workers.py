@@ -68,6 +68,7 @@ class Workers:
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[Connection, Any] = {}
         self._working: dict[Connection, int] = {}
+        self._is_busy = False
 
     def __enter__(self) -> Workers:
         return self
@@ -79,11 +80,12 @@ class Workers:
         """End the processes."""
         for connection, process in self._processes.items():
             connection.close()
-            if self._working:  # after an error
+            if self._is_busy:  # after an error
                 process.terminate()
             process.join(_END_S)
         self._processes.clear()
         self._working.clear()
+        self._is_busy = False
 
     def results(
         self, function: Callable[[Any, Any], Any], shared: Any, jobs: Sequence[Any]
@@ -98,6 +100,9 @@ class Workers:
         if num <= 1:
             yield from ((place, function(shared, job)) for place, job in enumerate(jobs))
             return
+        if self._is_busy:  # with a list that was left at an error or interrupt
+            self.close()
+        self._is_busy = True
         while len(self._processes) < num:
             self._start()
         # Pickled once for all processes.
@@ -116,6 +121,7 @@ class Workers:
                 del self._working[connection]
                 self._give(connection, waiting)
                 yield place, result
+        self._is_busy = False
 
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()

@@ -6,7 +6,8 @@ import os
 import platform
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -83,6 +84,20 @@ def test_a_killed_process_is_an_error_that_says_so() -> None:
     with pytest.raises(OutputError, match="SIGKILL") as raised, Workers("do the work", 2) as own:
         list(own.results(end, None, range(3)))
     assert str(raised.value).startswith("cannot do the work")
+
+
+@pytest.mark.parametrize(
+    ("function", "error"), [(refuse, UsageError), (end, OutputError), (add, None)]
+)
+def test_a_list_of_jobs_that_was_left_is_not_answered_in_the_next_one(
+    function: Callable[[Any, int], Any], error: type[Exception] | None, workers: Workers
+) -> None:
+    left = workers.results(function, 1, range(6))
+    with nullcontext() if error is None else pytest.raises(error):
+        for _ in range(1 if error is None else 6):
+            next(left)
+    found = dict(workers.results(add, 100, range(5)))
+    assert [found[place][0] for place in range(5)] == [100, 101, 102, 103, 104]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="an option of glibc's malloc")
