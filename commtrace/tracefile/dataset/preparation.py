@@ -6,15 +6,17 @@
     manifest       last, since it makes the rest a dataset
 
 A process holds one rank at a time. A preparation that was interrupted continues with the files that
-are not there yet.
+are not there yet, and so does one that has waited for another process to prepare the same dataset.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +86,14 @@ def prepare_dataset(
     folder = folder.absolute()
     summary = f"cannot read the trace {folder}"
     pyarrow(f"cannot prepare the dataset of {folder}")
+    target = dataset_folder(folder)
     with reading(summary):
         files = files_in(folder, summary)
+    with _locked(target), reading(summary):
         # Before they are read: a part that grows meanwhile makes the dataset stale.
         parts = parts_of(folder, files)
         if workers is None and sum(size for _, size, _ in parts) < _BYTES_OF_ONE_WORKER:
             workers = 1
-        target = dataset_folder(folder)
-        make_folder(target)
         with Workers("prepare the dataset", workers) as pool:
             outlines, left_out = latest_run(_outlines(files, pool))
             outlines.sort(key=rank_of)
@@ -106,8 +108,24 @@ def prepare_dataset(
             write_table(name, columns, table_path(target, name), Origin(""))
         run = {**plan.run, LEFT_OUT: left_out} if left_out else plan.run
         write_manifest(_manifest(parts, run, small, found), target)
-    _remove_others(target, sorted(found))
+        _remove_others(target, sorted(found))
     return target
+
+
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Create the folder of a dataset; wait while another process prepares it."""
+    make_folder(target)
+    try:
+        handle = os.open(target, os.O_RDONLY)
+    except OSError as error:
+        raise output_error(target, error) from error
+    try:
+        with contextlib.suppress(OSError):  # of file systems that cannot lock folders
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _manifest(

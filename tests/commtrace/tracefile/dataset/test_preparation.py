@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -118,6 +119,26 @@ def test_a_preparation_killed_at_any_time_is_resumed(workers: int, tmp_path: Pat
     assert {name: modified(folder)[name] for name in left} == left
     assert same(open_dataset(folder).trace(), parts)
     assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_second_preparation_waits_for_the_first_and_goes_on_with_its_files(
+    tmp_path: Path,
+) -> None:
+    folder = write_synthetic_spools(tmp_path / "RUN.comm")
+    second = threading.Thread(target=prepare_dataset, args=(folder,), kwargs={"workers": 1})
+
+    def begin_second(num_done: int, _: int) -> None:
+        if num_done == 1:
+            second.start()
+            second.join(0.3)  # takes less if it does not wait
+
+    prepare_dataset(folder, workers=1, progress=begin_second)
+    waited, files = second.is_alive(), modified(folder)
+    second.join(60)
+    assert waited
+    assert not second.is_alive()
+    assert modified(folder) == files
+    assert same(open_dataset(folder).trace(), read_parts([folder]))
 
 
 def _of_complete_ranks(times: dict[str, int]) -> dict[str, int]:
