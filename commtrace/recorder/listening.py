@@ -19,7 +19,12 @@ from commtrace.recorder.selfcheck import SelfCheck, call_without_peers
 from commtrace.recorder.thread_state import CURRENT, ThreadState
 from commtrace.recorder.values.observer import ValueObserver
 from commtrace.recorder.values.result_mode import ResultMode
-from commtrace.torch_internals.dispatcher import current_mode
+from commtrace.torch_internals.dispatcher import (
+    TorchDispatchMode,
+    current_mode,
+    pop_mode,
+    push_mode,
+)
 
 HOST_EVENTS = HostEvents(RECORDER.failures)
 """Observer of events on the host of this process."""
@@ -29,6 +34,7 @@ OBSERVER = ValueObserver(lambda: RECORDER.locator, lambda: RECORDER.num_ops, REC
 _lock = threading.RLock()
 _interception = Interception(RECORDER)
 _recording_operators: list[Listening] = []
+_connected: list[Listening] = []
 
 
 class _Suspended(NamedTuple):
@@ -40,7 +46,10 @@ class _Suspended(NamedTuple):
 
 
 class Listening:
-    """Connection of a buffer to the recorder, with the dispatch mode it may have entered.
+    """Connection of a buffer to the recorder, with the dispatch modes it may have entered.
+
+    Connections of one thread share a mode of each kind. The one that entered it leaves it, and
+    another one that needs it enters its own.
 
     Attributes:
         sink: the buffer, or the sink that has taken its place.
@@ -50,16 +59,18 @@ class Listening:
         self.sink = buffer
         self._mode: OperatorMode | None = None
         self._state: ThreadState | None = None
+        self._rank = 0
         self._suspended: _Suspended | None = None
         self._results: ResultMode | None = None
-        self._wants_results = False
+        self._observed: ThreadState | None = None
 
     def record_operators(self, rank: int) -> None:
         """Start recording the operators of the current thread."""
-        state = CURRENT.state
+        state = self._state = CURRENT.state
+        self._rank = rank
         if not state.operators.has_mode:
-            self._mode, self._state = OperatorMode(RECORDER, rank), state
-            self._mode.__enter__()
+            self._mode = OperatorMode(RECORDER, rank)
+            _enter(self._mode, state.operators.result_mode)
             state.operators.moved()
             state.operators.has_mode = True
             _recording_operators.append(self)
@@ -67,22 +78,26 @@ class Listening:
 
     def observe_results(self) -> None:
         """Start observing the results of operators of the current thread."""
-        self._wants_results = True
+        self._observed = CURRENT.state
         self._enter_results()
 
     def _enter_results(self) -> None:
-        operators = CURRENT.state.operators
-        if not operators.has_result_mode:
-            self._results = ResultMode(OBSERVER)
-            self._results.__enter__()
-            operators.has_result_mode = True
+        """Enter the mode, unless this thread or that of the recording is still in one."""
+        state = CURRENT.state
+        if self._results is not None or state.operators.result_mode is not None:
+            return
+        if state is not self._observed:
+            RECORDER.failures.append(_lost_operators())
+            return
+        self._results = state.operators.result_mode = ResultMode(OBSERVER)
+        self._results.__enter__()
 
     def _leave_results(self) -> None:
-        """Leave the mode, if it is the innermost one of this thread."""
-        if self._results is not None and self._results is current_mode():
-            self._results.__exit__(None, None, None)
-            self._results = None
-            CURRENT.state.operators.has_result_mode = False
+        """Leave the mode, if this is its thread."""
+        operators = CURRENT.state.operators
+        if self._results is not None and self._results is operators.result_mode:
+            _leave(self._results)
+            self._results = operators.result_mode = None
 
     def sinks_changed(self) -> None:
         """Report operators to the sinks that the recorder has now."""
@@ -94,7 +109,7 @@ class Listening:
         self._leave_results()
         state = CURRENT.state
         if self._mode is not None and self._state is state:
-            self._mode.__exit__(None, None, None)
+            _leave(self._mode)
             state.operators.has_mode = False
             self._mode = None
             _recording_operators.remove(self)
@@ -104,14 +119,21 @@ class Listening:
         with _lock:
             _set_buffers(tuple([sink if each is self.sink else each for each in RECORDER.buffers]))
         self.sink = sink
-        if sink.wants_spans:
-            self._resume_operators()
-        else:
+        self._follow_sink()
+
+    def _follow_sink(self) -> None:
+        """Enter or leave the modes, as the sink wants."""
+        if self.sink.value_sink is None and not OBSERVER.is_on and self._results is current_mode():
+            self._leave_results()
+        if not self.sink.wants_spans:
             self._suspend_operators()
+        elif self._suspended is not None:
+            self._resume_recording()
+        if self.sink.value_sink is not None and self._observed is not None:
+            self._enter_results()
 
     def _suspend_operators(self) -> None:
         """Leave the mode, unless others need it, or it is not the innermost one of this thread."""
-        self._leave_results()
         mode = self._mode
         if mode is None or RECORDER.span_keepers.wants_spans or self._state is not CURRENT.state:
             return
@@ -119,13 +141,6 @@ class Listening:
             self.stop_recording_operators()
             self._suspended = _Suspended(self._state, mode.rank, current_mode())
             set_runner(None)
-
-    def _resume_operators(self) -> None:
-        """Enter the mode again, if possible where it was left."""
-        if self._suspended is not None:
-            self._resume_recording()
-        if self._wants_results:
-            self._enter_results()
 
     def _resume_recording(self) -> None:
         assert self._suspended is not None
@@ -139,6 +154,14 @@ class Listening:
         rank, self._suspended = self._suspended.rank, None
         self.record_operators(rank)
 
+    def _take_over(self) -> None:
+        """Enter the modes of this thread that this connection needs, if another one left them."""
+        state = CURRENT.state
+        if self._state is state and self._suspended is None:
+            self.record_operators(self._rank)
+        if state in (self._state, self._observed):
+            self._follow_sink()
+
     @property
     def is_innermost(self) -> bool:
         """Return whether this connection's mode is the innermost dispatch mode of the thread."""
@@ -150,11 +173,43 @@ class Listening:
         with _lock:
             before = RECORDER.buffers
             _set_buffers(tuple(each for each in before if each is not self.sink))
+            if self in _connected:
+                _connected.remove(self)
+            for each in _connected:
+                each._take_over()
             if not RECORDER.span_keepers.wants_spans:
                 set_runner(None)
             if before and not RECORDER.buffers:
                 _interception.uninstall()
                 RECORDER.locator.uninstall()
+
+
+def _enter(mode: TorchDispatchMode, inner: TorchDispatchMode | None) -> None:
+    """Enter a mode outside of another one."""
+    if inner is not None:
+        _leave(inner)
+    mode.__enter__()
+    if inner is not None:
+        inner.__enter__()
+
+
+def _leave(mode: TorchDispatchMode) -> None:
+    """Leave a mode; those that were entered after it stay."""
+    inner: list[Any] = []
+    while (innermost := current_mode()) is not None and innermost is not mode:
+        # Its own method restores flags of torch; that of another tool may do more.
+        if isinstance(innermost, (OperatorMode, ResultMode)):
+            innermost.__exit__(None, None, None)
+        else:
+            pop_mode(None)
+        inner.append(innermost)
+    if innermost is mode:
+        mode.__exit__(None, None, None)
+    for each in reversed(inner):
+        if isinstance(each, (OperatorMode, ResultMode)):
+            each.__enter__()
+        else:
+            push_mode(each)
 
 
 def _set_buffers(buffers: tuple[Sink, ...]) -> None:
@@ -194,7 +249,9 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
             RECORDER.exception_passed = HOST_EVENTS.exceptions.passed
             _interception.install()
         _set_buffers((*RECORDER.buffers, buffer))
-    return Listening(buffer)
+        listening = Listening(buffer)
+        _connected.append(listening)
+    return listening
 
 
 def ranks_changed() -> None:
@@ -219,10 +276,9 @@ def is_heard(buffer: Sink) -> bool:
 def _forget_in_child() -> None:
     """Stop recording in a forked child; the parent writes the spool."""
     _set_buffers(())
-    for each in list(_recording_operators):
-        # Leaving a mode pops the innermost one, which may be another tool's.
-        if each.is_innermost:
-            each.stop_recording_operators()
+    for each in _connected:
+        each.stop_recording_operators()
+    _connected.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -66,18 +66,19 @@ class Operators:
         kinds: kinds of operators that have run.
         modules: the thread's module calls.
         has_mode: the thread has entered a mode.
-        has_result_mode: the thread has entered a mode that observes results.
+        result_mode: the mode that the thread has entered to observe results, if any.
         is_declining: the mode must decline one operator, which then runs below it.
     """
 
     __slots__ = (
-        "has_mode", "has_result_mode", "is_declining", "kinds", "modules", "span", "where",
+        "has_mode", "is_declining", "kinds", "modules", "result_mode", "span", "where",
     )  # fmt: skip
 
     def __init__(self, modules: ModuleCalls) -> None:
         self.modules = modules
         self.span = NO_SPAN
-        self.has_mode = self.has_result_mode = self.is_declining = False
+        self.has_mode = self.is_declining = False
+        self.result_mode: Any = None
         self.forget_places()
 
     def forget_places(self) -> None:

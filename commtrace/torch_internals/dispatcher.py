@@ -45,3 +45,5 @@ current_mode = _python_dispatch._get_current_dispatch_mode
 """Return the innermost dispatch mode; None if there is none."""
 no_dispatch_modes = _python_dispatch._disable_current_modes
 """Context without the dispatch modes in force."""
+no_torch_functions = _C.DisableTorchFunction
+"""Context without modes that replace torch's functions, as those of a default device."""

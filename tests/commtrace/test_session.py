@@ -24,6 +24,7 @@ from commtrace.errors import NotATraceError, RecordingError, UsageError
 from commtrace.event import CommEvent, RankRow
 from commtrace.process_options import ProcessOptions
 from commtrace.recorder import RECORDER, listening
+from commtrace.torch_internals.dispatcher import TorchDispatchMode, current_mode
 from commtrace.tracefile import read_trace
 from commtrace.tracefile.stores import SpoolFolder
 from dtensor_core.testing import fake_world, run_processes
@@ -180,6 +181,47 @@ def test_recordings_that_overlap_each_keep_what_happens_while_they_are_on(world:
     second.__exit__(None, None, None)
     assert (first.total(), second.total()) == (2, 2)
     assert RECORDER.buffers == ()
+
+
+_OF_OPERATORS: list[dict[str, Any]] = [
+    {"detail": "op"},
+    {"detail": "collective", "values": "op"},
+    {"detail": "op", "values": "op"},
+    {"detail": "op", "values": "op", "every": 2},
+]
+
+
+@pytest.mark.parametrize("of_second", _OF_OPERATORS)
+@pytest.mark.parametrize("of_first", _OF_OPERATORS)
+def test_recordings_of_operators_that_overlap_each_keep_theirs(
+    of_first: dict[str, Any], of_second: dict[str, Any]
+) -> None:
+    first, second = commtrace.record(**of_first), commtrace.record(**of_second)
+    first.__enter__()
+    torch.ones(2)
+    second.__enter__()
+    torch.ones(2)
+    first.__exit__(None, None, None)
+    torch.ones(2)
+    second.__exit__(None, None, None)
+    assert current_mode() is None
+    for recording, options in ((first, of_first), (second, of_second)):
+        trace = recording.trace()
+        assert trace.num_rows("ops") == (2 if options["detail"] == "op" else 0)
+        assert trace.num_rows("fingerprints") == (2 if "values" in options else 0)
+
+
+def test_a_mode_that_is_entered_in_a_recording_may_outlive_it() -> None:
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    mode = Mode()
+    with commtrace.record(values="op"):
+        mode.__enter__()
+    assert current_mode() is mode
+    mode.__exit__(None, None, None)
+    assert current_mode() is None
 
 
 def test_regions_name_what_is_in_them_and_nest(world: None) -> None:

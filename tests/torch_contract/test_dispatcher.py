@@ -179,3 +179,11 @@ def test_operators_are_known_by_name_with_their_schemas() -> None:
     assert schema.name == "c10d::allreduce_"
     assert "process_group" in {argument.name for argument in schema.arguments}
     assert schema.name in {each.name for each in recorders.schemas()}
+
+
+def test_modes_of_functions_are_switched_off_for_a_context() -> None:
+    with torch.device("meta"):
+        assert torch.ones(1).is_meta
+        with recorders.no_torch_functions():
+            assert torch.ones(1).is_cpu
+        assert torch.ones(1).is_meta

@@ -11,6 +11,7 @@ import torch
 from commtrace.event import FingerprintRow
 from commtrace.recorder.events.location import Location
 from commtrace.schema import NUM_SKETCHES
+from commtrace.torch_internals.dispatcher import no_dispatch_modes
 
 NUM_FACTS = NUM_SKETCHES + 5
 """Numbers of a fingerprint: the sketches, total, norm, largest, number of nan, number of inf."""
@@ -91,8 +92,10 @@ def _facts_of(entries: Sequence[ObservedValue]) -> list[list[float]]:
             by_device.setdefault(entry.facts.device, []).append(place)
     for places in by_device.values():
         facts: Any = [entries[place].facts for place in places]
-        for place, numbers in zip(places, torch.stack(facts).tolist(), strict=True):
-            found[place] = numbers
+        with no_dispatch_modes():  # these are no operators of the program
+            numbers = torch.stack(facts).tolist()
+        for place, own in zip(places, numbers, strict=True):
+            found[place] = own
     return found
 
 

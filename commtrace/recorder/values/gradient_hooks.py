@@ -170,7 +170,7 @@ class GradientHooks:
         def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
             own = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             self._unclipped(own)
-            self._clipping(_MOST, torch.as_tensor(float(max_norm)))
+            self._clipping(_MOST, torch.as_tensor(float(max_norm), device="cpu"))
             if isinstance(total_norm, torch.Tensor):
                 self._clipping(_NORM, total_norm)
             return original(own, max_norm, total_norm, *args, **kwargs)
@@ -180,7 +180,7 @@ class GradientHooks:
     def _observed_flat_clipping(self, original: Any) -> Any:
         def clip_grad_norm_(module: nn.Module, max_norm: Any, *args: Any, **kwargs: Any) -> Any:
             self._unclipped(list(module.parameters()))
-            self._clipping(_MOST, torch.as_tensor(float(max_norm)))
+            self._clipping(_MOST, torch.as_tensor(float(max_norm), device="cpu"))
             norm = original(module, max_norm, *args, **kwargs)
             self._clipping(_NORM, norm)
             return norm

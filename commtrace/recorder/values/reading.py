@@ -6,26 +6,34 @@ from typing import Any
 
 import torch
 
-from commtrace.torch_internals.dispatcher import current_mode, pop_mode, push_mode
+from commtrace.torch_internals.dispatcher import (
+    current_mode,
+    no_torch_functions,
+    pop_mode,
+    push_mode,
+)
 
 
 class Reading:
-    """Context without gradients and without the dispatch modes in force.
+    """Context without gradients, without the modes in force, and so without a default device.
 
     It does what `torch.no_grad` and `no_dispatch_modes` do, which take longer than the numbers of a
     small tensor, and is entered for each one.
     """
 
-    __slots__ = ("_had_gradients", "_modes")
+    __slots__ = ("_had_gradients", "_modes", "_no_functions")
 
     def __enter__(self) -> None:
         self._modes: list[Any] = []
         while current_mode() is not None:
             self._modes.append(pop_mode(None))
+        self._no_functions = no_torch_functions()
+        self._no_functions.__enter__()
         self._had_gradients = torch.is_grad_enabled()
         torch.set_grad_enabled(False)
 
     def __exit__(self, *_: object) -> None:
         torch.set_grad_enabled(self._had_gradients)
+        self._no_functions.__exit__(None, None, None)
         for mode in reversed(self._modes):
             push_mode(mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -162,6 +163,29 @@ def test_only_recorded_steps_are_observed() -> None:
     assert min(ops[0], ops[2]) > 10
 
 
+@pytest.mark.parametrize("detail", ["op", "collective"])
+def test_results_of_recorded_steps_are_observed(detail: str) -> None:
+    with commtrace.record(values="op", detail=detail, every=2) as recording:
+        for _ in range(4):
+            torch.ones(2)
+            recording.step()
+    assert [row["step"] for row in rows(recording, role="result")] == [0, 2]
+
+
+def test_another_thread_that_ends_steps_leaves_no_mode() -> None:
+    def steps() -> None:
+        for _ in range(3):
+            recording.step()
+        modes.append(current_mode())
+
+    modes: list[Any] = []
+    with commtrace.record(values="op", every=2) as recording:
+        thread = threading.Thread(target=steps)
+        thread.start()
+        thread.join()
+    assert [*modes, current_mode()] == [None, None]
+
+
 def test_a_pause_is_not_observed() -> None:
     with commtrace.record(values="op") as recording, recording.paused():
         train(net())
@@ -235,7 +259,7 @@ def test_wrappers_are_not_observed_unless_they_stand_for_the_result_of_a_collect
     ones = torch.ones(3, dtype=dtype)
 
     def rank() -> list[float]:
-        summed = all_reduce(ones, "sum", dist.group.WORLD)
+        summed = all_reduce(ones, "sum", "0")
         assert type(summed) is not torch.Tensor
         nn.Identity()(summed)
         nn.Identity()(TwoTensor(ones, ones))
@@ -254,11 +278,24 @@ def test_wrappers_are_not_observed_unless_they_stand_for_the_result_of_a_collect
 @pytest.mark.parametrize("values", ["module", "op"])
 def test_a_traced_module_is_the_same(values: str) -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4)
-    expected = str(torch.jit.trace(model, x, check_trace=False).code)
+    trace: Any = torch.jit.trace
+    expected = str(trace(model, x, check_trace=False).code)
     with commtrace.record(values=values) as recording:
-        assert str(torch.jit.trace(model, x).code) == expected
+        assert str(trace(model, x).code) == expected
         model(x)
     assert len(rows(recording, role="parameter")) == 2
+
+
+@pytest.mark.filterwarnings("error:.*failures while recording")
+@pytest.mark.parametrize("values", ["module", "op"])
+def test_a_default_device_changes_no_number(values: str) -> None:
+    found = []
+    for device in ("cpu", "meta"):
+        with commtrace.record(values=values) as recording, torch.device(device):
+            for size in (2, 1000, 100_000):
+                nn.Identity()(torch.arange(size, dtype=torch.float32, device="cpu") + 0.5)
+        found.append([row["norm"] for row in rows(recording)])
+    assert found[0] == found[1]
 
 
 def test_a_distributed_tensor_is_observed_once_with_its_global_shape() -> None:
