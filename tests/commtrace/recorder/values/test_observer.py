@@ -259,7 +259,8 @@ def test_wrappers_are_not_observed_unless_they_stand_for_the_result_of_a_collect
     ones = torch.ones(3, dtype=dtype)
 
     def rank() -> list[float]:
-        summed = all_reduce(ones, "sum", "0")
+        world: Any = dist.group.WORLD
+        summed = all_reduce(ones, "sum", world)
         assert type(summed) is not torch.Tensor
         nn.Identity()(summed)
         nn.Identity()(TwoTensor(ones, ones))
