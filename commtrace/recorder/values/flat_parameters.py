@@ -105,9 +105,10 @@ def whole_gradients(root: nn.Module) -> Iterator[tuple[torch.Tensor, Sequence[Or
 
 def _handles(root: nn.Module) -> Iterator[tuple[str, Any, Any]]:
     for path, module in root.named_modules():
-        handle = getattr(module, "_handle", None)
-        if isinstance(module, fsdp_classes("FullyShardedDataParallel")) and handle is not None:
-            yield path, module, handle
+        if isinstance(module, fsdp_classes("FullyShardedDataParallel")):
+            handle = getattr(module, "_handle", None)
+            if handle is not None:
+                yield path, module, handle
 
 
 def _offsets(flat: Any) -> list[int]:

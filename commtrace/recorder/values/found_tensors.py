@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from commtrace.recorder.module_place import join
 from commtrace.recorder.values.layouts import TensorLayout
@@ -25,6 +26,7 @@ def has_numbers(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and tensor.device.type != "meta"
         and not isinstance(tensor, FakeTensor)
+        and not is_lazy(tensor)
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from commtrace.recorder.values.flat_parameters import Original, whole_gradients
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
@@ -132,7 +133,7 @@ class GradientHooks:
         known = self._watched.get(id(parameter))
         if known is not None and known() is parameter:
             return
-        if not parameter.requires_grad or not parameter.is_leaf:
+        if not parameter.requires_grad or not parameter.is_leaf or is_lazy(parameter):
             return
         # The parameter holds the hook, which must not hold the parameter.
         itself = weakref.ref(parameter)

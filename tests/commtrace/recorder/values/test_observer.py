@@ -243,6 +243,21 @@ def test_tensors_that_stand_for_others_are_not_observed(values: str) -> None:
     assert bool(rows(recording, role="result")) == (values == "op")
 
 
+@pytest.mark.filterwarnings("error:.*failures while recording")
+def test_lazy_modules_and_attributes_that_raise_cost_no_observation() -> None:
+    class Strict(nn.Module):
+        def __getattr__(self, name: str) -> Any:
+            raise KeyError(name)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    with commtrace.record(values="module") as recording:
+        Strict()(nn.LazyLinear(3)(torch.ones(2, 2)))
+    assert [row["shape"] for row in rows(recording, role="output")] == ["[2,3]", "[2,3]"]
+    assert len(rows(recording, role="input")) == 2
+
+
 def test_a_tensor_whose_storage_was_freed_is_not_observed() -> None:
     freed = torch.ones(8)
     freed.untyped_storage().resize_(0)
