@@ -28,6 +28,7 @@ from commtrace.torch_internals.dispatcher import TorchDispatchMode, current_mode
 from commtrace.tracefile import read_trace
 from commtrace.tracefile.stores import SpoolFolder
 from dtensor_core.testing import fake_world, run_processes
+from dtensor_core.torch_internals.dispatcher import mode_flags, set_mode_flags
 from tests.commtrace.recorder.recorded import calls, ops, steps
 
 pytestmark = pytest.mark.usefixtures("preloaded")
@@ -197,6 +198,7 @@ def test_recordings_of_operators_that_overlap_each_keep_theirs(
     of_first: dict[str, Any], of_second: dict[str, Any]
 ) -> None:
     first, second = commtrace.record(**of_first), commtrace.record(**of_second)
+    flags = mode_flags()
     first.__enter__()
     torch.ones(2)
     second.__enter__()
@@ -204,7 +206,7 @@ def test_recordings_of_operators_that_overlap_each_keep_theirs(
     first.__exit__(None, None, None)
     torch.ones(2)
     second.__exit__(None, None, None)
-    assert current_mode() is None
+    assert (current_mode(), mode_flags()) == (None, flags)
     for recording, options in ((first, of_first), (second, of_second)):
         trace = recording.trace()
         assert trace.num_rows("ops") == (2 if options["detail"] == "op" else 0)
@@ -216,12 +218,13 @@ def test_a_mode_that_is_entered_in_a_recording_may_outlive_it() -> None:
         def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             return func(*args, **(kwargs or {}))
 
-    mode = Mode()
+    mode, flags = Mode(), mode_flags()
     with commtrace.record(values="op"):
         mode.__enter__()
     assert current_mode() is mode
     mode.__exit__(None, None, None)
     assert current_mode() is None
+    set_mode_flags(flags)  # torch restores them in the reverse order only
 
 
 def test_regions_name_what_is_in_them_and_nest(world: None) -> None:
