@@ -641,13 +641,18 @@ def test_workers_that_load_data_are_no_part_of_the_recording(world: None, tmp_pa
     assert read_trace(tmp_path / "run.json").num_rows("comm") == 4
 
 
-def test_a_forked_child_is_no_part_of_the_recording(world: None) -> None:
-    with commtrace.record(detail="collective") as recording:
+@pytest.mark.parametrize("detail", ["op", "collective"])
+@pytest.mark.parametrize("values", [None, "op"])
+def test_a_forked_child_is_no_part_of_the_recording(
+    values: str | None, detail: str, world: None
+) -> None:
+    with commtrace.record(detail=detail, values=values) as recording:
         dist.barrier()
         child = os.fork()
         if child == 0:
             status = 1
             try:
+                assert current_mode() is None
                 dist.barrier()
                 recording.__exit__(None, None, None)
                 status = 0
