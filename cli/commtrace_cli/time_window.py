@@ -79,13 +79,14 @@ def ranks_of(text: str | None) -> list[int] | None:
     found: set[int] = set()
     for piece in text.split(","):
         parts = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", piece)
-        if not parts or int(parts[2] or parts[1]) - int(parts[1]) > MOST_RANKS:
+        edges = sorted([int(parts[1]), int(parts[2] or parts[1])]) if parts else []
+        if not edges or edges[1] - edges[0] > MOST_RANKS:
             raise UsageError(
                 f"cannot read the ranks {text!r}",
                 why="ranks are numbers or ranges, separated by commas",
                 attempt="--ranks 0,1, or --ranks 0-3,8",
             )
-        found.update(range(int(parts[1]), int(parts[2] or parts[1]) + 1))
+        found.update(range(edges[0], edges[1] + 1))
     return sorted(found)
 
 

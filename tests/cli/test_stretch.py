@@ -51,7 +51,7 @@ def test_steps_are_a_range_or_one() -> None:
 
 def test_ranks_are_one_by_one_or_ranges() -> None:
     assert ranks_of("0,1") == [0, 1]
-    assert ranks_of("6-8, 2,7") == [2, 6, 7, 8]
+    assert ranks_of("6-8, 2,7") == ranks_of("8-6,2") == [2, 6, 7, 8]
     assert ranks_of(None) is None
 
 
