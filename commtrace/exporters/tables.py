@@ -78,11 +78,13 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
         for name, columns, tables in _tables(frames):
             with atomic_write(folder / f"{name}.parquet") as unfinished, ExitStack() as stack:
                 writer = None
+                # A stream, since a name need not be valid UTF-8.
+                stream = stack.enter_context(unfinished.open("wb"))
                 for table in tables:
                     arrays = [_array(pa, table[column.name], column) for column in columns]
                     schema = _schema(pa, columns, arrays)
                     if writer is None:
-                        writer = stack.enter_context(pq.ParquetWriter(unfinished, schema))
+                        writer = stack.enter_context(pq.ParquetWriter(stream, schema))
                     writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 

@@ -7,6 +7,7 @@ every byte is as it was written. Arrow files are compressed, and single columns 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -100,7 +101,7 @@ def open_arrow_file(path: Path, places: Sequence[int] | None = None) -> Any:
     options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
     try:
         # Not mapped into memory, since what is read is decompressed.
-        return pa.ipc.open_file(pa.OSFile(str(path)), footer_offset=size, options=options)
+        return pa.ipc.open_file(pa.OSFile(os.fsencode(path)), footer_offset=size, options=options)
     except pa.ArrowException as error:
         raise DamageError(str(error)[:200], str(path)) from error
 

@@ -6,6 +6,7 @@ Nothing that is read is trusted: counts and types are compared before memory is 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +84,9 @@ class TableFile:
         texts = [column.name for column in TABLES[table] if column.type is str]
         try:
             self.num_bytes = path.stat().st_size
+            # As bytes: a name need not be valid UTF-8.
             self._file = pyarrow(f"cannot read {path}").ParquetFile(
-                path, read_dictionary=texts, page_checksum_verification=True
+                pa.OSFile(os.fsencode(path)), read_dictionary=texts, page_checksum_verification=True
             )
         except self._errors as error:
             text = getattr(error, "strerror", None) or str(error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from commtrace.analyze import CATALOG, Frames, load, notices_of
 from commtrace.analyze.arrivals import last_arrivals
 from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS
 from commtrace.analyze.frame import frames_of
+from commtrace.analyze.skew import skew
 from commtrace.analyze.stored import StoredRun
 from commtrace.analyze.story.peers import matched_calls
 from commtrace.analyze.time_window import within
 from commtrace.errors import OutputError
+from commtrace.exporters import export
 from commtrace.tracefile import write_trace
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
 from commtrace.workers import Workers
@@ -122,6 +126,19 @@ def test_without_a_writable_folder_what_is_prepared_goes_with_the_run(
     del run
     gc.collect()
     assert not kept.exists()
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems have UTF-8 names only")
+def test_the_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"RUN\xff.comm")
+    folder.mkdir()
+    write_trace(TRACES["training"], folder / "run.json")
+    prepare_dataset(folder, workers=1)
+    whole = frames_of(open_dataset(folder).trace())
+    for _ in range(2):  # the second one reads what the first has prepared
+        pd.testing.assert_frame_equal(skew(stored(folder, whole)), skew(whole), rtol=1e-12)
+    exported = export(whole, tmp_path / os.fsdecode(b"out\xff"), to="parquet")
+    assert (exported / "comm.parquet").stat().st_size
 
 
 @pytest.mark.parametrize("folder", ["crossed", "routed0"], indirect=True)
