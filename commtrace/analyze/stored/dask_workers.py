@@ -77,12 +77,14 @@ def dask_workers(address: str) -> DaskWorkers:
     """
     summary = f"cannot use the Dask cluster at {address}"
     try:
-        from distributed import Client  # pyright: ignore[reportMissingImports]
+        from distributed import Client, comm  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UsageError(
             summary, found="no package distributed", attempt="`pip install 'commtrace[dask]'`"
         ) from error
     try:
+        # A client that refuses an address waits for 10 s at exit, and prints a traceback.
+        comm.get_address_host_port(address)
         return DaskWorkers(Client(address, timeout="5s", set_as_default=False))
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import commtrace
 from commtrace.analyze import CATALOG, Frames, notices_of
 from commtrace.analyze.frame import frames_of
-from commtrace.analyze.stored import DaskWorkers, StoredRun
+from commtrace.analyze.stored import DaskWorkers, StoredRun, dask_workers
 from commtrace.errors import OutputError, UsageError
 from commtrace.tracefile import write_trace
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
@@ -169,6 +169,16 @@ def test_without_a_scheduler_the_error_says_how_to_start_one(
     found = CliRunner().invoke(app, ["table", str(folder), "by_kind", "--dask", address])
     assert isinstance(found.exception, UsageError)
     assert text in str(found.exception)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "tcp://host", "nonsense://host:1"])
+def test_what_is_no_address_is_refused_without_a_client(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One that refuses it prints a traceback when the process ends, 10 s later.
+    monkeypatch.setattr("distributed.Client", pytest.fail)
+    with pytest.raises(UsageError, match="cannot use the Dask cluster at"):
+        dask_workers(address)
 
 
 def test_a_run_without_a_dataset_is_refused(tmp_path: Path, client: Any) -> None:
