@@ -176,7 +176,7 @@ def test_what_is_no_address_is_refused_without_a_client(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One that refuses it prints a traceback when the process ends, 10 s later.
-    monkeypatch.setattr("distributed.Client", pytest.fail)
+    monkeypatch.setattr("distributed.Client", lambda *_, **__: pytest.fail("a client"))
     with pytest.raises(UsageError, match="cannot use the Dask cluster at"):
         dask_workers(address)
 
