@@ -172,7 +172,7 @@ def test_without_a_scheduler_the_error_says_how_to_start_one(
 
 
 @pytest.mark.parametrize("address", ["nonsense", "tcp://host", "nonsense://host:1"])
-def test_what_is_no_address_is_refused_without_a_client(
+def test_an_invalid_address_is_refused_without_a_client(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One that refuses it prints a traceback when the process ends, 10 s later.
