@@ -36,6 +36,18 @@ def completed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if wait is None else wait()
 
 
+def is_outdated(tensor: torch.Tensor) -> bool:
+    """Return whether a distributed tensor copies a view whose base has been written since.
+
+    Reading its local part is an error until an operator has fetched the written values.
+    """
+    try:
+        getattr(tensor, "_local_tensor", None)
+    except RuntimeError:
+        return True
+    return False
+
+
 def has_memory(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has memory.
 

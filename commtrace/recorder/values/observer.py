@@ -54,6 +54,7 @@ from commtrace.recorder.values.found_tensors import (
     completed,
     has_memory,
     has_numbers,
+    is_outdated,
     tensors_in,
 )
 from commtrace.recorder.values.gradient_hooks import GradientHooks
@@ -377,7 +378,7 @@ class ValueObserver:
             return
         rank = self._rank()
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
-        if not sinks or not has_numbers(tensor):
+        if not sinks or not has_numbers(tensor) or is_outdated(tensor):
             return
         if part is not None:
             local, layout = tensor, self._layouts.of_flat(part, tensor)

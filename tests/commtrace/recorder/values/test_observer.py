@@ -481,3 +481,13 @@ def test_calls_whose_values_are_observed_have_all_their_times() -> None:
     assert list(calls["kind"]) == ["all_gather"] * 4
     for name in ("issue_ns", "complete_ns", "result_used_ns"):
         assert min(calls[name]) > 0, name
+
+
+def test_a_copied_view_whose_base_was_written_is_not_observed() -> None:
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,))
+        tensor = distribute_tensor(torch.ones(6, 2), mesh, [Shard(0)])
+        with commtrace.record(values="op") as recording:
+            tensor[0] = 3.0
+        assert tensor.to_local().tolist() == [[3.0, 3.0], [1.0, 1.0]]
+    assert rows(recording)
