@@ -45,7 +45,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from greenlet import greenlet  # of Playwright
+from greenlet import greenlet
 
 ROOT = Path(__file__).parents[1]
 LOADED = (

@@ -16,7 +16,7 @@ values come before others.
 Each analysis runs in a greenlet of its own: only one of them runs at a time, until it waits, so
 that none has to guard what it caches. All of them are on one thread. Threads would have to take
 turns, too, but the allocator gives each of them memory of its own, which none of the others can use
-when it is free: a run of 100,000,000 calls took twice the memory.
+when it is free.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Needed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A result of a part, pickled: a small table takes a tenth of the memory then."""
+    """A result of a part, pickled, since a small table takes much more memory as objects."""
 
     data: bytes
 
@@ -175,6 +175,7 @@ class Task(greenlet):
     """An analysis, which runs while it has the turn.
 
     Attributes:
+        tasks: The analyses that it is one of.
         waits_for: Questions, tasks and computations that it waits for.
         is_first: Others wait for it, so that its questions come first.
         is_over: It has returned or raised an error.

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,11 +103,9 @@ def call_store(frames: Frames, overview: Overview | None = None) -> CallStore:
         rounded = {name: _rounded(columns[name], resolution) for name in _TIMES}
         rounded["rank"] = columns["rank"]
         encoded = [*counted, *(_encoded(name, rounded) for name in _TIMES)]
-        whole = b"".join([*(data for _, data in encoded), overview.body() if overview else b""])
-        if resolution != RESOLUTIONS_NS[-1] and _is_surely_too_large(whole):
-            continue
+        parts = [*(data for _, data in encoded), overview.body() if overview else b""]
         # Without a time stamp, since the fingerprint of equal runs must be equal.
-        body = gzip.compress(whole, compresslevel=6, mtime=0)
+        body = gzip.compress(b"".join(parts), compresslevel=6, mtime=0)
         if len(body) <= MAX_BYTES:
             break
     head = {
@@ -119,14 +116,6 @@ def call_store(frames: Frames, overview: Overview | None = None) -> CallStore:
         "overview": overview.head() if overview else None,
     }
     return CallStore(head, body, sites)
-
-
-def _is_surely_too_large(whole: bytes) -> bool:
-    """Return whether a body is far above the bound, of which a sixteenth is compressed."""
-    chunk = 1 << 16
-    sample = b"".join([whole[at : at + chunk] for at in range(0, len(whole), 16 * chunk)])
-    share = len(zlib.compress(sample, 6)) / max(len(sample), 1)
-    return share * len(whole) > 1.2 * MAX_BYTES
 
 
 def _own(frames: Frames, arrived: pd.DataFrame) -> dict[str, np.ndarray]:
