@@ -152,7 +152,7 @@ def _of_part(
 
 def _names_of_groups(part: Frames) -> pd.Series:
     """Return the mesh axis of each call's group, or the group's name without one."""
-    comm = with_group_facts(part).comm
+    comm = with_group_facts(part)
     axis = comm["mesh_axis"].astype(object)
     return axis.where(axis != "", comm["group"].astype(object)).rename("group")
 

@@ -18,7 +18,6 @@ neither.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -178,7 +177,7 @@ _OF_PLACES = (
 @of_each_part
 def _of_places(part: Frames) -> pd.DataFrame:
     """Return the sums of the calls of a part by all columns `_OF_PLACES`."""
-    comm = with_group_facts(part).comm
+    comm = with_group_facts(part)
     return _sums_of_calls(part, [comm[name] for name in _OF_PLACES]).reset_index()
 
 
@@ -266,8 +265,8 @@ def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def with_group_facts(frames: Frames) -> Frames:
-    """Return `frames` with `mesh_axis` and `group_size` of each call's group in table `comm`."""
+def with_group_facts(frames: Frames) -> pd.DataFrame:
+    """Return table `comm` with `mesh_axis` and `group_size` of each call's group."""
     groups = frames.groups.set_index("name")
     names = frames.comm["group"].cat.categories
     # Looked up for each group rather than for each call.
@@ -275,13 +274,12 @@ def with_group_facts(frames: Frames) -> Frames:
     size = groups["size"].reindex(names).fillna(-1).astype("int64").to_numpy()
     codes = frames.comm["group"].cat.codes.to_numpy()
     axis_codes, axis_names = pd.factorize(pd.Series(axis, dtype=object))
-    comm = frames.comm.assign(
+    return frames.comm.assign(
         mesh_axis=pd.Categorical.from_codes(
             axis_codes[codes] if len(codes) else codes, pd.Index(axis_names, dtype=object)
         ),
         group_size=size[codes] if len(codes) else codes.astype("int64"),
     )
-    return replace(frames, comm=comm)
 
 
 def _positive(column: pd.Series) -> pd.Series:

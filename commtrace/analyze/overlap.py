@@ -74,10 +74,12 @@ def exposed_of_ranks(frames: Frames) -> pd.DataFrame:
     in_flight = spans(frames)
     is_timed = (comm["issue_ns"] >= 0) & (comm["blocked_ns"] >= 0)
     is_known = is_timed[in_flight["row"]].to_numpy()
-    communication, known, exposed = (
-        lasting(in_steps(frames, _in_part(frames, each)), by)
-        for each in (in_flight, in_flight[is_known], blocked_intervals(frames))
-    )
+
+    def time_in(intervals: pd.DataFrame) -> pd.Series:
+        return lasting(in_steps(frames, _in_part(frames, intervals)), by)
+
+    communication, exposed = time_in(in_flight), time_in(blocked_intervals(frames))
+    known = communication if is_known.all() else time_in(in_flight[is_known])
     duration = _durations(frames, by)
     calls = pd.DataFrame(
         {

@@ -91,11 +91,11 @@ def call_store(frames: Frames, overview: Overview | None = None) -> CallStore:
     """Pack the calls of a run or an excerpt, by rank and time, with their lanes, waits and ends."""
     found, finding_sets = findings_of_calls(frames)
     arrived = arrivals(frames)
-    frames = with_group_facts(frames)
     order = np.lexsort((frames.comm["issue_ns"], frames.comm["rank"]))
     columns = {name: values[order] for name, values in _own(frames, arrived).items()}
     columns["found"] = found[order]
-    site, sites = _sites(frames.comm.assign(operators=operators_around(frames)))
+    comm = with_group_facts(frames).assign(operators=operators_around(frames))
+    site, sites = _sites(comm)
     sites["unknown"] = unknown_of_sites(frames, sites)
     columns["site"] = site[order]
     counted = [_encoded(name, columns) for name in (*_NUMBERS, *_MET, "site")]
@@ -105,7 +105,7 @@ def call_store(frames: Frames, overview: Overview | None = None) -> CallStore:
         encoded = [*counted, *(_encoded(name, rounded) for name in _TIMES)]
         parts = [*(data for _, data in encoded), overview.body() if overview else b""]
         # Without a time stamp, since the fingerprint of equal runs must be equal.
-        body = gzip.compress(b"".join(parts), compresslevel=6, mtime=0)
+        body = gzip.compress(b"".join(parts), compresslevel=5, mtime=0)
         if len(body) <= MAX_BYTES:
             break
     head = {
