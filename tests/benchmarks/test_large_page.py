@@ -30,7 +30,7 @@ def test_everything_that_has_a_bar_is_measured(
 
 
 def test_a_figure_meets_its_bar_or_does_not() -> None:
-    assert Measured("open", 1.9).is_met
-    assert not Measured("open", 2.0).is_met
+    assert Measured("open", 1.4).is_met
+    assert not Measured("open", 1.5).is_met
     assert Measured("size", 8_230_000).text == "8.23 MB"
-    assert text_of(*BARS["open"]) == "2 s"
+    assert text_of(*BARS["open"]) == "1.5 s"

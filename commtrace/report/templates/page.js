@@ -127,12 +127,13 @@ async function start() {
     await page.drawFlame();
     await aMoment();
   }
-  document.documentElement.dataset.opened = "yes"; // the visible parts are rendered; the calls load next
+  // The visible parts are rendered, after so many ms; the calls load next.
+  document.documentElement.dataset.opened = Math.round(performance.now());
   await wholePage();
   const bytes = new Uint8Array(await unpacked("packed-calls").arrayBuffer());
   await page.drawCalls(new Calls(data.tables.find((table) => table.name === "calls"), bytes));
   page.followAddress();
-  document.documentElement.dataset.ready = "yes";
+  document.documentElement.dataset.ready = Math.round(performance.now());
 }
 
 start();
