@@ -207,6 +207,13 @@ def write(target: torch.Tensor, source: torch.Tensor) -> None:
     target.data.copy_(source)
 
 
+def have_memory(values: Any) -> bool:
+    """Return whether every tensor in nested sequences has memory; fake tensors have none."""
+    if not isinstance(values, torch.Tensor):
+        return all(map(have_memory, values))
+    return values.layout != torch.strided or values.untyped_storage().device.type != "meta"
+
+
 def _blocks(tensor: torch.Tensor, size: int) -> Tensors:
     """Split `tensor` into `size` equal flat blocks; they are views if it is contiguous."""
     if tensor.numel() % size:

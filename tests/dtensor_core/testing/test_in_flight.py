@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dtensor_core.testing import RankFailure, run_processes, run_threads
 from dtensor_core.testing.compare import assert_equal
@@ -109,6 +110,19 @@ def test_a_send_waits_for_its_receive():
     with pytest.raises(RankFailure) as failure:
         run_threads(body, 2)
     assert "send from rank 0 to rank 1 with tag 0 on group '0'" in str(failure.value)
+
+
+def test_fake_tensors_are_exchanged_without_data():
+    def body():
+        with FakeTensorMode():
+            tensor, gathered = torch.ones(4, 4), [torch.empty(4, 4), torch.empty(4, 4)]
+            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+            dist.all_gather(gathered, tensor)
+            dist.send(tensor, 1) if dist.get_rank() == 0 else dist.recv(tensor, 0)
+            assert tensor.shape == (4, 4)
+
+    run_threads(body, 2)
 
 
 def test_an_uneven_split_is_refused():
