@@ -10,6 +10,7 @@ import weakref
 from torch import nn
 
 from commtrace.recorder.wrappers import plain_path
+from commtrace.torch_internals.modules import modules_of
 
 ModuleCall = tuple["Place", int]
 """A place and the number of the call."""
@@ -80,7 +81,7 @@ class Place:
         owner = self.module()
         self._names = {}
         if owner is not None:
-            named = list(owner.named_modules(remove_duplicate=False))
+            named = list(modules_of(owner, each_path=True))
             # The last assignment wins: the shortest path, and of equals the first one.
             for name, each in sorted(reversed(named), key=_depth, reverse=True):
                 self._names[id(each)] = (weakref.ref(each), name)

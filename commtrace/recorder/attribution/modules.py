@@ -36,6 +36,7 @@ from commtrace.recorder.events.host_event import Raised
 from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.thread_state import CURRENT, ModuleCalls, ThreadState
 from commtrace.torch_internals.autograd import next_sequence_number
+from commtrace.torch_internals.modules import modules_of, own_parameters
 
 _MAX_MARKS = 1 << 17
 _FEW_MARKS = 16
@@ -235,9 +236,9 @@ class ModuleTracker:
         for _, root in self._roots:
             owner = root.module()
             if owner is not None:
-                for name, module in owner.named_modules():
+                for name, module in modules_of(owner):
                     place = self._place_at(join(root.path, name), module, root)
-                    for part in (module, *module.parameters(recurse=False)):
+                    for part in (module, *own_parameters(module)):
                         self._owners[id(part)] = (weakref.ref(part), place)
 
 

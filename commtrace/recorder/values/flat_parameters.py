@@ -24,6 +24,7 @@ from torch import nn
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
 from commtrace.recorder.values.owners import Owner
 from commtrace.recorder.wrappers import plain_path
+from commtrace.torch_internals.modules import modules_of
 
 Original = tuple[str, tuple[int, ...], int]
 """Name and shape of an original parameter, and its first element in the flat one."""
@@ -104,7 +105,7 @@ def whole_gradients(root: nn.Module) -> Iterator[tuple[torch.Tensor, Sequence[Or
 
 
 def _handles(root: nn.Module) -> Iterator[tuple[str, Any, Any]]:
-    for path, module in root.named_modules():
+    for path, module in modules_of(root):
         if isinstance(module, fsdp_classes("FullyShardedDataParallel")):
             handle = getattr(module, "_handle", None)
             if handle is not None:

@@ -23,7 +23,9 @@ from torch.nn.parameter import is_lazy
 
 from commtrace.recorder.values.flat_parameters import Original, whole_gradients
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
+from commtrace.recorder.values.weak_identities import WeakIdentities
 from commtrace.recorder.wrappers import plain_path
+from commtrace.torch_internals.modules import modules_of, parameters_of
 from commtrace.when_loaded import when_loaded
 
 _NORM, _MOST = "norm", "most"
@@ -57,8 +59,8 @@ class GradientHooks:
         self._clipping = clipping
         self._handles: list[Any] = []
         self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._sharded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._roots = WeakIdentities()
+        self._sharded = WeakIdentities()
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._stop_waiting: Callable[[], None] = lambda: None
 
@@ -95,15 +97,13 @@ class GradientHooks:
         flat = dict(whole_gradients(root))
         for parameter, originals in flat.items():
             self._watch_by(parameter, partial(self._see_originals, originals))
-        for name, parameter in root.named_parameters():
+        for name, parameter in parameters_of(root):
             if parameter not in flat:
                 self._watch(root, name, parameter)
-        if root in self._roots:
+        if not self._roots.add(root):
             return
-        self._roots.add(root)
-        for path, module in root.named_modules():
-            if isinstance(module, fsdp_classes("FSDPModule")) and module not in self._sharded:
-                self._sharded.add(module)
+        for path, module in modules_of(root):
+            if isinstance(module, fsdp_classes("FSDPModule")) and self._sharded.add(module):
                 self._watch_unsharded(root, path, module)
 
     def _watch_unsharded(self, root: nn.Module, path: str, module: Any) -> None:
@@ -112,7 +112,7 @@ class GradientHooks:
         # Behind FSDP's own hook, which gathers the parameters.
         def watch(called: nn.Module, _: Any) -> None:
             model = owner()
-            for name, parameter in called.named_parameters():
+            for name, parameter in parameters_of(called):
                 self._watch(model, f"{path}.{name}" if path else name, parameter)
 
         self._handles.append(module.register_forward_pre_hook(watch))
@@ -180,7 +180,7 @@ class GradientHooks:
 
     def _observed_flat_clipping(self, original: Any) -> Any:
         def clip_grad_norm_(module: nn.Module, max_norm: Any, *args: Any, **kwargs: Any) -> Any:
-            self._unclipped(list(module.parameters()))
+            self._unclipped([each for _, each in parameters_of(module)])
             self._clipping(_MOST, torch.as_tensor(float(max_norm), device="cpu"))
             norm = original(module, max_norm, *args, **kwargs)
             self._clipping(_NORM, norm)

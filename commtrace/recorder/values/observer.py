@@ -19,7 +19,6 @@ because `ValueObserver` is one class.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -70,6 +69,7 @@ from commtrace.recorder.values.owners import (
 )
 from commtrace.recorder.values.reading import Reading
 from commtrace.recorder.values.sketches import facts_of
+from commtrace.recorder.values.weak_identities import WeakIdentities
 from commtrace.recorder.wrappers import plain_path
 from commtrace.schema import (
     BUFFER,
@@ -88,6 +88,7 @@ from commtrace.schema import (
     UPDATED,
 )
 from commtrace.torch_internals.autograd import current_graph_task_id
+from commtrace.torch_internals.modules import buffers_of, parameters_of
 
 # Below a dispatch mode, in-place operators on lists do not count as new versions.
 _CHANGED_UNCOUNTED = frozenset({UNCLIPPED, GRADIENT, UPDATED, STATE})
@@ -111,7 +112,7 @@ class ValueObserver:
         )
         self._replaced: tuple[Any, Any] | None = None
         self._owners = self._no_owners()
-        self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._met = WeakIdentities()
         self._declared = DeclaredLayouts()
         self._flat = FlatParameters()
         self._has_stepped = self._has_run = False
@@ -190,11 +191,10 @@ class ValueObserver:
         try:
             with Reading():
                 location = Location(FORWARD, None, None, -1, None)
-                if module not in self._met and not torch.jit.is_tracing():
-                    self._met.add(module)
+                if not torch.jit.is_tracing() and self._met.add(module):
                     self._flat.learn(module)
                     replicas = replicas_of(module)
-                    for name, each in module.named_parameters():
+                    for name, each in parameters_of(module):
                         owner = Owner(plain_path(module, name), replicas)
                         self._see_parameter(PARAMETER, each, each, location, owner)
                     self._see_buffers(module, location)
@@ -306,7 +306,7 @@ class ValueObserver:
 
     def _see_buffers(self, module: nn.Module, location: Location) -> None:
         replicas = replicas_of(module)
-        for name, each in module.named_buffers():
+        for name, each in buffers_of(module):
             owner = Owner(plain_path(module, name), replicas)
             self._see(BUFFER, owner.name, each, location, owner)
 

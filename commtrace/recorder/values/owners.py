@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from commtrace.recorder.module_place import Place, join
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
 from commtrace.recorder.wrappers import plain_path
+from commtrace.torch_internals.modules import parameters_of
 
 
 class Owner:
@@ -77,7 +78,7 @@ class Owners:
             if root is None:
                 continue
             replicas = replicas_of(root)
-            for name, each in root.named_parameters():
+            for name, each in parameters_of(root):
                 owner = Owner(join(place.plain, plain_path(root, name)), replicas)
                 self._known[id(each)] = weakref.ref(each), owner
 

@@ -17,6 +17,7 @@ from torch import nn
 import commtrace
 from commtrace.recorder import CURRENT, RECORDER
 from commtrace.recorder.attribution import modules
+from commtrace.torch_internals.modules import modules_of
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import Linear, ReduceForward, calls
 
@@ -349,13 +350,12 @@ def test_many_strange_modules_do_not_make_the_model_be_searched_each_time(
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     searches = []
-    named_modules = nn.Module.named_modules
 
-    def counting(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        searches.append(self)
-        return named_modules(self, *args, **kwargs)
+    def counting(root: nn.Module, **options: Any) -> Any:
+        searches.append(root)
+        return modules_of(root, **options)
 
-    monkeypatch.setattr(nn.Module, "named_modules", counting)
+    monkeypatch.setattr("commtrace.recorder.module_place.modules_of", counting)
     recorded(lambda: model(x()), *[lambda: nn.Tanh()(x())] * 1000)
     assert 0 < sum(each is model for each in searches) < 20
 
