@@ -47,3 +47,5 @@ no_dispatch_modes = _python_dispatch._disable_current_modes
 """Context without the dispatch modes in force."""
 no_torch_functions = _C.DisableTorchFunction
 """Context without modes that replace torch's functions, as those of a default device."""
+no_transforms = _C._DisableFuncTorch
+"""Context without the transforms of `torch.func` in force."""

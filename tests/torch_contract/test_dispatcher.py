@@ -181,6 +181,19 @@ def test_operators_are_known_by_name_with_their_schemas() -> None:
     assert schema.name in {each.name for each in recorders.schemas()}
 
 
+def test_transforms_are_switched_off_for_a_context() -> None:
+    plain = torch.ones(2)
+    seen: list[torch.Tensor] = []
+
+    def function(tensor: torch.Tensor) -> torch.Tensor:
+        with recorders.no_transforms():
+            seen.append(plain + 1)
+        return (tensor * plain).sum()
+
+    assert torch.func.grad(function)(plain).tolist() == [1, 1]
+    assert seen[0].data_ptr()
+
+
 def test_modes_of_functions_are_switched_off_for_a_context() -> None:
     with torch.device("meta"):
         assert torch.ones(1).is_meta

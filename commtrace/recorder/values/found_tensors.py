@@ -24,6 +24,7 @@ def has_numbers(tensor: torch.Tensor) -> bool:
     return (
         (tensor.is_floating_point() or tensor.is_complex())
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.device.type != "meta"
         and not isinstance(tensor, FakeTensor)
         and not is_lazy(tensor)

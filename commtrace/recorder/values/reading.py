@@ -9,19 +9,20 @@ import torch
 from commtrace.torch_internals.dispatcher import (
     current_mode,
     no_torch_functions,
+    no_transforms,
     pop_mode,
     push_mode,
 )
 
 
 class Reading:
-    """Context without gradients, without the modes in force, and so without a default device.
+    """Context without gradients, and without the modes, default device and transforms in force.
 
     It does what `torch.no_grad` and `no_dispatch_modes` do, which take longer than the numbers of a
     small tensor, and is entered for each one.
     """
 
-    __slots__ = ("_had_gradients", "_modes", "_no_functions")
+    __slots__ = ("_had_gradients", "_modes", "_no_functions", "_no_transforms")
 
     def __enter__(self) -> None:
         self._modes: list[Any] = []
@@ -29,11 +30,14 @@ class Reading:
             self._modes.append(pop_mode(None))
         self._no_functions = no_torch_functions()
         self._no_functions.__enter__()
+        self._no_transforms = no_transforms()
+        self._no_transforms.__enter__()
         self._had_gradients = torch.is_grad_enabled()
         torch.set_grad_enabled(False)
 
     def __exit__(self, *_: object) -> None:
         torch.set_grad_enabled(self._had_gradients)
+        self._no_transforms.__exit__(None, None, None)
         self._no_functions.__exit__(None, None, None)
         for mode in reversed(self._modes):
             push_mode(mode)

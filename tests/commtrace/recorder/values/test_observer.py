@@ -244,6 +244,25 @@ def test_tensors_that_stand_for_others_are_not_observed(values: str) -> None:
 
 
 @pytest.mark.filterwarnings("error:.*failures while recording")
+def test_parameters_are_observed_in_functions_that_are_transformed() -> None:
+    model = nn.Sequential(nn.Linear(3, 7), nn.Linear(7, 5))  # shapes that no other test observes
+    with commtrace.record(values="op") as recording:
+        torch.func.grad(lambda given: (given + model(torch.ones(2, 3)).sum()).sum())(torch.ones(2))
+    assert len(rows(recording, role="parameter")) == 4
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("error:.*failures while recording")
+def test_nested_tensors_are_not_observed() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=True).eval()
+    mask = torch.tensor([[False, False, True], [False, False, False]])
+    with commtrace.record(values="op") as recording, torch.no_grad():
+        encoder(torch.ones(2, 3, 8), src_key_padding_mask=mask)
+    assert rows(recording, role="output", module="")
+
+
+@pytest.mark.filterwarnings("error:.*failures while recording")
 def test_lazy_modules_and_attributes_that_raise_cost_no_observation() -> None:
     class Strict(nn.Module):
         def __getattr__(self, name: str) -> Any:
