@@ -55,11 +55,12 @@ _PROSE = (
     "nobody asked",
     "shows? itself",
     "taken apart",
-    "tells",
+    "addends?",
+    "tells?",
     "what is no",
     "whole (activations|batch|experts?|gradients?|keys|parameters?|values|weights?)",
 )
-_COMMENTS = ("addends?", "crews?", "judgement", "obeys?", "planted", "witness(es)?")
+_COMMENTS = ("crews?", "judgement", "obeys?", "planted", "witness(es)?")
 _DOCUMENTS = ("hears", "spoiled", "told", "whole tensors?", "who met")
 FORBIDDEN = {
     "test names": _EVERYWHERE,

@@ -58,7 +58,7 @@ def end_ns(comm: pd.DataFrame) -> pd.Series:
 def has_known_end(comm: pd.DataFrame) -> pd.Series:
     """Return a mask of the calls of which `end_ns` is the end, and not only the last known instant.
 
-    The time inside the issuing call does not tell when an asynchronous call ended.
+    The time inside the issuing call does not show when an asynchronous call ended.
     """
     ended = (comm["complete_ns"] >= comm["issue_ns"]) | (comm["blocked_ns"] >= 0)
     return (comm["issue_ns"] >= 0) & ended

@@ -99,7 +99,7 @@ def _part(frames: Frames, rows: pd.Index, first: int, last: int, description: st
     check_size(frames, len(rows), description)
     calls = excerpt(frames, rows)
     comm = calls.comm.assign(seq=_renumbered(calls)).reset_index(drop=True)
-    # All kernels beside the selected calls, which tell where these are exposed.
+    # All kernels beside the selected calls, which show where these are exposed.
     since = min(first, comm["issue_ns"].where(comm["issue_ns"] >= 0, first).min())
     until = max(last, end_ns(comm).max())
     stretches = (first, last), (since, until)

@@ -1,8 +1,8 @@
 """Signs of life of recordings, and the processes and systems that give them.
 
 A recording whose facts have `beat_s` sets the time of its spool's last change to now every so many
-seconds, whatever the program does, so that readers can tell a rank that waits from one that is
-gone. This takes one system call, and the file stays as it is.
+seconds, whatever the program does, so that readers can distinguish a rank that waits from one that
+is gone. This takes one system call, and the file stays as it is.
 """
 
 from __future__ import annotations

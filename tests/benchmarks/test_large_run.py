@@ -20,13 +20,13 @@ def test_as_many_whole_steps_are_made_as_fit(frames: Frames) -> None:
     assert frames.steps.groupby("rank").size().tolist() == [9] * 16
 
 
-def test_the_planted_straggler_makes_the_others_wait(frames: Frames) -> None:
+def test_the_injected_straggler_makes_the_others_wait(frames: Frames) -> None:
     ranks = CATALOG["by_rank"].function(frames)
     assert ranks["caused_wait_ns"].idxmax() == PLAN.late_rank
     # Before each of the two all-reduces of a layer's forward pass it is late_ns later than the
     # seven others of its row; rounding of the others' work changes that by less than 1 %.
-    planted = PLAN.late_ns * 7 * 2 * PLAN.num_layers * PLAN.num_steps
-    assert ranks.loc[PLAN.late_rank, "caused_wait_ns"] >= 0.99 * planted
+    injected = PLAN.late_ns * 7 * 2 * PLAN.num_layers * PLAN.num_steps
+    assert ranks.loc[PLAN.late_rank, "caused_wait_ns"] >= 0.99 * injected
 
 
 def test_a_call_is_over_when_its_last_member_came_and_the_data_went_through(

@@ -86,8 +86,8 @@ def fails(error: BaseException) -> Any:
 
 
 def test_a_traceback_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commtrace.tracefile.read_trace", fails(ZeroDivisionError("planted")))
-    monkeypatch.setattr("commtrace.tracefile.read_parts", fails(ZeroDivisionError("planted")))
+    monkeypatch.setattr("commtrace.tracefile.read_trace", fails(ZeroDivisionError("injected")))
+    monkeypatch.setattr("commtrace.tracefile.read_parts", fails(ZeroDivisionError("injected")))
     assert any(
         each.startswith("traceback: ZeroDivision") for each in defects(first("spools"), tmp_path)
     )
@@ -158,7 +158,7 @@ def test_a_case_is_the_same_each_time_and_is_kept_with_its_command(tmp_path: Pat
         case.write(tmp_path / name)
     texts = [(tmp_path / name / "run.json").read_bytes() for name in ("a", "b")]
     assert texts[0] == texts[1]
-    outcome = examining.Outcome("run", case.number, "info", "info run.json", 3, "planted")
+    outcome = examining.Outcome("run", case.number, "info", "info run.json", 3, "injected")
     kept = keep(5, outcome, tmp_path / "kept")
     assert (kept / "run.json").read_bytes() == texts[0]
     assert again(5, outcome) in (kept / "defect.txt").read_text()

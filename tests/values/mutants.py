@@ -189,7 +189,7 @@ class _Counted(threading.local):
 
 
 @contextmanager
-def planted(place: Place, kind: str) -> Iterator[None]:
+def injected(place: Place, kind: str) -> Iterator[None]:
     """Let a collective of all ranks go wrong while the body runs."""
     counted, change = _Counted(), KINDS[place.kind][kind]
     originals = {name: getattr(collectives, name) for name in KINDS}

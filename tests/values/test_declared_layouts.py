@@ -71,8 +71,8 @@ class Down(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the sum over ranks."""
-        addend = super().forward(input)
-        return _Reduce.apply(addend) if self.is_parallel and self.is_reduced else addend  # type: ignore[no-any-return]
+        contribution = super().forward(input)
+        return _Reduce.apply(contribution) if self.is_parallel and self.is_reduced else contribution  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):

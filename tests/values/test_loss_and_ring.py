@@ -15,7 +15,7 @@ from dtensor_core.parallel import loss
 from tests.values import ring
 from tests.values.layouts import LOSS_PARALLEL
 from tests.values.located import result_of
-from tests.values.mutants import KINDS, Place, is_named, places, planted
+from tests.values.mutants import KINDS, Place, injected, is_named, places
 from tests.values.programs import recorded
 
 LOSS_OPS = ("_log_softmax", "nll_loss_forward", "_log_softmax_backward_data", "nll_loss_backward")
@@ -71,7 +71,7 @@ def results_of_loss() -> dict[str, str]:
     found = {}
     for place in places(right, [""] * 8):
         for kind in list(KINDS[place.kind])[place.number % 2 :: 2]:
-            with planted(place, kind):
+            with injected(place, kind):
                 run = record()
             where = f"{place.number} {place.phase}: {kind}"
             found[where] = result_of(compare(alone, run).fault, partial(_is_there, place))

@@ -13,7 +13,7 @@ from commtrace.analyze.values import Fault, compare, name_of
 from tests.values import operator_mutants
 from tests.values.layouts import LAYOUTS
 from tests.values.located import result_of
-from tests.values.mutants import KINDS, Place, is_named, noting, places, planted
+from tests.values.mutants import KINDS, Place, injected, is_named, noting, places
 from tests.values.programs import recorded
 from tests.values.rule_faults import RULE_FAULTS
 
@@ -66,7 +66,7 @@ def results(layout: str) -> dict[str, str]:
     alone, _, record = runs(layout)
     for place in places(record(fault=noting(reduced)), reduced):
         for kind in kinds_of(place):
-            with planted(place, kind):
+            with injected(place, kind):
                 fault = compare(alone, record()).fault
             where = f"{place.number} {place.op} in {place.module or place.parameter}: {kind}"
             found[where] = result_of(fault, partial(_is_there, place))
@@ -134,7 +134,7 @@ def test_replicas_that_come_apart_are_found_without_a_second_run() -> None:
     layout = LAYOUTS["tables rows"]
     right = recorded(layout.model, layout=layout, num_steps=1)
     (place, *_) = (each for each in places(right, ["", "", ""]) if each.phase == "forward")
-    with planted(place, "stale_on_a_rank"):
+    with injected(place, "stale_on_a_rank"):
         run = recorded(layout.model, layout=layout, num_steps=1)
     problems = CATALOG["consistency"].function(run)
     (problem,) = problems[problems["is_fault"]].to_dict("records")

@@ -1,4 +1,4 @@
-"""SketchRows of table `fingerprints` that tell how gradients were reduced, by optimizer step."""
+"""Rows of table `fingerprints` that show how gradients were reduced, by optimizer step."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def _fault(
         right_row,
         judged["tolerance"].iloc[place],
         earlier=_earlier(place, theirs),
-        addends=_addends(right_row, theirs.iloc[:place], right),
+        incomplete=_incomplete_sums(right_row, theirs.iloc[:place], right),
         axes=_axes(right),
     )
     communication = communication_before(theirs.iloc[agreeing], right_row, right)
@@ -253,8 +253,10 @@ def _earlier(place: int, theirs: pd.DataFrame) -> list[tuple[str, np.ndarray]]:
     return found
 
 
-def _addends(row: pd.Series, before: pd.DataFrame, right: Frames) -> list[tuple[str, np.ndarray]]:
-    """Return sums that lack ranks: of the latest partial sum of the same shape and module."""
+def _incomplete_sums(
+    row: pd.Series, before: pd.DataFrame, right: Frames
+) -> list[tuple[str, np.ndarray]]:
+    """Return the sums of the latest partial sums of the same shape without those of some ranks."""
     partial = before[before["layout"].str.contains("P(", regex=False)]
     partial = partial[(partial["shape"] == row["shape"]) & (partial["step"] == row["step"])]
     if partial.empty:

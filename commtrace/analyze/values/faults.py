@@ -5,7 +5,7 @@ replica         y is right on some ranks, and replicas of it on others are not
 non_finite      y has nan or infinite elements, and x has not, or fewer
 zero            y is zero
 factor          y = c x
-missing         y lacks the addends of some ranks, of an earlier partial sum
+missing         y lacks the partial sums of some ranks
 stale           y is the tensor of an earlier step or call
 permuted        y has the elements of x in other places
 small           y differs by less than 2 %
@@ -49,7 +49,7 @@ def relation(
     tolerance: float,
     *,
     earlier: Sequence[tuple[str, np.ndarray]] = (),
-    addends: Sequence[tuple[str, np.ndarray]] = (),
+    incomplete: Sequence[tuple[str, np.ndarray]] = (),
     axes: Mapping[str, int] | None = None,
 ) -> Relation:
     """Return the relation of a wrong tensor to the right one.
@@ -59,7 +59,7 @@ def relation(
         wrong: row of table `tensors`, of the other run.
         tolerance: distance up to which tensors are taken for equal.
         earlier: descriptions and sketches of the wrong run's earlier tensors of this name.
-        addends: descriptions and sketches of sums that lack some addends.
+        incomplete: descriptions and sketches of sums without the partial sums of some ranks.
         axes: sizes of the mesh axes of the wrong run, to which a factor is compared.
     """
     x, y = sketches_of(right), sketches_of(wrong)
@@ -75,7 +75,7 @@ def relation(
     is_scaled = math.isfinite(factor) and _apart(factor * x, y) <= close * 4
     if is_scaled and abs(factor - 1) > close:
         return Relation("factor", _factor_text(factor, close, axes or {}), factor)
-    for kind, found in (("missing", addends), ("stale", earlier)):
+    for kind, found in (("missing", incomplete), ("stale", earlier)):
         for text, sketches in found:
             if np.any(sketches) and _apart(sketches, y) <= close * 4:
                 return Relation(kind, text)

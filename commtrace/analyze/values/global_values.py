@@ -62,7 +62,7 @@ class _Role:
         counts: the rank is the one that counts among its replicas.
         weight: factor of its sketches; nan if they cannot be combined.
         num_parts: number of different parts.
-        is_partial: the parts are addends.
+        is_partial: the parts are partial sums.
         layout: the layout, with names of axes.
     """
 

@@ -28,7 +28,7 @@ class Exceptions:
         self._tool: int | None = None
 
     def install(self) -> None:
-        """Ask the interpreter for exceptions that are caught, if it can tell."""
+        """Ask the interpreter for exceptions that are caught, if it reports them."""
         if sys.version_info >= (3, 12) and self._tool is None:
             self._tool = _free_tool()
             if self._tool is not None:

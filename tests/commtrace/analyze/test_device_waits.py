@@ -80,7 +80,7 @@ def found_waits(frames: Frames) -> list[tuple[int, int]]:
     return [(int(wait), int(transfer)) for wait, transfer in pairs.tolist()]
 
 
-PLANTED = {
+INJECTED = {
     "at the beginning": [(90, 160)],
     "in the middle": [(140, 190)],
     "at the end": [(230, 290)],
@@ -93,12 +93,12 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("place", PLANTED)
+@pytest.mark.parametrize("place", INJECTED)
 def test_the_wait_is_the_exposed_time_before_the_last_rank_arrives(
     tmp_path: Path, place: str
 ) -> None:
     # Rank 1 begins 100 ticks after rank 0, behind another kernel.
-    early = Rank([(100, 300)], PLANTED[place])
+    early = Rank([(100, 300)], INJECTED[place])
     late = Rank([(200, 300)], [(60, 200)])
     frames = imported(tmp_path, early, late)
     assert found_waits(frames) == expected_waits([early, late])

@@ -1,4 +1,4 @@
-"""Time of devices: planted cases by hand, laws, and large runs; loops are in `second/device.py`."""
+"""Time of devices: cases by hand, laws, and large runs; loops are in `second/device.py`."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_overlap_agrees_with_loops(trace: Trace) -> None:
         assert row["exposed_ns"] == (-1 if is_unknown else covered(blocked))
 
 
-def test_the_planted_overlap_is_found() -> None:
+def test_the_injected_overlap_is_found() -> None:
     table = overlap(load(large_trace(PLAN)))
     inside = table[table["step"] >= 0]
     assert (inside["overlapped_ns"] > 0).all()

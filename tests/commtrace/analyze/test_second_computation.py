@@ -132,7 +132,7 @@ def test_an_analysis_agrees_with_loops_in_every_column(
 
 
 @pytest.mark.parametrize("name", FAULTY)
-def test_a_planted_fault_is_found_by_both(name: str) -> None:
+def test_an_injected_fault_is_found_by_both(name: str) -> None:
     found = differences(CATALOG["consistency"], Run(FAULTY[name]), loaded(name))
     told_by_one = "only in the table: ('order', 'world', 1, '3', 0)"  # the loops have `has_cycle`
     assert found == ([told_by_one] if name == "crossed" else [])

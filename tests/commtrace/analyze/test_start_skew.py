@@ -1,4 +1,4 @@
-"""Each reason for a late arrival, planted alone, in runs of two and of eight ranks."""
+"""Each reason for a late arrival, injected alone, in runs of two and of eight ranks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def communicates_elsewhere(rank: int, at: int) -> list[Any]:
     return [kernel(at=1_100, until=4_000, launched=200), other, own_kernel(at, 300)]
 
 
-PLANTED: dict[str, tuple[Work, str, float, float]] = {
+INJECTED: dict[str, tuple[Work, str, float, float]] = {
     "compute": (computes_longer, "longer compute", 3_000, 3_890),
     "copies": (copies_longer, "memory copies", 3_000, 990),
     "host": (is_launched_late, "host late", 3_000, 100 + 980),
@@ -93,9 +93,9 @@ PLANTED: dict[str, tuple[Work, str, float, float]] = {
 
 
 @pytest.mark.parametrize("num_ranks", [2, 8])
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_reason_on_a_device_is_found(name: str, num_ranks: int) -> None:
-    work, reason, excess, usual = PLANTED[name]
+@pytest.mark.parametrize("name", INJECTED)
+def test_an_injected_reason_on_a_device_is_found(name: str, num_ranks: int) -> None:
+    work, reason, excess, usual = INJECTED[name]
     (row,) = start_skew(device_run(work, num_ranks)).to_dict("records")
     assert (row["reason"], row["excess_ns"], row["usual_ns"]) == (reason, excess, usual)
     assert (row["straggler"], row["call"], row["unknown"]) == (LATE, f"{LATE}:1", "")
@@ -146,7 +146,7 @@ def other_call(kind: str = "all_reduce", **columns: Any) -> Any:
     ],
     ids=["work", "other group", "same group"],
 )
-def test_a_planted_reason_on_the_host_is_found(
+def test_an_injected_reason_on_the_host_is_found(
     between: list[Any], reason: str, excess: float, usual: float, num_ranks: int
 ) -> None:
     frames = host_run(num_ranks, *between)

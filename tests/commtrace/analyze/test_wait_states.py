@@ -86,7 +86,7 @@ def test_skews_agree_with_loops(trace: Trace) -> None:
     assert not expected
 
 
-def test_the_planted_straggler_causes_the_waits_of_its_row() -> None:
+def test_the_injected_straggler_causes_the_waits_of_its_row() -> None:
     frames = load(large_trace(PLAN))
     states = wait_states(frames).set_index(["kind", "mesh_axis"])
     assert states.loc[("all_reduce", "tp"), "worst_rank"] == PLAN.late_rank

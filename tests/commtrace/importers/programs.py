@@ -54,7 +54,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """The truth of one call; `group` is () and `payload_bytes` -1 if the trace cannot tell."""
+    """The truth of one call; `group` is () and `payload_bytes` -1 if the trace does not have it."""
 
     rank: int
     start_ns: int

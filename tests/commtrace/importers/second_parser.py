@@ -194,7 +194,7 @@ def _of_nccl(file: File, thread: Any, at: int) -> bool:
 def _filled(
     file: File, base: Found, event: dict[str, Any], spans: Sequence[dict[str, Any]]
 ) -> Found:
-    """Return the call with what the spans around it and the kernel's arguments tell."""
+    """Return the call with the facts of the spans around it and of the kernel's arguments."""
     found = Found(base.rank, base.start_ns, base.end_ns, base.kind, base.stream, base.step,
                   base.issued_ns)  # fmt: skip
     kinds = [_kind(span) for span in spans] + [_kind_in_name(event["name"])]

@@ -303,7 +303,7 @@ def test_groups_that_are_made_anew_are_others(tmp_path: Path) -> None:
 
 
 def test_a_rank_whose_ring_has_lost_the_first_groups_has_the_second(tmp_path: Path) -> None:
-    """The other ranks' dumps have both generations; the groups' numbers cannot tell them apart."""
+    """The other ranks' dumps have both generations; the groups' numbers do not distinguish them."""
     full, short = two_worlds()[:3], two_worlds()[3:]
     write_dumps(tmp_path, full)
     write_dumps(tmp_path, short, last=2)

@@ -125,7 +125,7 @@ def test_samples_are_joined_to_the_calls_of_their_numbers(
 def test_ranks_are_those_of_the_recording_by_host_and_process(
     recorded: Path, trace: Trace, tmp_path: Path
 ) -> None:
-    # Without the communicator of all ranks, only the processes tell which rank is which.
+    # Without the communicator of all ranks, only the processes show which rank is which.
     ranks = rows(trace, "ranks")
     pids = {row.rank: row.pid for row in ranks}
     export = Export(trace)

@@ -71,9 +71,9 @@ def assert_printable(page: Page) -> None:
 
 def test_a_complaint_would_be_noticed(open_page: Open) -> None:
     opened = open_page(run_of())
-    opened.page.evaluate("setTimeout(() => { throw new Error('planted') })")
+    opened.page.evaluate("setTimeout(() => { throw new Error('injected') })")
     opened.page.wait_for_timeout(100)
-    assert any("planted" in error for error in opened.errors)
+    assert any("injected" in error for error in opened.errors)
 
 
 def test_it_fits_the_window_and_follows_when_that_changes(page: Page) -> None:

@@ -76,10 +76,10 @@ def test_a_number_of_rows_is_checked_before_there_is_memory_for_them(
 def test_a_column_inflates_to_its_rows_and_no_further(run_file: Path) -> None:
     bomb = base64.b64encode(zlib.compress(b"\0" * (300 << 20))).decode()
 
-    def plant(document: dict[str, Any]) -> None:
+    def inflate(document: dict[str, Any]) -> None:
         document["tables"]["comm"]["columns"]["id"] = {"width": 8, "data": bomb}
 
-    text = refused(changed(run_file, plant), TruncatedTraceError)
+    text = refused(changed(run_file, inflate), TruncatedTraceError)
     assert "at: tables.comm.columns.id" in text
     assert "inflates to more than" in text
 

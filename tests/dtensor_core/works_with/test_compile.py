@@ -81,7 +81,7 @@ CASES: dict[str, Any] = {
         lambda m: [sharded(m, S(0)), sharded(m, S(1))],
         lambda x, w: x @ w,
     ),
-    "matmul whose addends go out": (
+    "matmul whose contributions go out": (
         lambda m: [sharded(m, S(1)), sharded(m, S(0))],
         lambda x, w: (x @ w, torch.relu(x @ w)),
     ),

@@ -233,7 +233,7 @@ def test_gradients_reduced_by_hand_behind_a_library_are_reported_with_their_line
     assert (one["source"], one["cost_ns"]) == ("train.py:5", 8 * 50)
 
 
-def test_the_planted_straggler_is_the_late_rank() -> None:
+def test_the_injected_straggler_is_the_late_rank() -> None:
     table = findings(load(large_trace(PLAN)))
     late = table[table["rule"] == "straggler"]
     assert late["title"].str.startswith(f"Rank {PLAN.late_rank} ").tolist() == [True]

@@ -89,7 +89,7 @@ def test_a_bias_of_zeros_may_be_a_shard_like_the_weight_of_its_module() -> None:
     assert table["is_fault"].all()
 
 
-def test_gradients_whose_addends_are_not_known_are_unknown() -> None:
+def test_gradients_whose_contributions_are_not_known_are_unknown() -> None:
     run = Run(2)
     for rank in range(2):
         run.add(rank, "gradient", torch.ones(SHAPE))

@@ -122,18 +122,21 @@ def test_a_value_of_an_earlier_step_is_named() -> None:
 @pytest.mark.parametrize(
     ("ranks", "text"), [((1,), "it is rank 1's part"), ((0, 1, 3), "it lacks rank 2's part")]
 )
-def test_addends_that_were_lost_are_named(ranks: tuple[int, ...], text: str) -> None:
-    addends = [torch.randn(4, 4) for _ in range(4)]
-    whole, lost = torch.stack(addends).sum(0), torch.stack([addends[rank] for rank in ranks]).sum(0)
+def test_contributions_that_were_lost_are_named(ranks: tuple[int, ...], text: str) -> None:
+    contributions = [torch.randn(4, 4) for _ in range(4)]
+    whole, lost = (
+        torch.stack(contributions).sum(0),
+        torch.stack([contributions[rank] for rank in ranks]).sum(0),
+    )
     columns = [
         {"role": "result", "op": f"aten.{op}.default", "module": "m"} for op in ("mm", "add")
     ]
     right = held_by_one(list(zip(columns, (whole, whole), strict=True)))
     rows = [
         each._replace(mesh="tp=4:0,1,2,3")
-        for rank, addend in enumerate(addends)
+        for rank, contribution in enumerate(contributions)
         for each in (
-            row(rank, 0, columns[0], addend, addend)._replace(placements="P(sum)"),
+            row(rank, 0, columns[0], contribution, contribution)._replace(placements="P(sum)"),
             row(rank, 1, columns[1], lost, lost)._replace(placements="R"),
         )
     ]
@@ -205,10 +208,10 @@ def test_data_of_ranks_is_paired_by_rank_whichever_is_earlier() -> None:
 
 @pytest.mark.parametrize(("lost", "agrees"), [(0.0, True), (1.0, False)])
 def test_results_of_unknown_layout_may_be_partial_sums(lost: float, agrees: bool) -> None:
-    addends = [torch.randn(4, 4) for _ in range(2)]
+    contributions = [torch.randn(4, 4) for _ in range(2)]
     columns = {"role": "result", "op": "aten.mm.default", "module": "m"}
-    rows = [row(rank, 0, columns, each, each) for rank, each in enumerate(addends)]
-    right = held_by_one([(columns, addends[0] + addends[1] + lost)])
+    rows = [row(rank, 0, columns, each, each) for rank, each in enumerate(contributions)]
+    right = held_by_one([(columns, contributions[0] + contributions[1] + lost)])
     found = compare(right, run_of(num_ranks=2, fingerprints=rows))
     assert found.agrees == agrees
     assert agrees or "its layout is unknown" in found.fault.doubt  # type: ignore[union-attr]

@@ -48,13 +48,13 @@ def _text(placement: Placement) -> str:
 
 
 def test_partial_sums_add_up_and_have_no_norm() -> None:
-    addends = [torch.randn(4, 3) for _ in range(3)]
+    contributions = [torch.randn(4, 3) for _ in range(3)]
     rows = [
         row(rank, 0, {}, part, part)._replace(mesh="tp=3:0,1,2", placements="P(sum)")
-        for rank, part in enumerate(addends)
+        for rank, part in enumerate(contributions)
     ]
     (found,) = tensors(run_of(num_ranks=3, fingerprints=rows)).to_dict("records")
-    (expected,) = tensors(held_by_one([({}, torch.stack(addends).sum(0))])).to_dict("records")
+    (expected,) = tensors(held_by_one([({}, torch.stack(contributions).sum(0))])).to_dict("records")
     for name in FACTS[: NUM_SKETCHES + 1]:
         assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-5)
     assert math.isnan(found["norm"])

@@ -68,11 +68,11 @@ def test_facts_of_parts_add_up_to_those_of_the_tensor(
     assert own[:, LARGEST].max() == expected[LARGEST]
 
 
-def test_facts_of_addends_add_up_to_those_of_the_sum() -> None:
+def test_facts_of_contributions_add_up_to_those_of_the_sum() -> None:
     generator = torch.Generator().manual_seed(0)
-    addends = [torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(4)]
-    sums = torch.stack([facts(each) for each in addends]).sum(0)
-    expected = facts(torch.stack(addends).sum(0))
+    contributions = [torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(4)]
+    sums = torch.stack([facts(each) for each in contributions]).sum(0)
+    expected = facts(torch.stack(contributions).sum(0))
     torch.testing.assert_close(sums[:_LINEAR], expected[:_LINEAR])
 
 
