@@ -80,8 +80,8 @@ class ThreadGroup(groups.ProcessGroup):
     """One rank's view of a group of threads.
 
     The methods are those that torch's Python process groups override. They must be functions of
-    exactly these names that call `super()` themselves, since pybind11 uses the name to distinguish a
-    call of the base from one of the override.
+    exactly these names that call `super()` themselves, since pybind11 uses the name to distinguish
+    a call of the base from one of the override.
     """
 
     def __init__(
