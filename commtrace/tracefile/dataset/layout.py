@@ -1,24 +1,29 @@
 """Names of a dataset's files, and its manifest.
 
-    {"format": "commtrace-dataset", "version": 1, "trace_version": 5,
+    {"format": "commtrace-dataset", "version": 2, "trace_version": 5,
      "parts": [["rank-00000.spool", 48230, 1700000000000000000], ...],     name, bytes, mtime in ns
-     "run": {facts}, "rows": {"comm": [[0, 62500], ...], "steps": [...], "groups": 3, ...}}
+     "run": {facts}, "rows": {"comm": [[0, 62500], ...], "steps": [...], "groups": 3, ...},
+     "files": {"comm/rank-00000.parquet": "5d41402abc4b2a76", ...},        digests of the footers
+     "digest": "7d793037a0760186"}                                         of all of the above
 
 The manifest is written last, so that a folder without one is a preparation that was interrupted.
-The parts are those of the folder of the run, by names relative to it.
+The parts are those of the folder of the run, by names relative to it. A footer states the origin of
+a file and the place and size of every column, and pages have checksums; so a file of other contents
+is noticed, be it intact and one of another rank or run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from commtrace.atomic_write import atomic_write
-from commtrace.errors import NewerTraceError
-from commtrace.schema import FORMAT_VERSION, MAX_RANKS, TABLES
+from commtrace.errors import NewerTraceError, TraceError
+from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, MAX_RANKS, TABLES
 from commtrace.tracefile.reading import (
     Allowance,
     DamageError,
@@ -33,7 +38,7 @@ from commtrace.tracefile.spool import RANK_TABLES
 
 MANIFEST = "manifest.json"
 FORMAT = "commtrace-dataset"
-VERSION = 1
+VERSION = 2
 
 SHARED_TABLES = tuple([name for name in TABLES if name not in RANK_TABLES])
 """Tables whose rows belong to no rank, or are one for each rank."""
@@ -52,6 +57,11 @@ def table_path(folder: Path, table: str, rank: int | None = None) -> Path:
     if rank is None:
         return folder / f"{table}.parquet"
     return folder / table / f"rank-{rank:05d}.parquet"
+
+
+def digest_of(data: bytes) -> str:
+    """Return a short digest of some bytes."""
+    return blake2b(data, digest_size=8).hexdigest()
 
 
 def parts_of(folder: Path, files: Sequence[Path]) -> tuple[Part, ...]:
@@ -75,6 +85,7 @@ class Manifest:
         run: facts of the run.
         rows: number of rows of each rank, by table of `RANK_TABLES` that this version has.
         totals: number of rows of the other tables.
+        files: digest of the footer of each file, by its name in the folder of the dataset.
         trace_version: version of the trace format.
     """
 
@@ -82,6 +93,7 @@ class Manifest:
     run: Mapping[str, Any]
     rows: Mapping[str, Mapping[int, int]]
     totals: Mapping[str, int]
+    files: Mapping[str, str]
     trace_version: int = FORMAT_VERSION
 
 
@@ -99,10 +111,17 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         "parts": manifest.parts,
         "run": dict(manifest.run),
         "rows": {**rows, **manifest.totals},
+        "files": dict(manifest.files),
     }
+    document["digest"] = _digest_of_document(document)
     with atomic_write(folder / MANIFEST) as unfinished:
         # ASCII, since JSON can escape all other characters, lone surrogates included.
         unfinished.write_text(f"{json.dumps(document)}\n", encoding="ascii")
+
+
+def _digest_of_document(document: Mapping[str, Any]) -> str:
+    others = {name: value for name, value in document.items() if name != "digest"}
+    return digest_of(json.dumps(others).encode("ascii"))
 
 
 def read_manifest(folder: Path, summary: str) -> Manifest:
@@ -110,7 +129,7 @@ def read_manifest(folder: Path, summary: str) -> Manifest:
 
     Raises:
         NewerTraceError: a later commtrace has written the dataset.
-        TraceError: the manifest cannot be read, or is damaged.
+        TraceError: the manifest cannot be read, is damaged, or is of a former version.
     """
     path = folder / MANIFEST
     data = read_file(path, summary)
@@ -122,7 +141,7 @@ def read_manifest(folder: Path, summary: str) -> Manifest:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise DamageError(f"JSON of another format than {FORMAT}", str(path))
         _require_versions(document, path, summary)
-        return Manifest(
+        manifest = Manifest(
             parts=_parts(document, path),
             run=_of_type(document, "run", dict, path),
             rows={
@@ -131,8 +150,42 @@ def read_manifest(folder: Path, summary: str) -> Manifest:
                 if TABLES[name][0].since <= document["trace_version"]
             },
             totals={name: _count(document, name, path) for name in SHARED_TABLES},
+            files=_of_type(document, "files", dict, path),
             trace_version=document["trace_version"],
         )
+        _require_consistent(manifest, path)
+        if document.get("digest") != (digest := _digest_of_document(document)):
+            found = f"contents with digest {digest}, not {document.get('digest')!r}"
+            raise DamageError(found[:100], str(path))
+        return manifest
+
+
+def _require_consistent(manifest: Manifest, path: Path) -> None:
+    """Refuse a manifest by which a rank would seem to have made no calls."""
+    ranks = manifest.rows["comm"].keys()
+    for table, of_rank in manifest.rows.items():
+        for rank in sorted(of_rank.keys() ^ ranks):
+            place = "comm" if rank in of_rank else table
+            raise DamageError(f"rows of {place}: no rank {rank}", str(path))
+    if manifest.totals["ranks"] != len(ranks):
+        found = f"rows of comm: {len(ranks):,} ranks, of {manifest.totals['ranks']:,}"
+        raise DamageError(found, str(path))
+    expected = set(file_names(manifest.rows, ranks))
+    for name in sorted(expected ^ manifest.files.keys()):
+        found = "no file" if name in expected else "another file"
+        raise DamageError(f"files: {found} {name}"[:100], str(path))
+
+
+def file_names(tables: Collection[str], ranks: Collection[int]) -> Iterator[str]:
+    """Yield the names of the files of a dataset.
+
+    Args:
+        tables: the tables of `RANK_TABLES` that it has.
+        ranks: its ranks.
+    """
+    for table in (*tables, *SHARED_TABLES):
+        for rank in sorted(ranks) if table in EVENT_TABLES else (None,):
+            yield table_path(Path(), table, rank).as_posix()
 
 
 def _require_versions(document: Mapping[str, Any], path: Path, summary: str) -> None:
@@ -148,6 +201,14 @@ def _require_versions(document: Mapping[str, Any], path: Path, summary: str) -> 
                 why=f"this commtrace supports versions up to {supported}",
                 attempt="install the commtrace that prepared it, or a newer one",
             )
+    if document["version"] < VERSION:
+        raise TraceError(
+            summary,
+            place=str(path),
+            found=f"version {document['version']}",
+            why="datasets of that version do not state the contents of their files",
+            attempt=f"`commtrace merge {path.parent.parent}` prepares it again",
+        )
 
 
 def _of_type(document: Mapping[str, Any], name: str, of_type: type, path: Path) -> Any:
@@ -163,6 +224,12 @@ def _parts(document: Mapping[str, Any], path: Path) -> tuple[Part, ...]:
         is_part = isinstance(part, list) and len(part) == 3 and isinstance(part[0], str)
         if not is_part or not (is_int(part[1]) and is_int(part[2])):
             raise DamageError(f"a part {part!r}"[:60], str(path))
+    names = [PurePosixPath(part[0]) for part in parts]
+    for name in names:
+        if name.is_absolute() or ".." in name.parts:
+            raise DamageError(f"a part outside of the folder, {str(name)!r}"[:100], str(path))
+    if len(set(names)) < len(names):
+        raise DamageError("a part twice", str(path))
     return tuple([tuple(part) for part in parts])
 
 
@@ -172,7 +239,10 @@ def _rows_by_rank(document: Mapping[str, Any], table: str, path: Path) -> dict[i
         is_pair = isinstance(pair, list) and len(pair) == 2 and all(map(is_int, pair))
         if not is_pair or not (0 <= pair[0] < MAX_RANKS and pair[1] >= 0):
             raise DamageError(f"rows of {table}: {pair!r}"[:60], str(path))
-    return {rank: rows for rank, rows in pairs}
+    found = {rank: rows for rank, rows in pairs}
+    if len(found) != len(pairs):
+        raise DamageError(f"rows of {table}: a rank twice", str(path))
+    return found
 
 
 def _count(document: Mapping[str, Any], table: str, path: Path) -> int:

@@ -39,7 +39,7 @@ from commtrace.tracefile.dataset.layout import (
     table_path,
 )
 from commtrace.tracefile.dataset.parquet_format import pyarrow
-from commtrace.tracefile.dataset.table_files import RowGroup, TableFile
+from commtrace.tracefile.dataset.table_files import RowGroup, TableFile, footer_digest
 from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.reading import Allowance, DamageError, reading
 from commtrace.tracefile.spool import RANK_TABLES
@@ -182,16 +182,14 @@ class Dataset:
     ) -> Columns:
         if table not in self.manifest.rows:
             return table_of(table, (), strings)
-        path = table_path(self.target, table, rank)
-        return _read(table, path, self.num_rows(table, rank), strings, only, summary)
+        return _read(self.opened(table, rank), strings, only, summary)
 
     def _small(
         self, table: str, ranks: Collection[int], strings: StringTable, summary: str
     ) -> Columns:
         if table in RANK_TABLES and table not in self.manifest.rows:
             return table_of(table, (), strings)
-        path = table_path(self.target, table)
-        found = _read(table, path, self.num_rows(table), strings, None, summary)
+        found = _read(self.opened(table), strings, None, summary)
         if "rank" not in found or len(ranks) == len(self.ranks):
             return found
         import numpy as np
@@ -200,6 +198,24 @@ class Dataset:
 
         places = np.flatnonzero(np.isin(view_of(found["rank"]), list(ranks)))
         return {name: taken(values, places) for name, values in found.items()}
+
+    def opened(self, table: str, rank: int | None = None) -> TableFile:
+        """Open a file, whose contents are those that the manifest states.
+
+        Raises:
+            DamageError: they are not, or the file is missing.
+        """
+        path = table_path(self.target, table, rank)
+        files = self.manifest.files
+        expected, found = files[path.relative_to(self.target).as_posix()], footer_digest(path)
+        if found != expected:
+            others = {digest: f"the contents of {name}" for name, digest in files.items()}
+            contents = others.get(found, f"other contents, with digest {found}")
+            raise DamageError(f"{contents}, where {MANIFEST} has digest {expected}", str(path))
+        file = TableFile(table, path)
+        if file.num_rows != (rows := self.num_rows(table, rank)):
+            raise DamageError(f"{file.num_rows:,} rows, where {MANIFEST} has {rows:,}", str(path))
+        return file
 
 
 class StoredRows:
@@ -226,7 +242,7 @@ class StoredRows:
         self._groups: list[list[RowGroup] | None] = [None] * len(ranks)
         if keep is not None:
             with _reading(dataset.folder, f"cannot read the dataset {dataset.target}"):
-                self._files = [self._opened(rank) for rank in ranks]
+                self._files = [dataset.opened(table, rank) for rank in ranks]
                 self._groups = [
                     [group for group in file.row_groups if keep(rank, group)]
                     for file, rank in zip(self._files, ranks, strict=True)
@@ -265,7 +281,7 @@ class StoredRows:
         with _reading(dataset.folder, summary):
             strings = StringTable([""])
             if not self._files:
-                self._files = [self._opened(rank) for rank in self._ranks]
+                self._files = [dataset.opened(self._table, rank) for rank in self._ranks]
             values, view = zeros(self.num_rows, of_floats=column.type is float)
             begin = 0
             for place, (file, rank) in enumerate(zip(self._files, self._ranks, strict=True)):
@@ -281,27 +297,10 @@ class StoredRows:
             check_column(self._table, column, found, f"cannot read the trace {dataset.folder}")
             return found
 
-    def _opened(self, rank: int) -> TableFile:
-        path = table_path(self._dataset.target, self._table, rank)
-        return _opened(self._table, path, self._dataset.num_rows(self._table, rank))
-
-
-def _opened(table: str, path: Path, rows: int) -> TableFile:
-    file = TableFile(table, path)
-    if file.num_rows != rows:
-        raise DamageError(f"{file.num_rows:,} rows, where {MANIFEST} has {rows:,}", str(path))
-    return file
-
 
 def _read(
-    table: str,
-    path: Path,
-    rows: int,
-    strings: StringTable,
-    only: Collection[str] | None,
-    summary: str,
+    file: TableFile, strings: StringTable, only: Collection[str] | None, summary: str
 ) -> Columns:
-    file = _opened(table, path, rows)
     return file.read(strings, Allowance(summary, file.num_bytes), only)
 
 
@@ -322,12 +321,13 @@ def _reading(folder: Path, summary: str) -> Iterator[None]:
         with reading(summary):
             yield
     except TruncatedTraceError as error:
+        again = f"remove {dataset_folder(folder)}, and {_PREPARE.format(folder=folder)}"
         raise TruncatedTraceError(
             summary,
             place=error.place,
             found=error.found,
             why=error.why,
-            attempt=f"remove {dataset_folder(folder)}, and {_PREPARE.format(folder=folder)}",
+            attempt=again if _present(folder) else "copy it again: there are no spools beside it",
         ) from error
 
 

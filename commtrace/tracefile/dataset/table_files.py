@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from commtrace.schema import TABLES, Column
 from commtrace.tracefile.arrays import zeros
+from commtrace.tracefile.dataset.layout import digest_of
 from commtrace.tracefile.dataset.parquet_format import (
     METADATA,
     UNKNOWN,
@@ -53,6 +55,9 @@ class RowGroup:
         return not begins_behind and not ends_before
 
 
+_ENDING = struct.Struct("<I4s")
+"""End of a file: the length of its footer, and the mark of the format."""
+
 _TIMES = {
     "comm": ("issue_ns", "complete_ns"),
     "ops": ("start_ns", ""),
@@ -60,6 +65,26 @@ _TIMES = {
     "fingerprints": ("at_ns", "at_ns"),
 }
 """Columns of the times at which a row of a table begins and ends."""
+
+
+def footer_digest(path: Path) -> str:
+    """Return the digest of a file's footer.
+
+    Raises:
+        DamageError: the file is missing, or has no footer.
+    """
+    try:
+        with path.open("rb") as file:
+            num_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(num_bytes - _ENDING.size, 0))
+            ending = file.read()
+            length = _ENDING.unpack(ending)[0] if len(ending) == _ENDING.size else num_bytes
+            if length > num_bytes - _ENDING.size:
+                raise DamageError("a file without a footer", str(path))
+            file.seek(-length - _ENDING.size, os.SEEK_END)
+            return digest_of(file.read())
+    except OSError as error:
+        raise DamageError(error.strerror or str(error), str(path)) from error
 
 
 class TableFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -24,8 +25,9 @@ from commtrace.errors import (
 from commtrace.schema import TABLES
 from commtrace.tracefile import Trace, read_parts, read_trace, spool_name
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
+from commtrace.tracefile.dataset.layout import digest_of
 from commtrace.tracefile.dataset.reading import Dataset
-from commtrace.tracefile.dataset.table_files import TableFile
+from commtrace.tracefile.dataset.table_files import TableFile, footer_digest
 from tests.commtrace.synthetic import write_synthetic_spools
 from tests.commtrace.tracefile.dataset.runs import same
 
@@ -42,8 +44,18 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:
+    """Write the manifest as a program would that means these contents."""
     path = folder / "dataset" / "manifest.json"
-    path.write_text(json.dumps({**manifest_of(folder), **changes}))
+    document = {**manifest_of(folder), **changes}
+    del document["digest"]
+    digest = digest_of(json.dumps(document).encode())
+    path.write_text(json.dumps({**document, "digest": digest}))
+
+
+def accept(folder: Path, name: str) -> None:
+    """State in the manifest that a file is as it was written."""
+    digest = footer_digest(folder / "dataset" / name)
+    change_manifest(folder, files={**manifest_of(folder)["files"], name: digest})
 
 
 def test_facts_and_rows_are_known_without_reading_them(folder: Path) -> None:
@@ -224,6 +236,147 @@ def test_wrong_counts_of_a_manifest_are_refused(rows: dict[str, Any], folder: Pa
     assert f"remove {folder}/dataset, and `commtrace merge {folder}`" in str(error.value)
 
 
+def without_one(pairs: list[Any]) -> list[Any]:
+    return pairs[:2] + pairs[3:]
+
+
+@pytest.mark.parametrize("table", ["comm", "ops", "fingerprints", "steps", "host_events"])
+def test_a_rank_that_one_table_lacks_is_damage_not_a_rank_without_rows(
+    table: str, folder: Path
+) -> None:
+    rows = manifest_of(folder)["rows"]
+    change_manifest(folder, rows={**rows, table: without_one(rows[table])})
+    with pytest.raises(TruncatedTraceError, match=f"found: rows of {table}: no rank 2"):
+        open_dataset(folder)
+
+
+def test_a_rank_that_all_tables_lack_is_damage(folder: Path) -> None:
+    rows = manifest_of(folder)["rows"]
+    less = {
+        name: without_one(each) if isinstance(each, list) else each for name, each in rows.items()
+    }
+    change_manifest(folder, rows=less)
+    with pytest.raises(TruncatedTraceError, match="rows of comm: 3 ranks, of 4"):
+        open_dataset(folder)
+    change_manifest(folder, rows={**less, "ranks": 3})
+    with pytest.raises(TruncatedTraceError, match=r"another file comm/rank-00002\.parquet"):
+        open_dataset(folder)
+
+
+def test_a_rank_that_is_there_twice_is_damage(folder: Path) -> None:
+    rows = manifest_of(folder)["rows"]
+    change_manifest(folder, rows={**rows, "comm": [*rows["comm"], rows["comm"][0]]})
+    with pytest.raises(TruncatedTraceError, match="rows of comm: a rank twice"):
+        open_dataset(folder)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"comm/rank-00000.parquet": None}, r"no file comm/rank-00000\.parquet"),
+        ({"groups.parquet": None}, r"no file groups\.parquet"),
+        ({"comm/rank-00007.parquet": "0"}, r"another file comm/rank-00007\.parquet"),
+        ({"../rank.parquet": "0"}, r"another file \.\./rank\.parquet"),
+    ],
+)
+def test_a_manifest_that_names_other_files_is_refused(
+    files: dict[str, Any], found: str, folder: Path
+) -> None:
+    changed = {**manifest_of(folder)["files"], **files}
+    change_manifest(folder, files={name: each for name, each in changed.items() if each})
+    with pytest.raises(TruncatedTraceError, match=found):
+        open_dataset(folder)
+
+
+@pytest.mark.parametrize("name", ["/etc/rank.spool", "../rank.spool", "a/../../rank.spool"])
+def test_a_part_outside_of_the_folder_is_refused(name: str, folder: Path) -> None:
+    change_manifest(folder, parts=[*manifest_of(folder)["parts"], [name, 1, 1]])
+    with pytest.raises(TruncatedTraceError, match="a part outside of the folder"):
+        open_dataset(folder)
+
+
+def test_a_part_that_is_named_twice_is_refused(folder: Path) -> None:
+    parts = manifest_of(folder)["parts"]
+    change_manifest(folder, parts=[*parts, parts[0]])
+    with pytest.raises(TruncatedTraceError, match="a part twice"):
+        open_dataset(folder)
+
+
+def test_no_changed_byte_of_a_manifest_is_believed(folder: Path) -> None:
+    path = folder / "dataset" / "manifest.json"
+    data = path.read_bytes()
+    for place in range(0, len(data) - 1, 41):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        path.write_bytes(bytes(changed))
+        with pytest.raises(TraceError):
+            open_dataset(folder)
+
+
+def test_a_dataset_of_a_former_version_is_prepared_again(folder: Path) -> None:
+    change_manifest(folder, version=1)
+    with pytest.raises(TraceError, match="found: version 1\n") as error:
+        open_dataset(folder)
+    assert f"try: `commtrace merge {folder}` prepares it again" in str(error.value)
+    assert same(read_trace(folder), read_parts([folder]))
+    prepare_dataset(folder)
+    open_dataset(folder)
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    """The dataset of another run, with as many rows."""
+    folder = write_synthetic_spools(tmp_path / "OTHER.comm")
+    for path in folder.glob("*.spool"):
+        os.utime(path, ns=(1, 1))
+    prepare_dataset(folder)
+    return folder
+
+
+def swap(one: Path, other: Path) -> None:
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+
+
+@pytest.mark.parametrize("table", ["comm", "ops"])
+def test_intact_files_that_ranks_have_exchanged_are_refused(table: str, folder: Path) -> None:
+    whole = open_dataset(folder)
+    assert len({whole.num_rows(table, rank) for rank in (1, 2)}) == 1
+    files = [folder / "dataset" / table / f"rank-0000{rank}.parquet" for rank in (1, 2)]
+    swap(*files)
+    with pytest.raises(TruncatedTraceError) as error:
+        read_trace(folder)
+    expected = manifest_of(folder)["files"][f"{table}/rank-00001.parquet"]
+    assert str(error.value) == (
+        f"cannot read the dataset {folder}/dataset\n"
+        f"  at: {files[0]}\n"
+        f"  found: the contents of {table}/rank-00002.parquet, where manifest.json has digest "
+        f"{expected}\n"
+        "  why: the file was truncated or modified after it was written\n"
+        f"  try: remove {folder}/dataset, and `commtrace merge {folder}` prepares it again"
+    )
+    with pytest.raises(TruncatedTraceError, match="the contents of"):
+        open_dataset(folder).rows(table, [2]).column("start_ns" if table == "ops" else "issue_ns")
+    prepare_dataset(folder)
+    assert same(read_trace(folder), read_parts([folder]))
+
+
+@pytest.mark.parametrize("name", ["comm/rank-00001", "kernels/rank-00001", "groups", "steps"])
+def test_an_intact_file_of_another_run_is_refused(name: str, folder: Path, others: Path) -> None:
+    shutil.copy2(others / "dataset" / f"{name}.parquet", folder / "dataset" / f"{name}.parquet")
+    with pytest.raises(TruncatedTraceError, match="other contents, with digest"):
+        read_trace(folder)
+
+
+def test_advice_for_a_dataset_without_spools_is_not_to_remove_it(folder: Path) -> None:
+    for path in folder.glob("*.spool"):
+        path.unlink()
+    (folder / "dataset" / "comm" / "rank-00002.parquet").unlink()
+    with pytest.raises(TruncatedTraceError, match="try: copy it again: there are no spools"):
+        read_trace(folder)
+
+
 @pytest.mark.parametrize("num", [0, 3, 4, 100, -1, -9])
 def test_a_truncated_file_is_refused_by_name(num: int, folder: Path) -> None:
     path = folder / "dataset" / "comm" / "rank-00002.parquet"
@@ -260,6 +413,7 @@ def rewritten(folder: Path, table: str, change: Any) -> None:
     path = folder / "dataset" / table / "rank-00002.parquet"
     rows = pq.ParquetFile(path).read()
     pq.write_table(change(rows), path)
+    accept(folder, f"{table}/rank-00002.parquet")
 
 
 def replaced(rows: pa.Table, name: str, values: Any) -> pa.Table:
@@ -307,6 +461,7 @@ def test_a_file_that_claims_more_than_its_size_allows_is_refused_before_it_is_re
     path = folder / "dataset" / "ops" / "rank-00002.parquet"
     rows = pa.table({name: pa.repeat(values[0], num) for name, values in columns.items()})
     pq.write_table(rows, path, row_group_size=num)
+    accept(folder, "ops/rank-00002.parquet")
     change_manifest(
         folder, rows={**manifest_of(folder)["rows"], "ops": [[0, 30], [1, 30], [2, num], [3, 30]]}
     )
