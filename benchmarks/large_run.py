@@ -39,6 +39,7 @@ from commtrace.tracefile.dataset.layout import (
     write_manifest,
 )
 from commtrace.tracefile.dataset.parquet_format import Origin
+from commtrace.tracefile.dataset.table_files import footer_digests
 from commtrace.tracefile.dataset.table_writing import write_table
 from commtrace.tracefile.spool import RANK_TABLES, SMALL_RANK_TABLES
 
@@ -154,7 +155,8 @@ def write_dataset(plan: Plan, folder: Path) -> None:
     each = dict.fromkeys(RANK_TABLES, 0) | {"comm": num_calls, "steps": plan.num_steps}
     rows = {name: dict.fromkeys(range(plan.num_ranks), num) for name, num in each.items()}
     totals = {name: small.num_rows(name) for name in SHARED_TABLES}
-    write_manifest(Manifest((), small.run, rows, totals), target)
+    files = footer_digests(target, rows)
+    write_manifest(Manifest((), small.run, rows, totals, files), target)
 
 
 def _on_disk(file: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

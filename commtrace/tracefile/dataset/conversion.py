@@ -23,7 +23,7 @@ from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, TABLES
 from commtrace.tracefile.collected import recordings_in
 from commtrace.tracefile.dataset.layout import VERSION, Part, table_path
 from commtrace.tracefile.dataset.parquet_format import Origin
-from commtrace.tracefile.dataset.table_files import TableFile, footer_digest
+from commtrace.tracefile.dataset.table_files import TableFile
 from commtrace.tracefile.dataset.table_writing import write_table
 from commtrace.tracefile.join_plan import CALL_COLUMNS, RankPlan
 from commtrace.tracefile.merge import converted, rank_row
@@ -117,13 +117,11 @@ class Converted:
 
     Attributes:
         rows: number of rows by table.
-        files: digests of the footers of its files, by name.
         last_ns: end of the recording on the rank's own clock.
         is_new: the files were written rather than found.
     """
 
     rows: dict[str, int]
-    files: dict[str, str]
     last_ns: int
     is_new: bool
 
@@ -147,18 +145,16 @@ def convert(jobs: Sequence[Job]) -> list[Converted]:
 
 def found_files(job: Job) -> Converted | None:
     """Return what a job has to do if it has been done before."""
-    rows, files, last_ns = {}, {}, -1
+    rows, last_ns = {}, -1
     for table in EVENT_TABLES:
         try:
-            path = table_path(job.folder, table, job.rank)
-            file, digest = TableFile(table, path), footer_digest(path)
+            file = TableFile(table, table_path(job.folder, table, job.rank))
         except DamageError:
             return None
         if file.origin.key != job.key:
             return None
         rows[table], last_ns = file.num_rows, file.origin.last_ns
-        files[path.relative_to(job.folder).as_posix()] = digest
-    return Converted(rows, files, last_ns, is_new=False)
+    return Converted(rows, last_ns, is_new=False)
 
 
 def _written(job: Job, spool: Spool) -> Converted:
@@ -173,10 +169,9 @@ def _written(job: Job, spool: Spool) -> Converted:
         for name, rows in (("groups", job.groups), ("ranks", [row]), ("sources", ())):
             tables[name] = table_of(name, rows, strings)
         trace = validated(Trace({}, {name: tables[name] for name in TABLES}, path), summary)
-    rows, files = {}, {}
+    rows = {}
     for table in EVENT_TABLES:
         make_folder(job.folder / table)
         path = table_path(job.folder, table, job.rank)
         rows[table] = write_table(table, trace.tables[table], path, origin)
-        files[path.relative_to(job.folder).as_posix()] = footer_digest(path)
-    return Converted(rows, files, origin.last_ns, is_new=True)
+    return Converted(rows, origin.last_ns, is_new=True)

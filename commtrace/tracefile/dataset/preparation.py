@@ -46,7 +46,7 @@ from commtrace.tracefile.dataset.layout import (
     write_manifest,
 )
 from commtrace.tracefile.dataset.parquet_format import Origin, pyarrow
-from commtrace.tracefile.dataset.table_files import footer_digest
+from commtrace.tracefile.dataset.table_files import footer_digests
 from commtrace.tracefile.dataset.table_writing import write_table
 from commtrace.tracefile.join_plan import JoinPlan, plan_of
 from commtrace.tracefile.latest_run import latest_run
@@ -108,25 +108,13 @@ def prepare_dataset(
             jobs = _jobs(outlines, plan, {folder / part[0]: part for part in parts}, target)
             found = _converted(jobs, pool, progress)
         small = _small_tables(outlines, plan, found)
-        digests = _written(small, parts, target)
-        for each in found.values():
-            digests |= each.files
+        origin = Origin(digest_of(json.dumps([VERSION, FORMAT_VERSION, parts]).encode("ascii")))
+        for name, columns in small.items():
+            write_table(name, columns, table_path(target, name), origin)
         run = {**plan.run, LEFT_OUT: left_out} if left_out else plan.run
-        write_manifest(_manifest(parts, run, small, found, digests), target)
+        write_manifest(_manifest(parts, run, small, found, target), target)
         _remove_others(target, sorted(found))
     return target
-
-
-def _written(small: Mapping[str, Columns], parts: tuple[Part, ...], target: Path) -> dict[str, str]:
-    """Write the tables that are one file each, and return the digests of their footers."""
-    made_of = json.dumps([VERSION, FORMAT_VERSION, parts])
-    origin = Origin(digest_of(made_of.encode("ascii")))
-    digests = {}
-    for name, columns in small.items():
-        path = table_path(target, name)
-        write_table(name, columns, path, origin)
-        digests[path.name] = footer_digest(path)
-    return digests
 
 
 @contextlib.contextmanager
@@ -150,14 +138,14 @@ def _manifest(
     run: Mapping[str, Any],
     small: Mapping[str, Columns],
     found: Mapping[int, Converted],
-    digests: Mapping[str, str],
+    target: Path,
 ) -> Manifest:
     rows = {name: {rank: each.rows[name] for rank, each in found.items()} for name in EVENT_TABLES}
     for name in SMALL_RANK_TABLES:
         num = Counter(small[name]["rank"])
         rows[name] = {rank: num[rank] for rank in found}
     totals = {name: len(next(iter(small[name].values()))) for name in SHARED_TABLES}
-    return Manifest(parts, run, rows, totals, digests)
+    return Manifest(parts, run, rows, totals, footer_digests(target, rows))
 
 
 def _outlines_in(_: None, path: Path) -> Any:

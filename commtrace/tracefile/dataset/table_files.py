@@ -17,7 +17,7 @@ import numpy as np
 
 from commtrace.schema import TABLES, Column
 from commtrace.tracefile.arrays import zeros
-from commtrace.tracefile.dataset.layout import digest_of
+from commtrace.tracefile.dataset.layout import digest_of, file_names
 from commtrace.tracefile.dataset.parquet_format import (
     METADATA,
     UNKNOWN,
@@ -85,6 +85,16 @@ def footer_digest(path: Path) -> str:
             return digest_of(file.read())
     except OSError as error:
         raise DamageError(error.strerror or str(error), str(path)) from error
+
+
+def footer_digests(folder: Path, rows: Mapping[str, Collection[int]]) -> dict[str, str]:
+    """Return the digests of all files of a dataset, by name.
+
+    Args:
+        folder: the folder of the dataset.
+        rows: the ranks that have rows, by table of `RANK_TABLES`.
+    """
+    return {name: footer_digest(folder / name) for name in file_names(rows, rows["comm"])}
 
 
 class TableFile:
