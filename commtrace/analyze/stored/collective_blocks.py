@@ -25,10 +25,15 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import of_each_part
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import group_numbers, is_transfer, numbers
-from commtrace.analyze.stored.kept_files import new_arrow_file, open_arrow_file, read_columns
+from commtrace.analyze.stored.kept_files import (
+    new_arrow_file,
+    open_arrow_file,
+    read_columns,
+    reading_kept,
+)
 from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.atomic_write import atomic_write, make_folder
-from commtrace.tracefile.reading import DamageError, reading
+from commtrace.tracefile.reading import DamageError
 
 COLUMNS = (
     *(
@@ -158,7 +163,7 @@ class CollectiveBlocks:
             OutputError: The gathered block cannot be written.
         """
         path = self._path_of_block(block)
-        with reading(f"cannot read what is prepared of the run in {self._folder}"):
+        with reading_kept(self._folder):
             if not path.is_file():
                 self._gather(block, path)
             row = _column(path, _ROW)
@@ -206,6 +211,6 @@ def _column(path: Path, name: str) -> Any:
     place = len(COLUMNS) if name == _ROW else COLUMNS.index(name)
     columns = read_columns(path, [place])
     if name not in columns:
-        with reading(f"cannot read what is prepared of the run in {path}"):
+        with reading_kept(path.parent):
             raise DamageError(f"columns {[*columns]}, not {name}", str(path))
     return columns[name]

@@ -1,7 +1,9 @@
 """Files of what analyses keep of a run, each with a checksum at its end.
 
 Values in them are not validated one by one, as those of a trace are, so that a file counts only if
-every byte is as it was written. Arrow files are compressed, and single columns of them can be read.
+every byte is as it was written, and under the same name: the checksum is of the contents, and of
+the names of the file and of the folders around it, of which one identifies the run. Arrow files are
+compressed, and single columns of them can be read.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from commtrace.atomic_write import atomic_write
+from commtrace.errors import TraceError
 from commtrace.tracefile.reading import DamageError, reading
 
 _SEAL = struct.Struct("<8sI")
@@ -33,20 +36,21 @@ def sealed(path: Path) -> Iterator[IO[bytes]]:
         with unfinished.open("wb") as file:
             yield file
         with unfinished.open("r+b") as file:
-            checksum = _checksum(file, unfinished.stat().st_size)
+            checksum = _checksum(file, unfinished.stat().st_size, path)
             file.seek(0, 2)
             file.write(_SEAL.pack(_MARK, checksum))
 
 
-def _checksum(file: IO[bytes], size: int) -> int:
+def _checksum(file: IO[bytes], size: int, path: Path) -> int:
+    of_name = zlib.crc32(os.fsencode("/".join(path.parts[-4:])))
     if not size:
-        return 0
+        return of_name
     with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
-        return zlib.crc32(content)
+        return zlib.crc32(content, of_name)
 
 
-_verified: dict[Path, tuple[int, int]] = {}
-"""Size and time of change of files that this process has verified."""
+_verified: dict[Path, tuple[int, int, int]] = {}
+"""Number, size and time of change of files that this process has verified."""
 
 
 def verified_size(path: Path) -> int:
@@ -57,14 +61,33 @@ def verified_size(path: Path) -> int:
         OSError: The file cannot be read.
     """
     facts = path.stat()
-    size, state = facts.st_size - _SEAL.size, (facts.st_size, facts.st_mtime_ns)
+    size = facts.st_size - _SEAL.size
+    state = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
     if _verified.get(path) != state:
         with path.open("rb") as file:
-            is_whole = size >= 0 and _seal_of(file, size) == (_MARK, _checksum(file, size))
+            is_whole = size >= 0 and _seal_of(file, size) == (_MARK, _checksum(file, size, path))
         if not is_whole:
-            raise DamageError("contents that differ from the checksum at their end", str(path))
+            found = "contents or a name that differ from the checksum at their end"
+            raise DamageError(found, str(path))
         _verified[path] = state
     return size
+
+
+@contextmanager
+def reading_kept(folder: Path) -> Iterator[None]:
+    """Convert every failure of the body into a TraceError.
+
+    Args:
+        folder: Folder whose files are computed again if it is not there.
+    """
+    summary = f"cannot read what is prepared of the run in {folder}"
+    try:
+        with reading(summary):
+            yield
+    except TraceError as error:
+        parts = {"place": error.place, "found": error.found, "why": error.why}
+        again = f"remove {folder}, so that it is prepared again"
+        raise type(error)(summary, **parts, attempt=again) from error
 
 
 def _seal_of(file: IO[bytes], size: int) -> tuple[bytes, int]:
@@ -116,7 +139,7 @@ def read_columns(path: Path, places: Sequence[int] | None = None) -> dict[str, A
 
     # Without any row, the type of texts is not known.
     texts = (pa.string(), pa.large_string(), pa.null())
-    with reading(f"cannot read what is prepared of the run in {path}"):
+    with reading_kept(path.parent):
         table = open_arrow_file(path, places).read_all()
         return {
             name: column.to_numpy().astype(object)

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.stored.kept_files import sealed, verified_size
-from commtrace.atomic_write import atomic_write, make_folder
-from commtrace.tracefile.reading import DamageError, reading
+from commtrace.analyze.stored.kept_files import reading_kept, sealed, verified_size
+from commtrace.atomic_write import make_folder
+from commtrace.tracefile.reading import DamageError
 
 _COMPLETE = "complete.json"
 _ROW = "number of row"
@@ -89,8 +89,8 @@ class RowStore:
             "by_stretch": all(piece["is_stretch"] for piece in pieces),
             "edges": [piece["edges"] for piece in pieces],
         }
-        with atomic_write(self.folder / name / _COMPLETE) as unfinished:
-            unfinished.write_text(json.dumps(facts))
+        with sealed(self.folder / name / _COMPLETE) as file:
+            file.write(json.dumps(facts).encode("ascii"))
 
     def read(self, name: str, rows: pd.Index) -> pd.Series | pd.DataFrame:
         """Return the rows of some calls, which are in ascending order.
@@ -98,7 +98,7 @@ class RowStore:
         Raises:
             TraceError: A file is damaged.
         """
-        with reading(f"cannot read what is prepared of the run in {self.folder / name}"):
+        with reading_kept(self.folder / name):
             facts = self._facts(name)
             found = {each: np.empty(len(rows), dtype=of) for each, of in facts["types"].items()}
             for places, records in self._records(name, facts, rows.to_numpy()):
@@ -112,7 +112,7 @@ class RowStore:
         Raises:
             TraceError: A file is damaged.
         """
-        with reading(f"cannot read what is prepared of the run in {self.folder / name}"):
+        with reading_kept(self.folder / name):
             facts = self._facts(name)
             records = self._piece(name, piece, len(rows))
             if _ROW in (records.dtype.names or ()) and (records[_ROW] != rows).any():
@@ -123,7 +123,7 @@ class RowStore:
     def _facts(self, name: str) -> dict[str, Any]:
         if name not in self._known:
             path = self.folder / name / _COMPLETE
-            facts = json.loads(path.read_text())
+            facts = json.loads(path.read_bytes()[: verified_size(path)])
             edges = facts["edges"] = np.asarray(facts["edges"], dtype="int64")
             if edges.ndim != 2 or edges.shape[1:] != self.edges.shape:
                 raise DamageError("rows of other parts", str(path))

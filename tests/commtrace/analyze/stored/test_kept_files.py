@@ -26,11 +26,30 @@ def test_any_changed_byte_is_found(tmp_path: Path) -> None:
     whole = path.read_bytes()
     spoiled = [whole[:place] + b"\xff" + whole[place + 1 :] for place in range(len(whole))]
     spoiled += [whole[:-1], whole + b"\0", whole[:12], b""]
-    for place, content in enumerate(spoiled):
-        other = tmp_path / f"spoiled-{place}"
-        other.write_bytes(content)
+    for content in spoiled:
+        path.write_bytes(content)
         with pytest.raises(DamageError):
-            verified_size(other)
+            verified_size(path)
+    path.write_bytes(whole)
+    assert verified_size(path) == 10
+
+
+@pytest.mark.parametrize("name", ["run/rows/t/2", "run/rows/u/1", "run/x/t/1", "other/rows/t/1"])
+def test_an_intact_file_counts_under_its_own_name_only(tmp_path: Path, name: str) -> None:
+    paths = [tmp_path / "run" / "rows" / "t" / "1", tmp_path / name]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with sealed(path) as file:
+            file.write(b"0123456789")
+    assert [verified_size(path) for path in paths] == [10, 10]
+    data = paths[0].read_bytes()
+    paths[0].write_bytes(paths[1].read_bytes())
+    with pytest.raises(DamageError, match="a name"):
+        verified_size(paths[0])
+    moved = tmp_path / "elsewhere" / "run" / "rows" / "t" / "1"
+    moved.parent.mkdir(parents=True)
+    moved.write_bytes(data)
+    assert verified_size(moved) == 10
 
 
 def test_a_file_that_changed_since_is_verified_again(tmp_path: Path) -> None:

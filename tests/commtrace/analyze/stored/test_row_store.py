@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from commtrace.analyze.stored.kept_files import sealed, verified_size
 from commtrace.analyze.stored.row_store import RowStore
 from commtrace.errors import TraceError
 
@@ -86,12 +87,39 @@ def test_a_file_of_rows_that_is_damaged_is_named(tmp_path: Path, by_rank: bool) 
         store.read("t", pd.RangeIndex(7))
 
 
+def replace_in(path: Path, before: str, after: str) -> None:
+    content = path.read_bytes()[: verified_size(path)]
+    with sealed(path) as file:
+        file.write(content.replace(before.encode(), after.encode()))
+
+
+def test_facts_of_rows_that_have_changed_are_refused(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 3, 4)
+    keep(store, "t", [TABLE.loc[:2], TABLE.loc[3:]])
+    path = tmp_path / "t" / "complete.json"
+    path.write_bytes(path.read_bytes().replace(b"<f8", b"<i8"))
+    with pytest.raises(
+        TraceError, match=rf"complete\.json(?s:.*)try: remove {tmp_path}/t, so that"
+    ):
+        store_of(tmp_path, 3, 4).read("t", pd.RangeIndex(7))
+
+
+def test_files_of_two_parts_that_were_exchanged_are_refused(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 3, 3)
+    keep(store, "t", [TABLE.loc[:2], TABLE.loc[3:5]])
+    first, second = (tmp_path / "t" / f"0000{part}.npy" for part in (0, 1))
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    with pytest.raises(TraceError, match=r"00000\.npy"):
+        store.read("t", pd.RangeIndex(6))
+
+
 @pytest.mark.parametrize("edges", ["[[0, 3]]", "[[0, 1, 2]]", "[]", "3"])
 def test_numbers_of_rows_that_cannot_be_are_refused(tmp_path: Path, edges: str) -> None:
     store = store_of(tmp_path, 3, 4)
     keep(store, "t", [TABLE])
-    path = tmp_path / "t" / "complete.json"
-    path.write_text(path.read_text().replace("[[0, 3, 7]]", edges))
+    replace_in(tmp_path / "t" / "complete.json", "[[0, 3, 7]]", edges)
     with pytest.raises(TraceError, match=r"complete\.json"):
         store_of(tmp_path, 3, 4).read("t", pd.RangeIndex(7))
 
@@ -99,8 +127,7 @@ def test_numbers_of_rows_that_cannot_be_are_refused(tmp_path: Path, edges: str) 
 def test_types_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     store = store_of(tmp_path, 3, 4)
     keep(store, "t", [TABLE])
-    path = tmp_path / "t" / "complete.json"
-    path.write_text(path.read_text().replace('"<i8"', '"O"'))
+    replace_in(tmp_path / "t" / "complete.json", '"<i8"', '"O"')
     with pytest.raises(TraceError, match=r"complete\.json"):
         store_of(tmp_path, 3, 4).read("t", pd.RangeIndex(7))
 
