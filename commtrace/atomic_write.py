@@ -15,11 +15,12 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import get_native_id
 
 from commtrace.errors import OutputError
 from commtrace.permissions import allowed_in, keep_permissions, opener
 
-_UNFINISHED = re.compile(r"\.\d+\..")  # by process id, hidden
+_UNFINISHED = re.compile(r"\.\d+\..")  # by the id of the thread in the system, hidden
 
 _UNCHANGED = "files are written atomically: an existing file is unchanged"
 
@@ -62,9 +63,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
     check_writable(path)
     place = Path(os.path.realpath(path))
     # In the same folder, since a rename is atomic within one file system only.
-    unfinished = place.with_name(f".{os.getpid()}.{place.name}")
+    unfinished = place.with_name(f".{get_native_id()}.{place.name}")
     try:
-        unfinished.unlink(missing_ok=True)  # left by a killed process with the same id
+        unfinished.unlink(missing_ok=True)  # left by a killed thread with the same id
         # O_EXCL, so that a link that somebody else has put there is not followed.
         os.close(opener(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         try:

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -86,6 +87,8 @@ class PartedRun(Frames, ABC):
         settings: Settings of the project in which the run is analysed.
     """
 
+    _lock: AbstractContextManager[Any]
+
     def __init__(
         self,
         run: Mapping[str, Any],
@@ -94,7 +97,7 @@ class PartedRun(Frames, ABC):
         settings: Settings = DEFAULTS,
     ) -> None:
         # Past the frozen dataclass, whose other fields are read on demand.
-        vars(self).update(run=run, path=path, settings=settings, **tables)
+        vars(self).update(run=run, path=path, settings=settings, _lock=RLock(), **tables)
 
     @property
     def num_calls(self) -> int:
@@ -146,14 +149,23 @@ class PartedRun(Frames, ABC):
         """Yield parts with all rows of some ranks each."""
         return self.parts(OF_RANKS)
 
+    def in_turn(self, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns, while no other thread computes anything of this run."""
+        with self._lock:
+            return compute()
+
     def ask(self, question: Question) -> list[Any]:
         """Return the results of a question for all parts."""
+        return self.in_turn(partial(self._ask, question))
+
+    def _ask(self, question: Question) -> list[Any]:
         assert self._used is None, f"{question.function} is asked for within a part"
         return self._tasks.ask(question)
 
     def together(self, functions: Iterable[Callable[[], T]]) -> list[T]:
         """Return the results of functions, which share passes over the parts."""
-        return self._tasks.together(functions)
+        chosen = list(functions)
+        return self.in_turn(lambda: self._tasks.together(chosen))
 
     @cached_property
     def _tasks(self) -> Tasks:
@@ -167,6 +179,9 @@ class PartedRun(Frames, ABC):
         Raises:
             Needed: A part needs it, and it is not computed yet.
         """
+        return self.in_turn(partial(self._value_of, answer, compute))
+
+    def _value_of(self, answer: Answer, compute: Answer) -> Any:
         self._require(answer)
         if answer not in self.values:
             self._tasks.once(answer, lambda: self._keep_value(answer, compute))
@@ -223,6 +238,9 @@ class PartedRun(Frames, ABC):
         Raises:
             Needed: A part needs them, and they are not computed yet.
         """
+        return self.in_turn(partial(self._rows_of, answer, part))
+
+    def _rows_of(self, answer: Answer, part: Frames | None) -> Any:
         self._require(answer)
         if not self.has_rows(answer):
             self.compute(answer)

@@ -14,9 +14,10 @@ is not known yet (`Needed`), the value is computed first, in a task of its own, 
 values come before others.
 
 Each analysis runs in a greenlet of its own: only one of them runs at a time, until it waits, so
-that none has to guard what it caches. All of them are on one thread. Threads would have to take
-turns, too, but the allocator gives each of them memory of its own, which none of the others can use
-when it is free.
+that none has to guard what it caches. All of them are on the thread that asked first; others wait
+until it is done (`PartedRun.in_turn`). Threads instead of greenlets would have to take turns, too,
+but the allocator gives each of them memory of its own, which none of the others can use when it is
+free.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ import errno
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -167,3 +169,19 @@ def test_a_new_folder_goes_again_if_its_files_can_not_be_written(
     with output_folder(folder):
         (folder / "comm.csv").write_text("rank")
     assert (folder / "comm.csv").is_file()
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    meeting = Barrier(2)
+
+    def write(content: str) -> None:
+        with atomic_write(tmp_path / "x") as unfinished:
+            meeting.wait(30)
+            unfinished.write_text(content)
+            meeting.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(write, content) for content in ("one", "other")]:
+            future.result(timeout=60)
+    assert (tmp_path / "x").read_text() in ("one", "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from threading import local
 from typing import Any
 from weakref import finalize
 
@@ -167,7 +168,9 @@ class StoredRun(PartedRun):
 
     def with_settings(self, settings: Settings) -> StoredRun:
         """Return the run as other settings have it."""
-        return type(self)(self.dataset, settings, self.rows_of_part, self.workers)
+        run = type(self)(self.dataset, settings, self.rows_of_part, self.workers)
+        vars(run)["_lock"] = self._lock  # they share processes and files
+        return run
 
     # Parts.
 
@@ -366,8 +369,14 @@ def _name_of(answer: Answer) -> str:
     return f"{answer.__module__.rpartition('.')[2]}.{answer.__name__}"
 
 
-_opened: list[tuple[Recipe, StoredRun]] = []
-"""The run that this process has opened, if any."""
+class _Opened(local):
+    """The run that this thread of a worker has opened, if any; workers of Dask have several."""
+
+    recipe: Recipe | None = None
+    run: StoredRun | None = None
+
+
+_opened = _Opened()
 
 
 def answers_of_part(asked: Pass, number: int) -> list[Needed | Packed]:
@@ -380,8 +389,8 @@ def answers_of_part(asked: Pass, number: int) -> list[Needed | Packed]:
 
 
 def _run_of(recipe: Recipe) -> StoredRun:
-    if not _opened or _opened[0][0] != recipe:
+    if _opened.run is None or _opened.recipe != recipe:
         dataset = open_dataset(recipe.path)
         run = StoredRun(dataset, recipe.settings, recipe.rows_of_part, folder=recipe.folder)
-        _opened[:] = [(recipe, run)]
-    return _opened[0][1]
+        _opened.recipe, _opened.run = recipe, run
+    return _opened.run
