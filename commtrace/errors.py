@@ -56,6 +56,10 @@ class OutputError(UsageError, OSError):
     """A file that cannot be written: no folder, no permission, no space (also an OSError)."""
 
 
+class NotKeptError(OutputError):
+    """What an analysis of a large run keeps of it cannot be written."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown name, with the closest known one as suggestion."""
     names = list(known)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import RLock
@@ -156,7 +156,8 @@ class PartedRun(Frames, ABC):
 
     def ask(self, question: Question) -> list[Any]:
         """Return the results of a question for all parts."""
-        return self.in_turn(partial(self._ask, question))
+        # A copy, since what failed may be computed once more.
+        return self.in_turn(lambda: self._ask(replace(question)))
 
     def _ask(self, question: Question) -> list[Any]:
         assert self._used is None, f"{question.function} is asked for within a part"

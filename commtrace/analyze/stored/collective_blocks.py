@@ -30,9 +30,9 @@ from commtrace.analyze.stored.kept_files import (
     open_arrow_file,
     read_columns,
     reading_kept,
+    sealed,
 )
 from commtrace.analyze.stored.lazy_table import LazyTable
-from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.tracefile.reading import DamageError
 
 COLUMNS = (
@@ -105,9 +105,18 @@ class CollectiveBlocks:
         return (self._folder / _COMPLETE).is_file()
 
     def complete(self) -> None:
-        """State that the calls of all parts are written."""
-        with atomic_write(self._folder / _COMPLETE) as unfinished:
-            unfinished.write_text(json.dumps({"parts": self._num_parts}))
+        """State that the calls of all parts are written.
+
+        Raises:
+            NotKeptError: That cannot be written.
+        """
+        with sealed(self._folder / _COMPLETE) as file:
+            file.write(json.dumps({"parts": self._num_parts}).encode("ascii"))
+
+    def move_to(self, folder: Path) -> None:
+        """State that the files are in another folder."""
+        self.__dict__.pop("_files", None)
+        self._folder = folder
 
     def discard_parts(self) -> None:
         """Remove the files of parts if all blocks are gathered."""
@@ -120,11 +129,10 @@ class CollectiveBlocks:
         """Write the calls of part `number` by rank.
 
         Raises:
-            OutputError: They cannot be written.
+            NotKeptError: They cannot be written.
         """
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
-        make_folder(self._folder)
         block = self._block_of(part)
         # Of numbers of 16 bits, a stable sort takes a few passes.
         small = block.astype("int16") if self.num_blocks < 1 << 15 else block
@@ -160,12 +168,17 @@ class CollectiveBlocks:
 
         Raises:
             TraceError: A file is damaged.
-            OutputError: The gathered block cannot be written.
+            NotKeptError: The gathered block cannot be written.
         """
         path = self._path_of_block(block)
         with reading_kept(self._folder):
-            if not path.is_file():
-                self._gather(block, path)
+            try:
+                if not path.is_file():
+                    self._gather(block, path)
+            except FileNotFoundError:
+                # Another process may have gathered all blocks meanwhile, and removed the parts.
+                if not path.is_file():
+                    raise
             row = _column(path, _ROW)
         return LazyTable(COLUMNS, pd.Index(row, name=_ROW), partial(_column, path))
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import IO, Any
+from weakref import finalize
 
-from commtrace.atomic_write import atomic_write
-from commtrace.errors import TraceError
+from commtrace.atomic_write import atomic_write, make_folder
+from commtrace.errors import NotKeptError, OutputError, TraceError
 from commtrace.tracefile.reading import DamageError, reading
 
 _SEAL = struct.Struct("<8sI")
@@ -30,15 +33,51 @@ def sealed(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write, which gets its checksum and its name once it is complete.
 
     Raises:
-        OutputError: It cannot be written.
+        NotKeptError: It cannot be written.
     """
-    with atomic_write(path) as unfinished:
-        with unfinished.open("wb") as file:
-            yield file
-        with unfinished.open("r+b") as file:
-            checksum = _checksum(file, unfinished.stat().st_size, path)
-            file.seek(0, 2)
-            file.write(_SEAL.pack(_MARK, checksum))
+    with keeping(path):
+        make_folder(path.parent)
+        with atomic_write(path) as unfinished:
+            with unfinished.open("wb") as file:
+                yield file
+            with unfinished.open("r+b") as file:
+                checksum = _checksum(file, unfinished.stat().st_size, path)
+                file.seek(0, 2)
+                file.write(_SEAL.pack(_MARK, checksum))
+
+
+@contextmanager
+def keeping(path: Path) -> Iterator[None]:
+    """Convert errors of writing what is kept of a run into a `NotKeptError`."""
+    try:
+        yield
+    except OSError as error:
+        found = error.found if isinstance(error, OutputError) else str(error.strerror or error)
+        raise NotKeptError(
+            "cannot keep what is prepared of the run",
+            place=str(path),
+            found=found.lower(),
+            why="analyses of a large run keep values of calls in files: in the folder of the run, "
+            "or else in that for temporary files",
+            attempt="free some space in one of them, or `export TMPDIR=FOLDER` where there is some",
+        ) from error
+
+
+def temporary_copy(folder: Path, owner: object) -> Path:
+    """Return a temporary folder with links to the files of another one; it goes with its owner.
+
+    Raises:
+        NotKeptError: There is no space for it.
+    """
+    with keeping(folder):
+        temporary = Path(mkdtemp(prefix="commtrace-"))
+        finalize(owner, shutil.rmtree, temporary, ignore_errors=True)
+        # By names that the checksums include.
+        place = temporary.joinpath(*folder.parts[-2:])
+        if folder.is_dir():
+            shutil.copytree(folder.absolute(), place, copy_function=os.symlink)
+        make_folder(place)
+        return place
 
 
 def _checksum(file: IO[bytes], size: int, path: Path) -> int:
@@ -101,7 +140,7 @@ def new_arrow_file(path: Path, schema: Any) -> Iterator[Any]:
     """Yield a writer of record batches.
 
     Raises:
-        OutputError: The file cannot be written.
+        NotKeptError: The file cannot be written.
     """
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 

@@ -9,13 +9,14 @@ The columns are numbers and texts, or categories of texts; the index is one of l
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from commtrace.analyze.stored.kept_files import new_arrow_file, read_columns
-from commtrace.atomic_write import make_folder
+from commtrace.errors import NotKeptError
 
 _LABEL = "label: "
 
@@ -35,14 +36,16 @@ class PartTables:
     ) -> pd.DataFrame:
         """Return a table of a part, or of the run; it is computed and written when first used.
 
+        One that cannot be written is computed again by the next one who asks.
+
         Raises:
             TraceError: The file is damaged.
-            OutputError: It cannot be written.
         """
         path = self.folder / name / ("run.arrow" if part is None else f"{part:05d}.arrow")
         if not path.is_file():
             table = compute()
-            self._write(path, table)
+            with suppress(NotKeptError):
+                self._write(path, table)
             return table
         columns = read_columns(path)
         label = [*columns][-1]
@@ -52,7 +55,6 @@ class PartTables:
     def _write(self, path: Path, table: pd.DataFrame) -> None:
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
-        make_folder(path.parent)
         label = f"{_LABEL}{table.index.name or ''}"
         stored = pa.Table.from_pandas(table.assign(**{label: table.index}), preserve_index=False)
         with new_arrow_file(path, stored.schema) as writer:

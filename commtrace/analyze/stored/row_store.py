@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.stored.kept_files import reading_kept, sealed, verified_size
-from commtrace.atomic_write import make_folder
 from commtrace.tracefile.reading import DamageError
 
 _COMPLETE = "complete.json"
@@ -50,7 +49,7 @@ class RowStore:
         """Write the rows of a part, and return what `complete` has to know of them.
 
         Raises:
-            OutputError: They cannot be written.
+            NotKeptError: They cannot be written.
         """
         table = rows.to_frame(_VALUE) if isinstance(rows, pd.Series) else rows
         table = table.sort_index()
@@ -63,7 +62,6 @@ class RowStore:
         records = np.empty(len(table), dtype=[(each, _least(stored[each])) for each in stored])
         for each, values in stored.items():
             records[each] = values
-        make_folder(self.folder / name)
         with sealed(_path(self.folder / name, piece)) as file:
             np.lib.format.write_array(file, records, allow_pickle=False)
         return {
@@ -81,7 +79,7 @@ class RowStore:
             pieces: What `write` has returned of each part.
 
         Raises:
-            OutputError: That cannot be written.
+            NotKeptError: That cannot be written.
         """
         facts = {
             "types": pieces[0]["types"],

@@ -7,15 +7,12 @@ answer for the parts whose numbers they are given.
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from threading import local
-from typing import Any
-from weakref import finalize
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,6 +23,7 @@ from commtrace.analyze.frame import Frames, tables_of
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Function, Needed, Packed, Question
 from commtrace.analyze.stored.collective_blocks import CollectiveBlocks, group_sizes
+from commtrace.analyze.stored.kept_files import temporary_copy
 from commtrace.analyze.stored.narrowed_tables import (
     Wanted,
     lazy_table,
@@ -34,13 +32,16 @@ from commtrace.analyze.stored.narrowed_tables import (
 )
 from commtrace.analyze.stored.part_tables import PartTables
 from commtrace.analyze.stored.row_store import RowStore
+from commtrace.analyze.stored.stored_part import StoredPart, name_of
 from commtrace.atomic_write import make_folder
-from commtrace.errors import OutputError
+from commtrace.errors import NotKeptError, OutputError
 from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.settings import DEFAULTS, Settings
 from commtrace.tracefile.dataset import Dataset, open_dataset
 from commtrace.tracefile.run_folder import PREPARED
 from commtrace.workers import JobRunner, in_order
+
+T = TypeVar("T")
 
 ROWS_OF_PART = 500_000
 """Number of calls and operators of a part, about: a part has one rank at least."""
@@ -86,48 +87,6 @@ class Pass:
     values: Mapping[Function, Any]
 
 
-class StoredPart(RunPart):
-    """Part of a stored run, whose rows are read when they are used."""
-
-    def of_each_call(self, answer: Answer, compute: Answer) -> Any:
-        """Return a row per call of this part: those that are kept, or computed if it may do so."""
-        if sort_of(answer) == self.sort and not self.parent.has_rows(answer):
-            return compute(self)
-        return self._once(answer, partial(self.parent.rows_of, answer, self))
-
-    def of_each_part(self, answer: Answer, compute: Answer) -> Any:
-        """Return a table of this part, computed once and kept."""
-        assert isinstance(self.parent, StoredRun)
-        kept = self.parent.part_tables.kept
-        return self._once(
-            answer, partial(kept, _name_of(answer), self.number, partial(compute, self))
-        )
-
-    def _once(self, answer: Answer, read: Callable[[], Any]) -> Any:
-        """Return what is kept of this part, which is read once."""
-        if answer not in self._kept:
-            self._kept[answer] = read()
-        return self._kept[answer]
-
-    @cached_property
-    def _kept(self) -> dict[Answer, Any]:
-        return {}
-
-    def narrowed(
-        self,
-        ranks: Collection[int] | None = None,
-        rows: pd.Index | None = None,
-        stretches: Sequence[tuple[int, int]] | None = None,
-    ) -> Frames:
-        """Return a part with the given rows, of which the row groups that have them are read."""
-        if self.sort != OF_RANKS:
-            return self
-        assert isinstance(self.parent, StoredRun)
-        return self.parent.narrowed_part(
-            self.number, Wanted(ranks, rows, stretches, self.parent.start_ns)
-        )
-
-
 class StoredRun(PartedRun):
     """A run of which one part at a time is in memory.
 
@@ -147,6 +106,8 @@ class StoredRun(PartedRun):
     rows_of_part: int
     workers: JobRunner | None
     _nothing: dict[str, pd.DataFrame]
+    _is_in_turn: bool
+    _is_elsewhere: bool
 
     def __init__(
         self,
@@ -161,7 +122,12 @@ class StoredRun(PartedRun):
         small = {name: tables[name] for name in TABLES if name not in EVENT_TABLES}
         super().__init__(run, small, trace.path, settings)
         vars(self).update(
-            dataset=dataset, rows_of_part=rows_of_part, _nothing=tables, workers=workers
+            dataset=dataset,
+            rows_of_part=rows_of_part,
+            workers=workers,
+            _nothing=tables,
+            _is_in_turn=False,
+            _is_elsewhere=folder is not None,
         )
         if folder is not None:
             vars(self)["folder"] = folder
@@ -251,7 +217,7 @@ class StoredRun(PartedRun):
 
     def of_each_part(self, answer: Answer, compute: Answer) -> Any:
         """Return a table of the whole run, computed once and kept."""
-        return self.part_tables.kept(_name_of(answer), None, partial(compute, self))
+        return self.part_tables.kept(name_of(answer), None, partial(compute, self))
 
     def finish(self, sort: str, questions: Sequence[Question]) -> None:
         """Answer questions of one sort for all other parts, in one pass."""
@@ -275,18 +241,18 @@ class StoredRun(PartedRun):
 
     def has_rows(self, answer: Answer) -> bool:
         """Return whether the rows of all calls are kept."""
-        return self.row_store.has(_name_of(answer))
+        return self.row_store.has(name_of(answer))
 
     def keep_rows(self, answer: Answer) -> None:
         """Compute the rows of all calls in parts, and keep them."""
         sort = sort_of(answer)
         assert sort is not None
         pieces = self.ask(Question(sort, _write_rows, (answer,)))
-        self.row_store.complete(_name_of(answer), pieces)
+        self.row_store.complete(name_of(answer), pieces)
 
     def read_rows(self, answer: Answer, part: Frames | None) -> Any:
         """Return kept rows: of a part's calls, or of all calls."""
-        name = _name_of(answer)
+        name = name_of(answer)
         if part is None:
             return self.row_store.read(name, pd.RangeIndex(self.edges[-1]))
         if isinstance(part, RunPart) and part.sort == sort_of(answer):
@@ -312,9 +278,40 @@ class StoredRun(PartedRun):
         try:
             make_folder(folder)
         except OutputError:
-            folder = Path(tempfile.mkdtemp(prefix="commtrace-"))
-            finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            return self._elsewhere(folder)
         return folder
+
+    def in_turn(self, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns, while no other thread computes anything of this run.
+
+        If something cannot be kept in the folder of the run, it is computed once more and kept in a
+        temporary one.
+        """
+        with self._lock:
+            if self._is_in_turn:
+                return compute()
+            vars(self)["_is_in_turn"] = True
+            try:
+                return compute()
+            except NotKeptError:
+                if self._is_elsewhere:
+                    raise
+                self._keep_elsewhere()
+                return compute()
+            finally:
+                vars(self)["_is_in_turn"] = False
+
+    def _elsewhere(self, folder: Path) -> Path:
+        place = temporary_copy(folder, self)
+        vars(self)["_is_elsewhere"] = True
+        return place
+
+    def _keep_elsewhere(self) -> None:
+        vars(self)["folder"] = self._elsewhere(self.folder)
+        for name in ("row_store", "part_tables"):
+            vars(self).pop(name, None)
+        if _blocks in self.values:
+            self.values[_blocks].move_to(self.folder / "blocks")
 
     # Tables of all ranks.
 
@@ -362,11 +359,7 @@ def _write_block(part: RunPart, blocks: CollectiveBlocks) -> None:
 
 def _write_rows(part: RunPart, answer: Answer) -> dict[str, Any]:
     assert isinstance(part.parent, StoredRun)
-    return part.parent.row_store.write(_name_of(answer), part.number, answer(part))
-
-
-def _name_of(answer: Answer) -> str:
-    return f"{answer.__module__.rpartition('.')[2]}.{answer.__name__}"
+    return part.parent.row_store.write(name_of(answer), part.number, answer(part))
 
 
 class _Opened(local):

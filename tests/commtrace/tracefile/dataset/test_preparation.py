@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,19 +170,6 @@ def test_a_killed_worker_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "a worker process that ended with signal SIGKILL" in str(error.value)
     prepare_dataset(folder)
     assert same(open_dataset(folder).trace(), read_parts([folder]))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 200 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, timeout=20)
-    if mounted.returncode:
-        pytest.skip(f"file systems cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True, timeout=20)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
