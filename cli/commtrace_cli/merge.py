@@ -65,19 +65,22 @@ def merge(
         from commtrace.tracefile import copy_parts, read_parts, write_trace
 
         run = None if dataset else read_parts(parts)
-        # An earlier run stays until its replacement is complete.
-        replaces = is_folder and output.exists()
-        made = output.with_name(f".{os.getpid()}.{output.name}") if replaces else output
-        if is_folder:
-            copy_parts(parts, made)
-        elif run is not None:
+        # Some of the parts would be taken for all of them, so a folder appears with all it has.
+        made = output.with_name(f".{os.getpid()}.{output.name}") if is_folder else output
+        if run is not None and not is_folder:
             write_trace(run, output)
     try:
+        if is_folder:
+            copy_parts(parts, made)
+        if is_folder and not output.exists():
+            # The preparation of a dataset that is interrupted there can be continued.
+            replace_run_folder(output, made)
+            made = output
         facts = prepared(made, workers, output).run if run is None else run.run
-        if replaces:
+        if made != output:  # an earlier run stays until its replacement is complete
             replace_run_folder(output, made)
     finally:
-        if replaces:
+        if made != output:
             shutil.rmtree(made, ignore_errors=True)
     _report(facts)
     if run is None:

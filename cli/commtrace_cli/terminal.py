@@ -229,7 +229,8 @@ def check_output(
 ) -> None:
     """Refuse an output that cannot or should not be written, before any work is done.
 
-    `read` are the files and folders that the command reads, which it must not overwrite.
+    `read` are the files and folders that the command reads, which it must not overwrite, nor remove
+    with the folder that they are in.
     """
     if not (is_folder and path.is_dir()):
         check_writable(path)
@@ -243,7 +244,11 @@ def check_output(
             why=f"existing {kind}s are only overwritten with --force",
             attempt="another -o, or --force to overwrite it",
         )
-    if any(_is_part_of(path, source) for source in read):
+    replaced = path.resolve()
+    if any(
+        _is_part_of(path, source) or (is_folder and replaced in source.resolve().parents)
+        for source in read
+    ):
         raise UsageError(
             f"cannot write {path}",
             found="a file that this command reads",

@@ -85,7 +85,9 @@ def replace_run_folder(folder: Path, new: Path) -> None:
     """
     try:
         remove_run_folder(folder)
-        make_folder(folder)
+        if not folder.exists():
+            new.rename(folder)
+            return
         for path in new.iterdir():
             path.rename(folder / path.name)
         new.rmdir()

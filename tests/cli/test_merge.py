@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +113,36 @@ def test_parts_are_copied_into_a_folder(commtrace: Commtrace, tmp_path: Path) ->
     assert {path.name for path in (tmp_path / "RUN.comm").iterdir()} == names
     refused = commtrace("merge", "RUN.comm", "-o", "RUN.comm", "--force")
     assert (refused.code, "a file that this command reads" in refused.err) == (2, True)
+
+
+def test_a_folder_is_not_replaced_by_one_of_its_parts(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "RUN.comm")
+    before = sorted(folder.iterdir())
+    for part in (folder / spool_name(0), "RUN.comm/../RUN.comm/rank-00001.spool"):
+        refused = commtrace("merge", part, "-o", "RUN.comm", "--force")
+        assert (refused.code, "a file that this command reads" in refused.err) == (2, True)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("dataset", [(), ("--dataset",)])
+def test_a_folder_appears_with_all_of_its_parts(
+    commtrace: Commtrace,
+    tmp_path: Path,
+    dataset: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = write_synthetic_spools(tmp_path / "node0")
+    copy, found = shutil.copyfileobj, list[bool]()
+
+    def copied(*streams: Any) -> None:
+        found.append((tmp_path / "RUN.comm").exists())
+        copy(*streams)
+
+    monkeypatch.setattr("shutil.copyfileobj", copied)
+    assert commtrace("merge", folder, "-o", "RUN.comm", *dataset).code == 0
+    assert found == [False] * 4
+    assert read_trace(tmp_path / "RUN.comm").run["missing_ranks"] == []
+    assert {path.name for path in tmp_path.iterdir()} == {"node0", "RUN.comm"}
 
 
 def test_an_earlier_copy_is_replaced_and_foreign_files_stay(
