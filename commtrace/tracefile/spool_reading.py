@@ -108,6 +108,8 @@ def _parsed(data: bytes, summary: str, only: Collection[str] | None) -> _Parser:
         parser.add(payload)
         end = batch_end
     if not parser.num_batches:
+        if _continues_behind_batch(data, end):
+            raise DamageError("a batch that differs from its checksum", f"byte {end}")
         raise UnbegunSpoolError(
             summary,
             place=f"byte {end}",
@@ -158,6 +160,14 @@ def _payload_at(data: bytes, position: int) -> bytes:
     length, checksum = BATCH.unpack_from(data, position)
     payload = data[position + BATCH.size : position + BATCH.size + length]
     return payload if len(payload) == length and zlib.crc32(payload) == checksum else b""
+
+
+def _continues_behind_batch(data: bytes, position: int) -> bool:
+    """Return whether there is more behind a batch, so that it was once written completely."""
+    if position + BATCH.size > len(data):
+        return False
+    length, _ = BATCH.unpack_from(data, position)
+    return 0 < length < len(data) - position - BATCH.size
 
 
 class _Parser:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.errors import EmptyTraceError, NotATraceError, TraceError
+from commtrace.errors import EmptyTraceError, NotATraceError, TraceError, TruncatedTraceError
 from commtrace.event import CommEvent, GroupRow, OpEvent, RankRow, StepRow
 from commtrace.tracefile import (
     SpoolWriter,
@@ -20,6 +20,7 @@ from commtrace.tracefile import (
     read_trace,
     spool_name,
 )
+from commtrace.tracefile.spool import BATCH, FIRST_LINE
 from tests.commtrace.synthetic import (
     START_NS,
     synthetic_facts,
@@ -151,6 +152,25 @@ def test_a_rank_killed_before_it_had_written_is_missing(tmp_path: Path) -> None:
     (folder / spool_name(0)).unlink()
     with pytest.raises(EmptyTraceError, match=spool_name(1)):
         read_trace(folder)
+
+
+def test_a_rank_whose_first_batch_is_damaged_is_refused_by_name_and_not_called_killed(
+    tmp_path: Path,
+) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools", world_size=2)
+    path = folder / spool_name(1)
+    data = bytearray(path.read_bytes())
+    data[len(FIRST_LINE) + BATCH.size + 20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(TruncatedTraceError) as error:
+        read_trace(folder)
+    assert str(error.value) == (
+        f"cannot read the spool {path}\n"
+        f"  at: byte {len(FIRST_LINE)}\n"
+        "  found: a batch that differs from its checksum\n"
+        "  why: the file was truncated or modified after it was written\n"
+        "  try: copy it again, or record the run again"
+    )
 
 
 def test_a_file_that_is_no_spool_is_refused_by_name(tmp_path: Path) -> None:
