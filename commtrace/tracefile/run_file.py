@@ -1,19 +1,24 @@
 """Writer and reader of run.json, the file of a finished run.
 
     {"format": "commtrace", "version": 3, "run": {facts}, "strings": [each string once],
-     "tables": {"comm": {"rows": n, "columns": {"rank": column, ...}}, ...}}
+     "tables": {"comm": {"rows": n, "columns": {"rank": column, ...}}, ...},
+     "crc32": "5fb1d7e3"}
 
 A column is its description (see `encoding`), with its bytes under `data`: deflated, then base64.
 The integers of a string column are indices into `strings`. Format and version come first, so that a
-reader can refuse the file before it has read the rest. Written traces read back equal.
+reader can refuse the file before it has read the rest. `crc32`, of all bytes before it, comes last;
+a file without it, as of former versions or of other programs, is not checked. Written traces read
+back equal.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,9 +68,31 @@ def write_trace(trace: Trace, path: Path | str) -> Path:
         "tables": tables,
     }
     with atomic_write(path) as unfinished:
-        # ASCII, since JSON can escape all other characters, lone surrogates included.
-        unfinished.write_text(json.dumps(document, separators=(",", ":")), encoding="ascii")
+        unfinished.write_bytes(sealed(document))
     return path
+
+
+def sealed(document: Mapping[str, Any]) -> bytearray:
+    """Return the bytes of a run file, with their checksum."""
+    # ASCII, since JSON can escape all other characters, lone surrogates included.
+    data = bytearray(json.dumps(document, separators=(",", ":")).encode("ascii"))
+    del data[-1:]
+    data += b',"crc32":"%08x"}' % zlib.crc32(data)
+    return data
+
+
+_SEAL = re.compile(rb',"crc32":"([0-9a-f]{8})"}\s*\Z')
+_SEAL_BYTES = 64
+
+
+def _check_seal(data: bytes) -> None:
+    """Refuse a file whose bytes differ from its checksum, if it has one."""
+    found = _SEAL.search(data, max(len(data) - _SEAL_BYTES, 0))
+    if found is None:
+        return
+    begin = len(BOM_UTF8) if data.startswith(BOM_UTF8) else 0  # which an editor may have added
+    if int(found[1], 16) != zlib.crc32(memoryview(data)[begin : found.start()]):
+        raise DamageError("contents that differ from their checksum")
 
 
 def _encode_table(trace: Trace, name: str, strings: StringTable) -> dict[str, Any]:
@@ -106,6 +133,7 @@ def read_run_file(path: Path) -> Trace:
     allowance = Allowance(summary, len(data))
     with reading(summary):
         document = _parse(data, summary, allowance)
+        _check_seal(data)
         # Frees the bytes of the file before the columns take memory.
         del data
         version = _version(document, summary)

@@ -7,6 +7,7 @@ its share of each.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -16,7 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commtrace.analyze import CATALOG
+from commtrace.analyze.stored.kept_files import SEAL, sealed
 from commtrace.tracefile import write_trace
+from commtrace.tracefile.dataset.layout import MANIFEST, dataset_folder, digest_of_document
+from commtrace.tracefile.dataset.table_files import footer_digest
+from commtrace.tracefile.reading import DamageError
+from commtrace.tracefile.run_folder import PREPARED
 from tests.fuzz.mutations import (
     bomb,
     spoil_bytes,
@@ -122,12 +128,15 @@ def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[s
     if chance.random() < UNUSUAL:
         write_trace(unusual_run(chance), folder / "run.json")
         return looks("run.json", number)
-    data = seeds().run
+    document = json.loads(seeds().run)
     way = chance.random()
-    if way < 0.2:
-        data = spoil_bytes(chance, data)
+    if way < 0.05:
+        data = spoil_bytes(chance, seeds().run)
     else:
-        document = json.loads(data)
+        del document["crc32"]  # which would refuse all of them
+    if 0.05 <= way < 0.2:
+        data = spoil_bytes(chance, json.dumps(document).encode())
+    elif way >= 0.2:
         document = (spoil_json if way < 0.5 else spoil_columns)(chance, document)
         data = text_of(chance, document)
     (folder / "run.json").write_bytes(data)
@@ -159,18 +168,44 @@ def _write_dataset(chance: random.Random, folder: Path, number: int) -> list[tup
     suffix = chance.choice(_DATASET_FILES)
     spoiled = chance.choice(sorted(name for name in sound if name.endswith(suffix)))
     for name, data in sound.items():
-        if name == spoiled:
-            if suffix == ".json" and chance.random() < 0.8:
-                data = text_of(chance, spoil_json(chance, json.loads(data)))
-            elif suffix == ".parquet" and chance.random() < 0.7:
-                data = spoil_table(chance, data)
-            else:
-                data = spoil_bytes(chance, data)
         path = folder / "RUN.comm" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+    _spoil(chance, folder / "RUN.comm", folder / "RUN.comm" / spoiled)
     # Numbers of this kind are some of 28 each, which would always lead to the same commands.
     return looks("RUN.comm", chance.randrange(10**6))
+
+
+def _spoil(chance: random.Random, run: Path, path: Path) -> None:
+    """Spoil a file of a dataset; mostly, checksums are those of the spoiled contents."""
+    is_kept, data = PREPARED in path.parts, path.read_bytes()
+    content = data[: -SEAL.size] if is_kept else data
+    if path.suffix == ".json" and chance.random() < 0.8:
+        document = spoil_json(chance, json.loads(content))
+        if path.name == MANIFEST and isinstance(document, dict) and chance.random() < 0.9:
+            with contextlib.suppress(RecursionError):
+                document["digest"] = digest_of_document(document)
+        content = text_of(chance, document)
+    elif path.suffix == ".parquet" and chance.random() < 0.7:
+        content = spoil_table(chance, content)
+    else:
+        content = spoil_bytes(chance, content)
+    path.write_bytes(content)
+    if is_kept and chance.random() < 0.8:
+        with sealed(path) as file:
+            file.write(content)
+    if path.suffix == ".parquet" and chance.random() < 0.9:
+        _accept(run, path)
+
+
+def _accept(run: Path, path: Path) -> None:
+    """State in the manifest that a file is as it was written."""
+    manifest = dataset_folder(run) / MANIFEST
+    document = json.loads(manifest.read_bytes())
+    with contextlib.suppress(DamageError):  # without a footer there is no digest
+        document["files"][path.relative_to(manifest.parent).as_posix()] = footer_digest(path)
+    document["digest"] = digest_of_document(document)
+    manifest.write_text(json.dumps(document))
 
 
 def _write_profile(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:

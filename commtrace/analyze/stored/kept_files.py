@@ -24,7 +24,9 @@ from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.errors import NotKeptError, OutputError, TraceError
 from commtrace.tracefile.reading import DamageError, reading
 
-_SEAL = struct.Struct("<8sI")
+SEAL = struct.Struct("<8sI")
+"""End of a file: a mark, and the checksum."""
+
 _MARK = b"commtrac"
 
 
@@ -43,7 +45,7 @@ def sealed(path: Path) -> Iterator[IO[bytes]]:
             with unfinished.open("r+b") as file:
                 checksum = _checksum(file, unfinished.stat().st_size, path)
                 file.seek(0, 2)
-                file.write(_SEAL.pack(_MARK, checksum))
+                file.write(SEAL.pack(_MARK, checksum))
 
 
 @contextmanager
@@ -100,7 +102,7 @@ def verified_size(path: Path) -> int:
         OSError: The file cannot be read.
     """
     facts = path.stat()
-    size = facts.st_size - _SEAL.size
+    size = facts.st_size - SEAL.size
     state = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
     if _verified.get(path) != state:
         with path.open("rb") as file:
@@ -131,7 +133,7 @@ def reading_kept(folder: Path) -> Iterator[None]:
 
 def _seal_of(file: IO[bytes], size: int) -> tuple[bytes, int]:
     file.seek(size)
-    mark, checksum = _SEAL.unpack(file.read(_SEAL.size))
+    mark, checksum = SEAL.unpack(file.read(SEAL.size))
     return mark, checksum
 
 

@@ -113,13 +113,14 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         "rows": {**rows, **manifest.totals},
         "files": dict(manifest.files),
     }
-    document["digest"] = _digest_of_document(document)
+    document["digest"] = digest_of_document(document)
     with atomic_write(folder / MANIFEST) as unfinished:
         # ASCII, since JSON can escape all other characters, lone surrogates included.
         unfinished.write_text(f"{json.dumps(document)}\n", encoding="ascii")
 
 
-def _digest_of_document(document: Mapping[str, Any]) -> str:
+def digest_of_document(document: Mapping[str, Any]) -> str:
+    """Return the digest of a manifest, but for that which it states."""
     others = {name: value for name, value in document.items() if name != "digest"}
     return digest_of(json.dumps(others).encode("ascii"))
 
@@ -154,7 +155,7 @@ def read_manifest(folder: Path, summary: str) -> Manifest:
             trace_version=document["trace_version"],
         )
         _require_consistent(manifest, path)
-        if document.get("digest") != (digest := _digest_of_document(document)):
+        if document.get("digest") != (digest := digest_of_document(document)):
             found = f"contents with digest {digest}, not {document.get('digest')!r}"
             raise DamageError(found[:100], str(path))
         return manifest

@@ -15,6 +15,7 @@ from commtrace.errors import (
     EmptyTraceError,
     NewerTraceError,
     NotATraceError,
+    TraceError,
     TruncatedTraceError,
 )
 from commtrace.event import CommEvent
@@ -75,6 +76,32 @@ def test_a_file_truncated_anywhere_is_reported_as_truncated(run_file: Path, tmp_
             read_trace(path)
         assert str(path) in str(error.value)
         assert f"character {length}" in str(error.value)
+
+
+def test_no_changed_byte_of_a_file_is_believed(run_file: Path, tmp_path: Path) -> None:
+    data, trace = run_file.read_bytes(), read_trace(run_file)
+    path = tmp_path / "changed.json"
+    for place in range(0, len(data), 97):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(TraceError):
+            read_trace(path)
+    for same in (data, b"\xef\xbb\xbf" + data, data + b"\n"):
+        path.write_bytes(same)
+        assert read_trace(path).tables == trace.tables
+
+
+def test_a_change_that_leaves_valid_contents_is_named(run_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "changed.json"
+    path.write_bytes(run_file.read_bytes().replace(b"attention", b"attentiom"))
+    with pytest.raises(TruncatedTraceError, match="contents that differ from their checksum"):
+        read_trace(path)
+    # As other programs write it, or former versions did.
+    document = json.loads(path.read_text())
+    del document["crc32"]
+    path.write_text(json.dumps(document))
+    assert "layers.0.attentiom" in read_trace(path).tables["comm"]["module"]
 
 
 def test_a_damaged_column_is_named(run_file: Path, tmp_path: Path) -> None:
