@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from commtrace.analyze.stored.part_tables import PartTables
 from commtrace.analyze.stored.row_store import RowStore
 from commtrace.analyze.stored.stored_part import StoredPart, name_of
 from commtrace.atomic_write import make_folder
-from commtrace.errors import NotKeptError, OutputError
+from commtrace.errors import NotKeptError, OutputError, TraceError
 from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.settings import DEFAULTS, Settings
 from commtrace.tracefile.dataset import Dataset, open_dataset
@@ -62,12 +63,14 @@ class Recipe:
         settings: Settings of the project.
         rows_of_part: Number of rows of a part, about.
         folder: Folder of what is prepared.
+        identity: Identity of the run and of its division into parts.
     """
 
     path: Path
     settings: Settings
     rows_of_part: int
     folder: Path
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +160,9 @@ class StoredRun(PartedRun):
     @cached_property
     def edges(self) -> np.ndarray:
         """Row of table `comm` at which each part by rank begins, and the number of all rows."""
-        num_rows = [
-            sum(self.dataset.num_rows("comm", rank) for rank in ranks)
-            for ranks in self._ranks_of_parts
-        ]
-        return np.append(0, np.cumsum(num_rows))
+        num = self.dataset.num_rows
+        of_parts = [sum(num("comm", rank) for rank in ranks) for ranks in self._ranks_of_parts]
+        return np.append(0, np.cumsum(of_parts))
 
     @property
     def num_calls(self) -> int:  # type: ignore[override] - a property of runs
@@ -231,7 +232,9 @@ class StoredRun(PartedRun):
         if self.workers is None or len(numbers) < _PARTS_OF_WORKERS:
             yield from super().other_parts(sort, questions)
             return
-        recipe = Recipe(self.dataset.folder, self.settings, self.rows_of_part, self.folder)
+        recipe = Recipe(
+            self.dataset.folder, self.settings, self.rows_of_part, self.folder, self.identity
+        )
         used = set[Answer]().union(*(question.values for question in questions))
         values = {each: self.values[each] for each in used if each in self.values}
         asked = Pass(recipe, sort, [(each.function, each.args) for each in questions], values)
@@ -270,16 +273,19 @@ class StoredRun(PartedRun):
         return PartTables(self.folder / "tables")
 
     @cached_property
+    def identity(self) -> str:
+        """Identity of the contents of the run, and of its division into parts."""
+        manifest = repr((self.dataset.manifest, self.rows_of_part, _VERSION))
+        return hashlib.sha256(manifest.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    @cached_property
     def folder(self) -> Path:
         """Folder of what analyses prepare."""
-        manifest = repr((self.dataset.manifest, self.rows_of_part, _VERSION))
-        name = hashlib.sha256(manifest.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        folder = self.dataset.target / PREPARED / name
-        try:
+        folder = self.dataset.target / PREPARED / self.identity
+        with suppress(OutputError):
             make_folder(folder)
-        except OutputError:
-            return self._elsewhere(folder)
-        return folder
+            return folder
+        return self._elsewhere(folder)
 
     def in_turn(self, compute: Callable[[], T]) -> T:
         """Return what `compute` returns, while no other thread computes anything of this run.
@@ -385,5 +391,12 @@ def _run_of(recipe: Recipe) -> StoredRun:
     if _opened.run is None or _opened.recipe != recipe:
         dataset = open_dataset(recipe.path)
         run = StoredRun(dataset, recipe.settings, recipe.rows_of_part, folder=recipe.folder)
+        if run.identity != recipe.identity:
+            raise TraceError(
+                f"cannot read the dataset {dataset.target}",
+                found="another dataset than at the beginning of the analysis",
+                why="it was prepared again meanwhile",
+                attempt="load the run anew, or repeat the command",
+            )
         _opened.recipe, _opened.run = recipe, run
     return _opened.run

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,12 +22,13 @@ from commtrace.analyze.skew import skew
 from commtrace.analyze.stored import StoredRun
 from commtrace.analyze.story.peers import matched_calls
 from commtrace.analyze.time_window import within
-from commtrace.errors import OutputError
+from commtrace.errors import OutputError, TraceError
 from commtrace.exporters import export
-from commtrace.tracefile import write_trace
+from commtrace.tracefile import spool_name, write_trace
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
 from commtrace.workers import Workers
 from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
+from tests.commtrace.synthetic import write_synthetic_spools
 
 
 @pytest.fixture(scope="module", params=["training", "crossed", "layouts0", "routed0"])
@@ -139,6 +142,30 @@ def test_the_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(skew(stored(folder, whole)), skew(whole), rtol=1e-12)
     exported = export(whole, tmp_path / os.fsdecode(b"out\xff"), to="parquet")
     assert (exported / "comm.parquet").stat().st_size
+
+
+class InThisProcess:
+    """Answers as other processes do, which open the dataset themselves."""
+
+    def results(self, function: Any, shared: Any, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        yield from ((place, function(shared, job)) for place, job in enumerate(jobs))
+
+
+def test_others_do_not_answer_from_a_dataset_that_was_prepared_again(tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "RUN.comm", world_size=5)
+    (folder / spool_name(4)).rename(tmp_path / "aside")
+    prepare_dataset(folder, workers=1)
+    run = StoredRun(open_dataset(folder), rows_of_part=1, workers=InThisProcess())
+    (tmp_path / "aside").rename(folder / spool_name(4))
+    prepare_dataset(folder, workers=1)
+    with pytest.raises(TraceError, match="found: another dataset than at the beginning"):
+        run.by_ranks(ranks_of)
+    again = StoredRun(open_dataset(folder), rows_of_part=1, workers=InThisProcess())
+    assert again.by_ranks(ranks_of) == [[0], [1], [2], [3], [4]]
+
+
+def ranks_of(part: Frames) -> list[int]:
+    return part.ranks["rank"].tolist()
 
 
 @pytest.mark.parametrize("folder", ["crossed", "routed0"], indirect=True)
