@@ -57,7 +57,7 @@ class OutputError(UsageError, OSError):
 
 
 class NotKeptError(OutputError):
-    """What an analysis of a large run keeps of it cannot be written."""
+    """A file of results that an analysis of a large run keeps for later cannot be written."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

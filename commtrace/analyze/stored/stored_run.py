@@ -7,12 +7,10 @@ answer for the parts whose numbers they are given.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from threading import local
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +20,7 @@ from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run, s
 from commtrace.analyze.excerpt import Excerpt
 from commtrace.analyze.frame import Frames, tables_of
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
-from commtrace.analyze.shared_passes import Function, Needed, Packed, Question
+from commtrace.analyze.shared_passes import Needed, Packed, Question
 from commtrace.analyze.stored.collective_blocks import CollectiveBlocks, group_sizes
 from commtrace.analyze.stored.kept_files import temporary_copy
 from commtrace.analyze.stored.narrowed_tables import (
@@ -33,7 +31,7 @@ from commtrace.analyze.stored.narrowed_tables import (
 )
 from commtrace.analyze.stored.part_tables import PartTables
 from commtrace.analyze.stored.row_store import RowStore
-from commtrace.analyze.stored.stored_part import StoredPart, name_of
+from commtrace.analyze.stored.worker_passes import Opened, Pass, Recipe
 from commtrace.atomic_write import make_folder
 from commtrace.errors import NotKeptError, OutputError, TraceError
 from commtrace.schema import EVENT_TABLES, TABLES
@@ -50,44 +48,50 @@ ROWS_OF_PART = 500_000
 _PARTS_OF_WORKERS = 3
 """Number of parts from which on other processes are asked."""
 
-_VERSION = 4
+_VERSION = 5
 """Changes with the meaning of prepared rows, so that those of former versions are not used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The facts by which another process opens a stored run.
+class StoredPart(RunPart):
+    """Part of a stored run, whose rows are read when they are used."""
 
-    Attributes:
-        path: Folder of the run.
-        settings: Settings of the project.
-        rows_of_part: Number of rows of a part, about.
-        folder: Folder of what is prepared.
-        identity: Identity of the run and of its division into parts.
-    """
+    def of_each_call(self, answer: Answer, compute: Answer) -> Any:
+        """Return a row per call of this part: those that are kept, or computed if it may do so."""
+        if sort_of(answer) == self.sort and not self.parent.has_rows(answer):
+            return compute(self)
+        return self._once(answer, partial(self.parent.rows_of, answer, self))
 
-    path: Path
-    settings: Settings
-    rows_of_part: int
-    folder: Path
-    identity: str
+    def of_each_part(self, answer: Answer, compute: Answer) -> Any:
+        """Return a table of this part, computed once and kept."""
+        assert isinstance(self.parent, StoredRun)
+        kept = self.parent.part_tables.kept
+        return self._once(
+            answer, partial(kept, _name_of(answer), self.number, partial(compute, self))
+        )
 
+    def _once(self, answer: Answer, read: Callable[[], Any]) -> Any:
+        """Return what is kept of this part, which is read once."""
+        if answer not in self._kept:
+            self._kept[answer] = read()
+        return self._kept[answer]
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """Questions of one sort about the parts of a run.
+    @cached_property
+    def _kept(self) -> dict[Answer, Any]:
+        return {}
 
-    Attributes:
-        recipe: How to open the run.
-        sort: Sort of the parts.
-        questions: Functions of a part, and their further arguments.
-        values: Values of the whole run that are known.
-    """
-
-    recipe: Recipe
-    sort: str
-    questions: Sequence[tuple[Function, tuple[Any, ...]]]
-    values: Mapping[Function, Any]
+    def narrowed(
+        self,
+        ranks: Collection[int] | None = None,
+        rows: pd.Index | None = None,
+        stretches: Sequence[tuple[int, int]] | None = None,
+    ) -> Frames:
+        """Return a part with the given rows, of which the row groups that have them are read."""
+        if self.sort != OF_RANKS:
+            return self
+        assert isinstance(self.parent, StoredRun)
+        return self.parent.narrowed_part(
+            self.number, Wanted(ranks, rows, stretches, self.parent.start_ns)
+        )
 
 
 class StoredRun(PartedRun):
@@ -218,7 +222,7 @@ class StoredRun(PartedRun):
 
     def of_each_part(self, answer: Answer, compute: Answer) -> Any:
         """Return a table of the whole run, computed once and kept."""
-        return self.part_tables.kept(name_of(answer), None, partial(compute, self))
+        return self.part_tables.kept(_name_of(answer), None, partial(compute, self))
 
     def finish(self, sort: str, questions: Sequence[Question]) -> None:
         """Answer questions of one sort for all other parts, in one pass."""
@@ -232,9 +236,8 @@ class StoredRun(PartedRun):
         if self.workers is None or len(numbers) < _PARTS_OF_WORKERS:
             yield from super().other_parts(sort, questions)
             return
-        recipe = Recipe(
-            self.dataset.folder, self.settings, self.rows_of_part, self.folder, self.identity
-        )
+        path, size = self.dataset.folder, self.rows_of_part
+        recipe = Recipe(path, self.settings, size, self.folder, self.identity)
         used = set[Answer]().union(*(question.values for question in questions))
         values = {each: self.values[each] for each in used if each in self.values}
         asked = Pass(recipe, sort, [(each.function, each.args) for each in questions], values)
@@ -244,18 +247,18 @@ class StoredRun(PartedRun):
 
     def has_rows(self, answer: Answer) -> bool:
         """Return whether the rows of all calls are kept."""
-        return self.row_store.has(name_of(answer))
+        return self.row_store.has(_name_of(answer))
 
     def keep_rows(self, answer: Answer) -> None:
         """Compute the rows of all calls in parts, and keep them."""
         sort = sort_of(answer)
         assert sort is not None
         pieces = self.ask(Question(sort, _write_rows, (answer,)))
-        self.row_store.complete(name_of(answer), pieces)
+        self.row_store.complete(_name_of(answer), pieces)
 
     def read_rows(self, answer: Answer, part: Frames | None) -> Any:
         """Return kept rows: of a part's calls, or of all calls."""
-        name = name_of(answer)
+        name = _name_of(answer)
         if part is None:
             return self.row_store.read(name, pd.RangeIndex(self.edges[-1]))
         if isinstance(part, RunPart) and part.sort == sort_of(answer):
@@ -290,8 +293,7 @@ class StoredRun(PartedRun):
     def in_turn(self, compute: Callable[[], T]) -> T:
         """Return what `compute` returns, while no other thread computes anything of this run.
 
-        If something cannot be kept in the folder of the run, it is computed once more and kept in a
-        temporary one.
+        If something cannot be kept beside the run, it is computed once more and kept elsewhere.
         """
         with self._lock:
             if self._is_in_turn:
@@ -365,17 +367,14 @@ def _write_block(part: RunPart, blocks: CollectiveBlocks) -> None:
 
 def _write_rows(part: RunPart, answer: Answer) -> dict[str, Any]:
     assert isinstance(part.parent, StoredRun)
-    return part.parent.row_store.write(name_of(answer), part.number, answer(part))
+    return part.parent.row_store.write(_name_of(answer), part.number, answer(part))
 
 
-class _Opened(local):
-    """The run that this thread of a worker has opened, if any; workers of Dask have several."""
-
-    recipe: Recipe | None = None
-    run: StoredRun | None = None
+def _name_of(answer: Answer) -> str:
+    return f"{answer.__module__.rpartition('.')[2]}.{answer.__name__}"
 
 
-_opened = _Opened()
+_opened: Opened[StoredRun] = Opened()
 
 
 def answers_of_part(asked: Pass, number: int) -> list[Needed | Packed]:

@@ -120,7 +120,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 
 
 def digest_of_document(document: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest, but for that which it states."""
+    """Return the digest of a manifest, without the one that it states."""
     others = {name: value for name, value in document.items() if name != "digest"}
     return digest_of(json.dumps(others).encode("ascii"))
 
