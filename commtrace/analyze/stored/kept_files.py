@@ -8,6 +8,7 @@ compressed, and single columns of them can be read.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import shutil
@@ -63,6 +64,12 @@ def keeping(path: Path) -> Iterator[None]:
             "or else in that for temporary files",
             attempt="free some space in one of them, or `export TMPDIR=FOLDER` where there is some",
         ) from error
+
+
+def name_of_contents(*contents: object) -> str:
+    """Return the name of a folder for what is made of some contents, by their representation."""
+    text = repr(contents).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def temporary_copy(folder: Path, owner: object) -> Path:

@@ -6,7 +6,6 @@ answer for the parts whose numbers they are given.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ from commtrace.analyze.frame import Frames, tables_of
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.shared_passes import Needed, Packed, Question
 from commtrace.analyze.stored.collective_blocks import CollectiveBlocks, group_sizes
-from commtrace.analyze.stored.kept_files import temporary_copy
+from commtrace.analyze.stored.kept_files import name_of_contents, temporary_copy
 from commtrace.analyze.stored.narrowed_tables import (
     Wanted,
     lazy_table,
@@ -278,8 +277,7 @@ class StoredRun(PartedRun):
     @cached_property
     def identity(self) -> str:
         """Identity of the contents of the run, and of its division into parts."""
-        manifest = repr((self.dataset.manifest, self.rows_of_part, _VERSION))
-        return hashlib.sha256(manifest.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return name_of_contents(self.dataset.manifest, self.rows_of_part, _VERSION)
 
     @cached_property
     def folder(self) -> Path:
