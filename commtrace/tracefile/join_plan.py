@@ -180,7 +180,9 @@ def _run_facts(
         "world_size": world_size,
         "missing_ranks": sorted(set(range(world_size)) - present),
         "torn_ranks": [
-            rank_of(each) for each in recordings if not each.facts.get("complete", False)
+            rank_of(each)
+            for each in recordings
+            if each.is_truncated or not each.facts.get("complete", False)
         ],
         "clock": _clock(recordings, alignments),
     }

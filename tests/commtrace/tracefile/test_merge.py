@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,13 @@ def test_a_rank_that_did_not_close_its_recording_is_named_and_ends_with_its_last
         (99, True),
         (70, False),
     ]
+
+
+def test_a_rank_whose_spool_breaks_off_is_named_although_it_says_to_be_complete() -> None:
+    cut = replace(spool(1, complete=True), is_truncated=True)
+    trace = join([spool(0, complete=True), cut])
+    assert trace.run["torn_ranks"] == [1]
+    assert [row.complete for row in ranks(trace)] == [True, False]
 
 
 def test_the_run_has_the_facts_of_the_first_rank() -> None:
