@@ -19,7 +19,7 @@ R = TypeVar("R", bound=SpoolOrOutline)
 
 def latest_run(recordings: Sequence[R]) -> tuple[list[R], list[str]]:
     """Return the recordings of the latest run, and the names of the files that are left out."""
-    chosen, others = _latest(*_of_latest_run(_distinct(recordings)))
+    chosen, others = _latest(*_of_one_size(*_of_latest_run(_distinct(recordings))))
     return chosen, sorted({name for each in others for name in _names(each)})
 
 
@@ -53,6 +53,26 @@ def _of_latest_run(spools: Sequence[R]) -> tuple[list[R], list[R]]:
     accepted = ("", id_of[id(latest)]) if latest else ("",)
     kept = [spool for spool in spools if id_of[id(spool)] in accepted]
     return kept, [spool for spool in spools if id_of[id(spool)] not in accepted]
+
+
+def _of_one_size(spools: list[R], left_out: list[R]) -> tuple[list[R], list[R]]:
+    """Split off what had ended before the latest spool began, and was of another number of ranks.
+
+    No rank needs to be repeated for that. Ranks of one run form a group together, at one time.
+    """
+    latest = max(spools, key=start_ns, default=None)
+    kept, earlier = [], list(left_out)
+    for spool in spools:
+        sizes = {_size_of_group(each) for each in (spool, latest) if each is not None} - {0}
+        is_earlier = latest is not None and end_ns(spool) < start_ns(latest)
+        (earlier if is_earlier and len(sizes) > 1 else kept).append(spool)
+    return kept, earlier
+
+
+def _size_of_group(spool: SpoolOrOutline) -> int:
+    """Return the number of ranks of the process's group; 0 if it had none, or that is unknown."""
+    run = spool.facts["run"]
+    return run.get("world_size", 0) if run.get("process_group", "none") != "none" else 0
 
 
 def _latest(spools: list[R], left_out: list[R]) -> tuple[list[R], list[R]]:

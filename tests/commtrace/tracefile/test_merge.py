@@ -210,11 +210,21 @@ def test_a_made_up_run_on_cpu_has_rows_in_every_table_of_a_recording(tmp_path: P
 
 
 def write_spool(
-    folder: Path, rank: int, number: int, start_ns: int, end_ns: int, backend: str = "gloo"
+    folder: Path,
+    rank: int,
+    number: int,
+    start_ns: int,
+    end_ns: int,
+    backend: str = "gloo",
+    num_ranks: int = 1,
 ) -> str:
     """Write a spool of some process, and return its name."""
     name = f"rank-{rank:05d}.{number}.spool"
-    facts = synthetic_facts(rank, 1) | {"start_ns": start_ns, "end_ns": end_ns, "pid": number}
+    facts = synthetic_facts(rank, num_ranks) | {
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "pid": number,
+    }
     facts["run"] = {**facts["run"], "process_group": backend}
     with (folder / name).open("wb") as stream:
         SpoolWriter(stream, facts)
@@ -251,6 +261,29 @@ def test_of_consecutive_runs_the_last_is_read_completely(tmp_path: Path) -> None
     trace = read_trace(tmp_path)
     assert pids(trace) == [5, 6]
     assert trace.run["left_out_spools"] == earlier
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "start_ns", "left_out"),
+    [
+        (2, START_NS + 1000, True),
+        (4, START_NS + 1000, False),  # a rank of the same run may have ended before
+        (2, START_NS + 90, False),  # at the same time
+    ],
+)
+def test_ranks_of_an_earlier_run_of_another_size_are_left_out_although_none_is_repeated(
+    tmp_path: Path, num_ranks: int, start_ns: int, left_out: bool
+) -> None:
+    earlier = [
+        write_spool(tmp_path, rank, 1 + rank, START_NS, START_NS + 100, num_ranks=num_ranks)
+        for rank in range(2)
+    ]
+    for rank in (2, 3):
+        write_spool(tmp_path, rank, 5 + rank, start_ns, start_ns + 100, num_ranks=4)
+    trace = read_trace(tmp_path)
+    assert trace.run.get("left_out_spools", []) == (earlier if left_out else [])
+    assert trace.run["missing_ranks"] == ([0, 1] if left_out else [])
+    assert trace.run["world_size"] == 4
 
 
 def test_what_an_earlier_run_left_is_left_out_and_reported(tmp_path: Path) -> None:
