@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commtrace.errors import OutputError
 from commtrace.tracefile.spool import SPOOL_SUFFIX
 from commtrace.units import text_of_bytes
 from commtrace_cli.terminal import counting, say
@@ -39,6 +40,21 @@ def prepared(folder: Path, workers: int | None = None, name: Path | None = None)
     num_calls, num_ranks = dataset.num_rows("comm"), len(dataset.ranks)
     say(f"dataset: {size}, {num_calls:,} calls of {num_ranks:,} ranks", always=True)
     return dataset
+
+
+def prepared_if_possible(folder: Path) -> Dataset | None:
+    """Prepare the dataset of a large run; of one that is not large or cannot be written, None.
+
+    Raises:
+        TraceError: A part cannot be read.
+    """
+    if not is_large(folder):
+        return None
+    try:
+        return prepared(folder)
+    except OutputError as error:  # nobody has asked for it
+        say(f"note: no dataset was prepared: {error.found}", always=True)
+        return None
 
 
 def is_large(folder: Path) -> bool:

@@ -20,12 +20,13 @@ from commtrace.tracefile.stores import remove_joined
 from commtrace.units import text_of_ranks
 from commtrace_cli import options
 from commtrace_cli.launching import Program, chosen_options, run_on_nodes
-from commtrace_cli.preparing import is_large, prepared
+from commtrace_cli.preparing import prepared, prepared_if_possible
 from commtrace_cli.terminal import check_output, fail, finish, say, working
 
 if TYPE_CHECKING:
     from commtrace.launcher import LaunchResult
     from commtrace.process_options import ProcessOptions
+    from commtrace.tracefile.dataset import Dataset
 
 EXAMPLE = """
 Examples:
@@ -111,7 +112,10 @@ def run(
     result = _launch(program, spools, chosen, timeout)
     _report_failure(result, program, timeout)
     if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # otherwise no rank got that far
-        _finish(spools, output, program, prepare=is_folder and (dataset or is_large(spools)))
+        stored = prepared(spools) if dataset else None
+        if is_folder and stored is None:
+            stored = prepared_if_possible(spools)
+        _finish(spools, output, program, stored)
     else:
         _remove(spools)
     if not result.ok:
@@ -141,21 +145,20 @@ def _launch(
         raise
 
 
-def _finish(spools: Path, output: Path, program: Program, *, prepare: bool) -> None:
+def _finish(spools: Path, output: Path, program: Program, stored: Dataset | None) -> None:
     """Write the run file, unless the run is a folder, and report what the run lacks.
 
     Args:
         spools: Folder of the ranks' recordings.
         output: The run file, or the same folder.
         program: The program that was recorded.
-        prepare: Prepare a dataset in the folder.
+        stored: The dataset in the folder, if there is one.
     """
     from commtrace.child_ranks import notes_of
     from commtrace.tracefile import Trace, read_parts, write_trace
 
-    if prepare:
-        trace = prepared(spools)
-    else:
+    trace = stored
+    if trace is None:
         with working("reading the ranks' recordings"):
             trace = read_parts([spools])
     left_out = trace.run.get(LEFT_OUT, [])

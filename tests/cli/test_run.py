@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.errors import OutputError
 from commtrace.tracefile import Trace, read_trace
 from commtrace.tracefile.dataset import open_dataset
-from commtrace_cli.preparing import BYTES_OF_LARGE_RUN, is_large
+from commtrace_cli.preparing import BYTES_OF_LARGE_RUN, is_large, prepared_if_possible
 from tests.cli.conftest import Commtrace, Ended
 from tests.commtrace.launched import free_ports
+from tests.commtrace.synthetic import write_synthetic_spools
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
@@ -123,6 +125,24 @@ def test_a_run_of_millions_of_calls_is_large(tmp_path: Path, size: int) -> None:
         with (tmp_path / f"rank-{rank:05d}.spool").open("wb") as file:
             file.truncate(own)
     assert is_large(tmp_path) == (size >= BYTES_OF_LARGE_RUN)
+
+
+def test_a_dataset_that_nobody_asked_for_and_has_no_space_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(folder: Path, **options: object) -> None:
+        raise OutputError("cannot write x", found="no space left on the device")
+
+    folder = write_synthetic_spools(tmp_path / "RUN.comm")
+    assert prepared_if_possible(folder) is None
+    monkeypatch.setattr("commtrace_cli.preparing.BYTES_OF_LARGE_RUN", 1)
+    dataset = prepared_if_possible(folder)
+    assert dataset is not None
+    assert dataset.num_rows("comm") == 120
+    monkeypatch.setattr("commtrace.tracefile.dataset.prepare_dataset", full)
+    assert prepared_if_possible(folder) is None
+    said = capsys.readouterr().err
+    assert "note: no dataset was prepared: no space left on the device\n" in said
 
 
 @pytest.mark.parametrize(
