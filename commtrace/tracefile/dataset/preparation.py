@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.atomic_write import make_folder, output_error
-from commtrace.errors import EmptyTraceError, UnbegunSpoolError
+from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
 from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, TABLES
 from commtrace.tracefile.collected import files_in
 from commtrace.tracefile.dataset.conversion import (
@@ -42,17 +42,18 @@ from commtrace.tracefile.dataset.layout import (
     dataset_folder,
     digest_of,
     parts_of,
+    read_manifest,
     table_path,
     write_manifest,
 )
 from commtrace.tracefile.dataset.parquet_format import Origin, pyarrow
-from commtrace.tracefile.dataset.table_files import footer_digests
+from commtrace.tracefile.dataset.table_files import footer_digest, footer_digests
 from commtrace.tracefile.dataset.table_writing import write_table
 from commtrace.tracefile.join_plan import JoinPlan, plan_of
 from commtrace.tracefile.latest_run import latest_run
 from commtrace.tracefile.merge import converted, rank_row
 from commtrace.tracefile.outline import Outline, files_of, rank_of
-from commtrace.tracefile.reading import reading
+from commtrace.tracefile.reading import DamageError, reading
 from commtrace.tracefile.run_folder import PREPARED
 from commtrace.tracefile.segment_join import joined_segments
 from commtrace.tracefile.split import LEFT_OUT
@@ -103,6 +104,7 @@ def prepare_dataset(
             outlines.sort(key=rank_of)
             plan = plan_of(outlines, lambda place, source: with_calls(outlines[place], source))
             # Files of another preparation are replaced, one after the other.
+            _remove_changed(target)
             _remove(target / MANIFEST)
             shutil.rmtree(target / PREPARED, ignore_errors=True)
             jobs = _jobs(outlines, plan, {folder / part[0]: part for part in parts}, target)
@@ -239,6 +241,15 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise output_error(path, error) from error
+
+
+def _remove_changed(target: Path) -> None:
+    """Remove files that have changed since a former preparation, which would be found again."""
+    with contextlib.suppress(TraceError):  # no manifest, or none that states anything
+        for name, digest in read_manifest(target, "").files.items():
+            with contextlib.suppress(DamageError):  # which is found, too
+                if footer_digest(target / name) != digest:
+                    _remove(target / name)
 
 
 def _remove_others(target: Path, ranks: Sequence[int]) -> None:

@@ -80,6 +80,21 @@ def test_only_what_has_changed_is_prepared_again(tmp_path: Path) -> None:
     assert same(open_dataset(folder).trace(), read_parts([folder]))
 
 
+def test_a_file_that_has_changed_in_its_footer_is_prepared_again(tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "RUN.comm")
+    prepare_dataset(folder)
+    path = folder / "dataset" / "comm" / "rank-00003.parquet"
+    data = path.read_bytes()
+    changed = data.replace(b"parquet-cpp-arrow", b"parquet-cpp-arrox")
+    assert changed != data
+    path.write_bytes(changed)
+    with pytest.raises(TraceError, match="other contents"):
+        open_dataset(folder).trace()
+    prepare_dataset(folder)
+    assert path.read_bytes() == data
+    assert same(open_dataset(folder).trace(), read_parts([folder]))
+
+
 def test_a_decision_of_all_ranks_that_has_changed_is_followed(tmp_path: Path) -> None:
     folder = tmp_path / "RUN.comm"
     RUNS["hosts"](folder)
