@@ -122,7 +122,8 @@ def record(
         ring: keep only the last so many bytes of each rank's spool, such as "64MB"; what came
             before counts as dropped.
         merge_timeout_s: time that rank 0 waits at the end for ranks still recording; a rank without
-            a spool is named in the file.
+            a spool is named in the file. Spools that are still written then stay beside the file,
+            in PATH.spools, to be merged with it.
         libraries: packages whose lines do not count as the user's own, besides installed ones and
             those named in pyproject.toml.
         values: keep a fingerprint of tensors, to compare ranks and runs: "module" (inputs and

@@ -265,9 +265,11 @@ class RunFile:
         if rank == 0:
             folder = self._folder.folder
             _wait_for_others(folder, self._merge_timeout_s)
+            # Those that are still written will have more than the run file.
+            growing = {spool.name for spool in _unfinished(folder)}
             trace = read_parts([folder])
             write_trace(trace, self.path)
-            remove_joined(folder, trace.run.get(LEFT_OUT, ()))
+            remove_joined(folder, growing.union(trace.run.get(LEFT_OUT, ())))
 
 
 def _done_mark(spool: Path) -> Path:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from commtrace.errors import NewerTraceError, NotATraceError
-from commtrace.tracefile import SpoolWriter, read_trace, spool_name
+from commtrace.event import CommEvent, GroupRow
+from commtrace.tracefile import SpoolWriter, read_parts, read_trace, spool_name
 from commtrace.tracefile.stores import Memory, RunFile, RunFolder, SpoolFolder, store_for
 from tests.commtrace.synthetic import START_NS, synthetic_facts
 
@@ -84,6 +85,24 @@ def test_rank_0_does_not_wait_for_ever_nor_for_the_dead(timeout_s: float, tmp_pa
     first.close(0, 2)
     assert time.monotonic() - begin < 10
     assert read_trace(path).run["torn_ranks"] == [0, 1]
+    spools = tmp_path / "run.json.spools"
+    assert spools.exists() == (timeout_s < 1)
+
+
+def test_what_a_rank_writes_after_rank_0_has_waited_for_it_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    other, first = RunFile(path, 0.1), RunFile(path, 0.1)
+    calls, groups = [CommEvent(rank=1, id=0, group="0")], [GroupRow("0", "", "0,1", 2)]
+    with other.open(1) as stream:
+        writer = SpoolWriter(stream, synthetic_facts(1, 2))
+        write(first, 0)
+        first.close(0, 2)
+        assert read_trace(path).num_rows("comm") == 0
+        writer.write({"comm": calls, "groups": groups}, {"complete": True})
+    other.close(1, 2)
+    spools = tmp_path / "run.json.spools"
+    assert {each.name for each in spools.iterdir()} == {"rank-00001.spool", "rank-00001.done"}
+    assert read_parts([path, spools]).num_rows("comm") == 1
 
 
 def test_what_a_dead_program_left_is_not_taken_for_a_part_of_the_run(tmp_path: Path) -> None:
