@@ -23,7 +23,13 @@ from commtrace.tracefile.merge import join
 from commtrace.tracefile.outline import is_spool
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import read_run_file, write_trace
-from commtrace.tracefile.run_folder import is_part, make_run_folder, require_run_folder
+from commtrace.tracefile.run_folder import (
+    DATASET,
+    MANIFEST,
+    is_part,
+    make_run_folder,
+    require_run_folder,
+)
 from commtrace.tracefile.segment_join import joined_segments
 from commtrace.tracefile.split import LEFT_OUT, spools_of
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool
@@ -112,6 +118,14 @@ def files_in(source: Path, summary: str, place: str = "") -> list[Path]:
         )
     require_run_folder(source, summary)
     paths = sorted(filter(is_part, source.iterdir())) or sorted(filter(is_part, source.rglob("*")))
+    if not paths and (source / DATASET / MANIFEST).is_file():
+        raise EmptyTraceError(
+            summary,
+            place=place,
+            found=f"a dataset, and no *{SPOOL_SUFFIX} file",
+            why="a dataset is prepared from spools, and cannot be merged without them",
+            attempt=f"`commtrace report {source}`, which reads the dataset as it is",
+        )
     if not paths:
         raise EmptyTraceError(
             summary,

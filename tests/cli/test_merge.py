@@ -218,6 +218,23 @@ def test_parts_that_are_copied_get_a_dataset_if_asked_for(
     assert open_dataset(folder).num_rows("comm") == 60
 
 
+def test_a_dataset_without_spools_cannot_be_merged_and_stays(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    folder = write_synthetic_spools(tmp_path / "RUN.comm", world_size=2)
+    assert commtrace("merge", "RUN.comm").code == 0
+    for path in folder.glob("*.spool"):
+        path.unlink()
+    before = sorted(folder.rglob("*"))
+    for words in ((), ("-o", "run.json"), ("-o", "OTHER.comm")):
+        ended = commtrace("merge", "RUN.comm", *words)
+        assert ended.code == 3
+        assert "  found: a dataset, and no *.spool file\n" in ended.err
+        assert "RUN.comm`, which reads the dataset as it is\n" in ended.err
+    assert sorted(folder.rglob("*")) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["RUN.comm"]
+
+
 @pytest.mark.parametrize("words", [("-o", "run.json"), ("-o", "x"), ()])
 def test_a_dataset_needs_a_folder(
     words: tuple[str, ...], commtrace: Commtrace, tmp_path: Path
