@@ -220,7 +220,7 @@ def write_spool(
 ) -> str:
     """Write a spool of some process, and return its name."""
     name = f"rank-{rank:05d}.{number}.spool"
-    facts = synthetic_facts(rank, num_ranks) | {
+    facts: dict[str, Any] = synthetic_facts(rank, num_ranks) | {
         "start_ns": start_ns,
         "end_ns": end_ns,
         "pid": number,
