@@ -73,7 +73,7 @@ def _watch(folder: Path) -> None:
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         if os.getpid() not in _recordings and not _serves_a_rank(rank, num_ranks):
             begin(folder)
-        os.environ[_RANK_VARIABLE] = f"{rank}/{num_ranks}"
+        os.environ[_RANK_VARIABLE] = f"{rank}/{num_ranks}/{os.getpid()}"
 
     def watch_group() -> None:
         call_for_default_group(begin_with_group)
@@ -92,10 +92,10 @@ def _serves_a_rank(rank: int, num_ranks: int) -> bool:
     An example is the process in which each rank writes its checkpoint. A rank that another one has
     started belongs to the same world, under another number.
     """
-    of_ancestor = os.environ.get(_RANK_VARIABLE, "").partition("/")
-    if not of_ancestor[1]:
+    of_ancestor = os.environ.get(_RANK_VARIABLE, "").split("/")
+    if len(of_ancestor) != 3 or of_ancestor[2] == str(os.getpid()):  # it became another program
         return False
-    return of_ancestor[2] != str(num_ranks) or of_ancestor[0] == str(rank)
+    return of_ancestor[1] != str(num_ranks) or of_ancestor[0] == str(rank)
 
 
 def _start() -> None:

@@ -16,7 +16,6 @@ import contextlib
 import functools
 import json
 import os
-import runpy
 import signal
 import sys
 import time
@@ -24,10 +23,12 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from commtrace.atomic_write import atomic_write, finished
 from commtrace.child_ranks import Launch, close_gloo, notes_of, watch_children
+from commtrace.leaving import call_at_exit
+from commtrace.main_program import is_own, prepare_main, show_no_own_frames
 from commtrace.permissions import opener
 from commtrace.pickling import keep_result, read_own, unpack
 from commtrace.process_options import ProcessOptions, options_of
@@ -41,14 +42,11 @@ SPOOLS_VARIABLE = "COMMTRACE_SPOOLS"
 BACKEND_VARIABLE = "COMMTRACE_BACKEND"
 WATCHED_VARIABLE = "COMMTRACE_WATCHED"
 CALL_OPTION = "--call"
-MODULE_OPTION = "-m"
 PARCEL_NAME = "parcel"
 
 _FAILURE_SUFFIX = ".failure.json"
 _INTERRUPTED = 128 + signal.SIGINT
 _ABORTED = 128 + signal.SIGABRT
-_PACKAGE = Path(__file__).parent
-_RUNPY = {runpy.__file__, "<frozen runpy>"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +85,39 @@ def main() -> None:
     launch = Launch(folder, options, int(os.environ["WORLD_SIZE"]), (os.getpid(),))
     if os.environ.pop(WATCHED_VARIABLE, ""):
         register_rank(notes, rank)
-    is_call = sys.argv[1] == CALL_OPTION
-    sys.argv = sys.argv[1 + is_call :]
-    run = functools.partial(_call, notes, rank) if is_call else run_program
+    if sys.argv[1] == CALL_OPTION:
+        sys.argv = sys.argv[2:]
+        run = functools.partial(_call, notes, rank)
+    else:
+        run = prepare_main(sys.argv[1:])
+    stack = contextlib.ExitStack()
+    # At exit, since threads and exit handlers of the program may still communicate; and after a
+    # failure is noted, since closing makes the other ranks fail.
+    call_at_exit(stack.close)
+    stack.callback(close_gloo)
+    stack.enter_context(_recorded(folder, options))
+    stack.enter_context(_noting_aborts(notes, rank))
+    watch_children(launch)
     try:
-        with _recorded(folder, options), _noting_aborts(notes, rank):
-            watch_children(launch)
-            run()
-    except KeyboardInterrupt:
+        run()
+    except BaseException as error:
+        if os.getpid() not in launch.pids:  # a forked child of the program, which is no rank
+            show_no_own_frames()
+            raise
+        _end_by(error, notes, rank)
+
+
+def _end_by(error: BaseException, notes: Path, rank: int) -> NoReturn:
+    """End the process as an exception of the program does, after noting the failure."""
+    if isinstance(error, KeyboardInterrupt):
         # Left without a note: the rank was asked to end and has not failed.
         sys.exit(_INTERRUPTED)
-    except SystemExit as request:
-        if request.code not in (None, 0):
-            code = request.code if isinstance(request.code, int) else 1
-            _leave_failure(notes, rank, code, "")
-        raise
-    except Exception as error:
-        _leave_failure(notes, rank, 1, _traceback_of_script(error))
-        sys.exit(1)
-    finally:  # after the failure is noted, since closing makes the other ranks fail
-        close_gloo()
+    if isinstance(error, SystemExit):
+        if error.code not in (None, 0):
+            _leave_failure(notes, rank, error.code if isinstance(error.code, int) else 1, "")
+        raise error
+    _leave_failure(notes, rank, 1, _traceback_of_script(error))
+    sys.exit(1)
 
 
 def _recorded(folder: Path, options: ProcessOptions) -> Recording:
@@ -127,18 +138,6 @@ def _noting_aborts(folder: Path, rank: int) -> Iterator[None]:
         yield
     finally:
         remove_terminate_handler(note_abort)
-
-
-def run_program() -> None:
-    """Run the script or the module in `sys.argv` as if Python had been started with it."""
-    if sys.argv[0] == MODULE_OPTION:
-        sys.argv = sys.argv[1:]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        script = sys.argv[0]
-        sys.path[0] = str(Path(script).resolve().parent)
-        runpy.run_path(script, run_name="__main__")
 
 
 def _call(folder: Path, rank: int) -> None:
@@ -188,7 +187,7 @@ def _leave_failure(folder: Path, rank: int, exit_code: int, text: str) -> None:
         unfinished.write_text(json.dumps(asdict(failure)), encoding="utf-8")
 
 
-def _traceback_of_script(error: Exception) -> str:
+def _traceback_of_script(error: BaseException) -> str:
     """Format the traceback without commtrace's frames and those that start the script."""
     exception = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = exception
@@ -198,11 +197,6 @@ def _traceback_of_script(error: Exception) -> str:
         )
         each = each.__cause__ or each.__context__
     return "".join(exception.format())
-
-
-def is_own(filename: str) -> bool:
-    """Return whether a file belongs to commtrace, or to the modules by which Python runs it."""
-    return filename in _RUNPY or Path(filename).is_relative_to(_PACKAGE)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,9 @@ from commtrace.atomic_write import make_folder
 from commtrace.bootstrap import (
     BACKEND_VARIABLE,
     CALL_OPTION,
-    MODULE_OPTION,
     PARCEL_NAME,
     SPOOLS_VARIABLE,
     WATCHED_VARIABLE,
-    is_own,
     output_path,
     read_failures,
 )
@@ -38,6 +36,7 @@ from commtrace.child_ranks import notes_of, refusal
 from commtrace.errors import LaunchError, UsageError
 from commtrace.launchers import RUN_ID_PREFIX
 from commtrace.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
+from commtrace.main_program import MODULE_OPTION, is_own
 from commtrace.pickling import results, write_own
 from commtrace.process_options import AUTO_VARIABLE, ProcessOptions
 from commtrace.processes import Ended, run_ranks
@@ -197,12 +196,12 @@ def check_program(script: Path | str, *, is_module: bool) -> None:
     """Check that a script exists; a module is searched for by the rank.
 
     Raises:
-        UsageError: there is no such script.
+        UsageError: there is no such script, or folder with `__main__.py`.
     """
     path = Path(script)
-    if is_module or path.is_file():
+    if is_module or path.is_file() or (path / "__main__.py").is_file():
         return
-    found = "a folder" if path.is_dir() else "no such file"
+    found = "a folder without __main__.py" if path.is_dir() else "no such file"
     raise UsageError(f"cannot run {script}", found=found, why="it must be a Python script")
 
 

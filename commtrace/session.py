@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from commtrace.decorator import Decorator
 from commtrace.errors import OutputError, RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
+from commtrace.leaving import call_before_leaving
 from commtrace.process_options import (
     DUMP_SIGNAL_VARIABLE,
     VALUE_LEVELS,
@@ -171,6 +172,7 @@ def record_process(store: Store, options: ProcessOptions) -> Recording:
     settings = settings_of()
     count_as_libraries(settings.libraries, settings.own_packages)
     _launched = Recording(store, options)
+    call_before_leaving(_launched._end_at_once, _launched._flush_at_once)
     return _launched
 
 
@@ -295,6 +297,18 @@ class Recording(Views, Decorator):
             except (OSError, TraceError) as error:
                 failures.append(error)
         return failures
+
+    def _end_at_once(self) -> None:
+        """Write the rest and close the recording, of a process that ends without exit handlers."""
+        if self._depth:
+            for part in (self._flush_last, self._flush_end, self._close):
+                with contextlib.suppress(OSError, TraceError):
+                    part()
+
+    def _flush_at_once(self) -> None:
+        if self._depth:
+            with contextlib.suppress(OSError, TraceError):
+                self._flush()
 
     def _close(self) -> None:
         self._store.close(self._facts.rank, self._facts.num_ranks)
@@ -614,6 +628,5 @@ _open: set[Recording] = set()
 def _end_open_recordings() -> None:
     """End recordings that are still on when the program exits inside of them."""
     for recording in list(_open):
-        if recording._pid == os.getpid():
-            recording._depth = 0
-            recording._end()
+        recording._depth = 1
+        recording.__exit__(None)

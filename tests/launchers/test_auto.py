@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from commtrace import auto
 from commtrace.tracefile import read_trace
 from tests.launchers.programs import recorded, run
 
@@ -174,6 +177,64 @@ def test_the_traceback_and_the_exit_code_are_the_programs(tmp_path: Path) -> Non
     assert "commtrace" not in ended.text
     (tmp_path / "exits.py").write_text("raise SystemExit(7)")
     assert run([*recorded(), "exits.py"], tmp_path).code == 7
+
+
+# Leaves its folder, and communicates on a thread and at exit, where it skips all other handlers.
+TO_THE_END = """
+import atexit, os, sys, threading, time
+import torch, torch.distributed as dist
+
+def last():
+    dist.all_reduce(torch.ones(3))
+    os._exit(5 if os.path.exists(__file__) else 6)
+
+def use():
+    time.sleep(0.2)  # the main thread has ended
+    dist.all_reduce(torch.ones(3))
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/own", rank=0, world_size=1)
+os.chdir("/")
+dist.all_reduce(torch.ones(3))
+atexit.register(last)
+threading.Thread(target=use).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (recorded(), 5),
+        ([sys.executable, "-m", "commtrace_cli", "run", "-n", "1", "-o", "RUN.comm"], 1),
+    ],
+    ids=["record", "run"],
+)
+def test_a_program_is_recorded_until_it_ends_itself(
+    tmp_path: Path, command: list[str], code: int
+) -> None:
+    (tmp_path / "train.py").write_text(TO_THE_END)
+    ended = run([*command, "train.py", tmp_path], tmp_path)
+    assert ended.code == code
+    assert "found: exit code 5" in ended.text or not ended.text
+    trace = read_trace(tmp_path / "RUN.comm")
+    assert trace.num_rows("comm") == 3
+    assert trace.run["torn_ranks"] == []
+
+
+def test_a_rank_that_becomes_another_program_does_not_serve_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serves = auto._serves_a_rank
+    monkeypatch.setenv("COMMTRACE_RANK", f"0/2/{os.getpid()}")
+    assert not serves(0, 2)
+    monkeypatch.setenv("COMMTRACE_RANK", f"0/2/{os.getppid()}")
+    assert (serves(0, 2), serves(0, 1), serves(1, 2)) == (True, True, False)
+
+
+def test_the_traceback_of_an_interrupt_is_the_programs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def f():\n    raise KeyboardInterrupt\nf()\n")
+    ended = run([*recorded(), "train.py"], tmp_path)
+    assert ended == run([sys.executable, "train.py"], tmp_path)
+    assert ended.code == -signal.SIGINT
 
 
 def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
