@@ -108,9 +108,11 @@ class Facts:
         group = groups.newest
         if group is not None:
             self._run["process_group"] = group.row.backend
-            self._run["world_size"] = max(self._run["world_size"], groups.num_ranks)
             if not self._is_rank_certain:
                 self.rank = group.rank
+                # The launcher may be that of an outer job, whose variables this one inherited.
+                self._run["world_size"] = groups.world_size or self._run["world_size"]
+            self._run["world_size"] = max(self._run["world_size"], groups.num_ranks)
         self._device = device
         if (self.rank, self._device, self._run) == before:
             return {}

@@ -69,12 +69,19 @@ class Group:
 
 
 class Groups:
-    """All groups that this process communicates in, and the facts about the run they imply."""
+    """All groups that this process communicates in, and the facts about the run they imply.
+
+    Attributes:
+        newest: the group that was seen last.
+        num_ranks: number of ranks that the members of groups imply.
+        world_size: size of the default group; 0 until a call was seen while there was one.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, Group] = {}
         self.newest: Group | None = None
         self.num_ranks = 1
+        self.world_size = 0
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._known.values()))
@@ -90,6 +97,8 @@ class Groups:
         self._known[key] = group
         self.newest = group
         self.num_ranks = max(self.num_ranks, 1 + max(group.ranks))
+        if dist.is_initialized():
+            self.world_size = dist.get_world_size()
         return group
 
     def learn_axes(self) -> None:

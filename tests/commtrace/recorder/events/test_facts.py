@@ -46,13 +46,25 @@ def test_an_environment_that_says_nothing_is_one_rank(
     assert (facts.rank, facts.num_ranks) == (0, 1)
 
 
+@pytest.mark.parametrize("size", ["1", "8"])
 def test_a_process_group_is_believed_more_than_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
+    size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", size)  # 8: of an outer job, whose variables were inherited
     with commtrace.record() as recording, fake_world(4, rank=2):
         dist.all_reduce(torch.ones(1))
     trace = recording.trace()
     assert list(trace.tables["ranks"]["rank"]) == [2]
     assert list(trace.tables["comm"]["rank"]) == [2]
     assert trace.run["world_size"] == 4
+
+
+def test_the_default_group_is_known_from_a_call_in_a_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with commtrace.record() as recording, fake_world(4, rank=1):
+        dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1]))
+    assert recording.trace().run["world_size"] == 4
