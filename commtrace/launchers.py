@@ -38,6 +38,7 @@ class Launcher:
     mark: tuple[str, str] = ("", "")
 
 
+TORCHRUN = "torchrun"
 RUN_ID_PREFIX = "commtrace-"
 """Beginning of the id of a run that commtrace has started itself."""
 
@@ -45,7 +46,7 @@ LAUNCHERS = (
     Launcher(
         "commtrace", "RANK", ("WORLD_SIZE",), mark=("TORCHELASTIC_RUN_ID", RUN_ID_PREFIX)
     ),
-    Launcher("torchrun", "RANK", ("WORLD_SIZE",), mark=("TORCHELASTIC_RUN_ID", "")),
+    Launcher(TORCHRUN, "RANK", ("WORLD_SIZE",), mark=("TORCHELASTIC_RUN_ID", "")),
     Launcher("a launcher that sets RANK", "RANK", ("WORLD_SIZE",)),
     Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
     Launcher("MPI", "PMI_RANK", ("PMI_SIZE",)),

@@ -50,10 +50,12 @@ def variables_in_place(folder: Path, options: ProcessOptions) -> dict[str, str]:
     return {AUTO_VARIABLE: str(folder.absolute()), **options.variables()}
 
 
-def command_in_place(program: Program) -> list[str]:
+def command_in_place(program: Program, *, by_torchrun: bool) -> list[str]:
     """Return the command that runs a program in its own process, recorded."""
     option = ["-m"] if program.is_module else []
-    own = [sys.executable, "-m", "commtrace.in_place"]
+    # As torchrun starts Python, so that ranks that it ends have written their output.
+    unbuffered = ["-u"] if by_torchrun else []
+    own = [sys.executable, *unbuffered, "-m", "commtrace.in_place"]
     return [*own, *option, str(program.script), *program.arguments]
 
 
@@ -79,7 +81,7 @@ def run_on_nodes(
         )
     agent = [sys.executable, "-m", "torch.distributed.run"]
     words = [word for pair in launcher_options.items() for word in pair]
-    own = command_in_place(program)
+    own = command_in_place(program, by_torchrun=True)
     command = [*agent, *words, "--nproc-per-node", str(program.nproc), "--no-python", *own]
     os.execve(sys.executable, command, os.environ | variables_in_place(output, options))
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from commtrace.errors import require_torch
-from commtrace.launchers import launched_rank
+from commtrace.launchers import TORCHRUN, launched_rank
 from commtrace_cli import options
 from commtrace_cli.launching import (
     Program,
@@ -64,4 +64,5 @@ def record(
         say(f"recording {script} in {output}")
     # The same process, so that the launcher's signals and its view of the exit code are right.
     program = Program(script, tuple(arguments or ()), module, nproc=1)
-    os.execv(sys.executable, command_in_place(program))
+    by_torchrun = launched is not None and launched.launcher == TORCHRUN
+    os.execv(sys.executable, command_in_place(program, by_torchrun=by_torchrun))

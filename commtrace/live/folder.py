@@ -78,6 +78,12 @@ class FollowedRecording:
         return number_fact(self.facts, "start_ns")
 
     @property
+    def last_ns(self) -> int:
+        """End of the recording, or else the last change of its files."""
+        end_ns = number_fact(self.facts, "end_ns")
+        return end_ns if self.is_complete and end_ns > 0 else self.mtime_ns
+
+    @property
     def attempt(self) -> tuple[str, int]:
         """The launcher's id of the run, and its attempt, if it stated them."""
         run = self.facts.get("run")
@@ -225,4 +231,10 @@ def _files(folder: Path) -> tuple[dict[str, dict[int, _File]], set[str]]:
                 continue
             file = _File(Path(entry.path), status.st_ino, status.st_size, status.st_mtime_ns)
             found.setdefault(match["first"], {})[int(match["segment"] or 0)] = file
-    return dict(sorted(found.items())), done
+    # Those of earlier runs come first, so that what they say is known to be stale.
+    return dict(sorted(found.items(), key=_last_change)), done
+
+
+def _last_change(recording: tuple[str, dict[int, _File]]) -> tuple[int, str]:
+    name, files = recording
+    return max(file.mtime_ns for file in files.values()), name

@@ -64,9 +64,9 @@ def notes_of(watch: Watch) -> list[str]:
             f"{counted(missed, 'segment')} of ring recordings were replaced before they were "
             "read: rates lack their calls"
         )
-    if watch.num_earlier:
-        notes.append(f"{counted(watch.num_earlier, 'recording')} of earlier attempts left out")
-    if restarted := [rank for rank, each in watch.ranks.items() if each.num_restarts]:
+    if watch.earlier:
+        notes.append(f"{counted(len(watch.earlier), 'recording')} of earlier attempts left out")
+    if restarted := [rank for rank, each in watch.ranks.items() if each.earlier]:
         notes.append(f"{text_of_ranks(restarted)} recorded before; the latest counts")
     every = run_fact(watch, "every")
     if every is not None:

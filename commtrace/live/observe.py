@@ -132,7 +132,7 @@ class Observer:
     ) -> dict[int, float]:
         """Return the part of the window in which each rank was blocked."""
         watch = self.watch
-        sums = watch.rates.blocked_ns(seconds, len(watch.ranks))
+        sums = watch.rates.blocked_ns(seconds, watch.num_seen)
         begin, end = seconds.start * _SECOND, seconds.stop * _SECOND
         found = {}
         for number, rank in watch.ranks.items():
@@ -162,7 +162,7 @@ class Observer:
             "sign_age_s": max(at_s - recording.changed_at_s, 0.0),
             "step": watch.steps.last_of(rank.rank),
             "blocked_share": blocked,
-            "num_restarts": rank.num_restarts,
+            "num_restarts": len(rank.earlier),
         }
         open_calls = [each for each in rank.in_flight if each.complete_ns < 0]
         if life == ENDED or not open_calls:

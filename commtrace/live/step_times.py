@@ -44,7 +44,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._source: int | None = None
-        self._durations: dict[int, list[float]] = {}
+        self._durations: dict[int, dict[int, float]] = {}
         self._last_of_rank: dict[int, int] = {}
 
     def add(self, rank: int, steps: Iterable[tuple[str, int, int, int]]) -> None:
@@ -58,16 +58,21 @@ class Steps:
                 self._durations.clear()
                 self._last_of_rank.clear()
             if place == self._source:
-                self._durations.setdefault(step, []).append((end_ns - begin_ns) / 1e9)
+                # Put last: the steps that were added to last are kept.
+                self._durations[step] = of_step = self._durations.pop(step, {})
+                of_step[rank] = (end_ns - begin_ns) / 1e9
                 self._last_of_rank[rank] = max(self._last_of_rank.get(rank, -1), step)
         if len(self._durations) > MOST_STEPS:
-            for stale in sorted(self._durations)[:-MOST_STEPS]:
+            for stale in list(self._durations)[:-MOST_STEPS]:
                 del self._durations[stale]
 
-    def forget(self) -> None:
-        """Forget everything: the run has begun anew."""
-        self._durations.clear()
-        self._last_of_rank.clear()
+    def forget(self, rank: int) -> None:
+        """Forget the steps of a rank that was restarted, and their source if it was the last."""
+        self._last_of_rank.pop(rank, None)
+        for of_rank in self._durations.values():
+            of_rank.pop(rank, None)
+        self._durations = {step: each for step, each in self._durations.items() if each}
+        self._source = self._source if self._durations else None
 
     def last_of(self, rank: int) -> int:
         """Return the last step that a rank has ended; -1 if it has none."""
@@ -78,7 +83,7 @@ class Steps:
         steps = sorted(self._durations)
         if not steps:
             return StepTimes()
-        durations = [median(self._durations[step]) for step in steps]
+        durations = [median(self._durations[step].values()) for step in steps]
         recent, before = durations[-NUM_RECENT:], durations[-3 * NUM_RECENT : -NUM_RECENT]
         mean = sum(recent) / len(recent)
         usual = median(before) if len(before) >= NUM_RECENT else float("nan")

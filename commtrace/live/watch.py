@@ -17,7 +17,7 @@ from commtrace.live.arrivals import Array, CallArrays, Disagreements, GroupProgr
 from commtrace.live.clock import Clock
 from commtrace.live.folder import FollowedRecording, RunTail
 from commtrace.live.hosts import Hosts
-from commtrace.live.life import System
+from commtrace.live.life import RUNNING, System, life_of
 from commtrace.live.names import RunNames
 from commtrace.live.rates import Rates
 from commtrace.live.step_times import Steps
@@ -47,7 +47,7 @@ class WatchedRank:
         numbers: their numbers in their groups.
         recent: its last calls that ended, as rows of `CALL_COLUMNS`.
         last_ns: the last instant that it wrote about, by its own clock; -1 if there is none.
-        num_restarts: recordings of the rank before this one.
+        earlier: names of the recordings of the rank before this one.
     """
 
     rank: int
@@ -57,7 +57,7 @@ class WatchedRank:
     numbers: list[int] = field(default_factory=list)
     recent: Array = field(default_factory=lambda: _NO_CALLS)
     last_ns: int = -1
-    num_restarts: int = 0
+    earlier: set[str] = field(default_factory=set)
 
     @property
     def host(self) -> str:
@@ -78,6 +78,11 @@ class WatchedRank:
 class Watch:
     """Follows the recording of a run in a folder; it writes nothing there.
 
+    Attributes:
+        ranks: the ranks of the latest run.
+        num_seen: number of ranks seen, of which those of an earlier run were left out.
+        earlier: names of the recordings of earlier runs that were left out.
+
     Args:
         folder: the folder RUN.comm, or one of spools.
         clock: the watcher's clocks.
@@ -94,7 +99,8 @@ class Watch:
         self.tail = RunTail(folder, self.names, self.clock)
         self.hosts = Hosts()
         self.ranks: dict[int, WatchedRank] = {}
-        self.num_earlier = 0
+        self.num_seen = 0
+        self.earlier: set[str] = set()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -121,6 +127,7 @@ class Watch:
                 changed[rank.rank] = rank
             self.steps.add(rank.rank, news.steps)
             self._note_instants(rank, new, news, wall_ns, at_s)
+        self._leave_out_ended_before_restarts(at_s)
         # A rank may have been restarted after some of its calls were read.
         ended = [(rank, new) for rank, new in ended if self.ranks.get(rank.rank) is rank]
         self._add(ended, [each for each in changed.values() if self.ranks.get(each.rank) is each])
@@ -136,14 +143,16 @@ class Watch:
         if self._is_of_earlier_run(recording):
             return None
         if rank is not None and recording.start_ns < rank.recording.start_ns:
-            rank.num_restarts += 1
+            rank.earlier.add(recording.name)
             return None
-        index, num_restarts = len(self.ranks), 0
-        if rank is not None:
-            index, num_restarts = rank.index, rank.num_restarts + 1
-            self._begin_rank_anew(number)
-        self.ranks[number] = WatchedRank(number, index, recording, num_restarts=num_restarts)
-        return self.ranks[number]
+        new = WatchedRank(number, self.num_seen, recording)
+        if rank is None:
+            self.num_seen += 1
+        else:
+            new.index, new.earlier = rank.index, rank.earlier | {rank.recording.name}
+            self._forget(number)
+        self.ranks[number] = new
+        return new
 
     def _is_of_earlier_run(self, recording: FollowedRecording) -> bool:
         """Compare a recording with those known; forget these if it belongs to a later run."""
@@ -152,17 +161,30 @@ class Watch:
             if "" in (recording.attempt[0], other.attempt[0]) or recording.attempt == other.attempt:
                 continue
             if recording.start_ns < other.start_ns:
-                self.num_earlier += 1
+                self.earlier.add(recording.name)
                 return True
-            self.num_earlier += len(self.ranks)
-            self.ranks = {}
+            self.earlier |= {each.recording.name for each in self.ranks.values()}
+            self.ranks, self.num_seen = {}, 0
             self._begin_anew()
             return False
         return False
 
-    def _begin_rank_anew(self, rank: int) -> None:
+    def _leave_out_ended_before_restarts(self, at_s: float) -> None:
+        """Leave out ranks of an earlier run, as `latest_run` does, which did not come back."""
+        begins = [each.recording.start_ns for each in self.ranks.values() if each.earlier]
+        for number, rank in list(self.ranks.items()) if begins else ():
+            recording = rank.recording
+            is_running = life_of(recording, at_s, self.system) == RUNNING
+            if not rank.earlier and not is_running and recording.last_ns < min(begins):
+                self.earlier.add(recording.name)
+                del self.ranks[number]
+                self._forget(number)
+
+    def _forget(self, rank: int) -> None:
+        """Forget the calls and steps of a rank, whose next recording numbers them anew."""
         self.progress.forget(rank)
-        # Its calls are numbered anew, and must not be joined with those of before.
+        self.steps.forget(rank)
+        # Its calls must not be joined with those of before.
         self.disagreements, self.stragglers = Disagreements(), Stragglers()
 
     def _note_instants(
@@ -239,7 +261,7 @@ class Watch:
             wire_bytes=wire_bytes[has_ended].astype(float),
             end_ns=calls.end_ns[has_ended],
             blocked_ns=calls.blocked_ns[has_ended],
-            num_ranks=len(self.ranks),
+            num_ranks=self.num_seen,
             num_kinds=len(self.names.kinds),
             now_ns=self.clock.wall_ns(),
         )

@@ -381,6 +381,38 @@ def test_an_attempt_takes_the_place_of_the_one_before(run: Run) -> None:
     assert "3 recordings of earlier attempts left out" in snapshot.notes
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["from the start", "late"])
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_smaller_run_in_the_same_folder_takes_the_place_of_the_one_before(
+    run: Run, how: str, is_late: bool
+) -> None:
+    observer = run.observer()
+    for rank in run.start_all(3):
+        for step in range(200):
+            rank.step(step, step, step + 1)
+        rank.end(rank.issue())
+        rank.close() if how == "closed" else rank.flush()
+    for number in range(3):
+        run.kill(number)
+    if not is_late:
+        observer.refresh()
+    run.time.pass_(20.0)
+    ranks = [run.start(number, 2, name=f"rank-0000{number}.1.spool") for number in range(2)]
+    for rank in ranks:
+        rank.step(0, 0, 4)
+        rank.end(rank.issue())
+        rank.flush()
+    for _ in range(2):
+        snapshot = (run.observer() if is_late else observer).refresh()
+        assert ([each.rank for each in snapshot.ranks], snapshot.world_size) == ([0, 1], 2)
+        assert (snapshot.steps.step, snapshot.steps.durations_s) == (0, (4.0,))
+        assert not [each for each in snapshot.problems if each.problem == "died"]
+        assert "1 recording of earlier attempts left out" in snapshot.notes
+        run.pass_(2.0)
+        ranks[0].end(ranks[0].issue())
+        ranks[0].flush()
+
+
 def test_ranks_without_a_recording_are_listed(run: Run) -> None:
     run.start(0, 4).flush()
     snapshot = run.observer().refresh()
