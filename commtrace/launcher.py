@@ -102,7 +102,7 @@ def run_script(
     """
     folder = Path(spool_folder)
     check_program(script, is_module=is_module)
-    _check(script, nproc)
+    check_ranks(script, nproc)
     variables = _variables(folder, nproc, options)
     if timeout_s is not None:
         variables[WATCHED_VARIABLE] = "1"
@@ -183,7 +183,12 @@ def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
     }
 
 
-def _check(script: Path | str, nproc: int) -> None:
+def check_ranks(script: Path | str, nproc: int) -> None:
+    """Check a number of ranks.
+
+    Raises:
+        UsageError: it is not positive.
+    """
     if nproc < 1:
         raise UsageError(
             f"cannot run {script} on {nproc} ranks",

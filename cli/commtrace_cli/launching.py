@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,26 +65,69 @@ def run_on_nodes(
     output: Path,
     options: ProcessOptions,
     launcher_options: Mapping[str, str],
+    *,
     timeout_s: float | None,
+    force: bool,
 ) -> NoReturn:
     """Replace this process by torchrun's agent, whose ranks record themselves.
 
     Raises:
-        UsageError: the output is no folder, or there is a limit on the time.
+        UsageError: there is no such script, an option is invalid or not for several nodes, or the
+            output is no folder.
     """
+    from commtrace.launcher import check_program, check_ranks
+
     check_run_folder(output)
+    first = next(iter(launcher_options))
     if timeout_s is not None:
         raise UsageError(
             f"cannot limit the time of {program.script}",
-            found=f"--timeout with {next(iter(launcher_options))}",
+            found=f"--timeout with {first}",
             why="torchrun starts the ranks of several nodes, and has no such limit",
             attempt="a timeout of the process group, or of the batch system",
         )
+    if force:
+        raise UsageError(
+            f"cannot overwrite {output}",
+            found=f"--force with {first}",
+            why="nodes may share the folder, and none knows that the others have not begun",
+            attempt="without --force: earlier recordings stay beside the new ones, and commands "
+            "read the latest",
+        )
+    check_program(program.script, is_module=program.is_module)
+    check_ranks(program.script, program.nproc)
+    _check_nodes(program.script, launcher_options)
     agent = [sys.executable, "-m", "torch.distributed.run"]
     words = [word for pair in launcher_options.items() for word in pair]
     own = command_in_place(program, by_torchrun=True)
     command = [*agent, *words, "--nproc-per-node", str(program.nproc), "--no-python", *own]
     os.execve(sys.executable, command, os.environ | variables_in_place(output, options))
+
+
+_NODES = re.compile(r"0*(?P<least>[1-9]\d{0,5})(?::0*(?P<most>[1-9]\d{0,5}))?", re.ASCII)
+_ENDPOINT = re.compile(r"[^:]+|.+:(?P<port>\d{1,5})", re.ASCII)
+
+
+def _check_nodes(script: Path, launcher_options: Mapping[str, str]) -> None:
+    """Check options of torchrun that it answers with a traceback, or waits for in vain."""
+    nodes, node = launcher_options.get("--nnodes", "1"), launcher_options.get("--node-rank", "0")
+    endpoint = launcher_options.get("--rdzv-endpoint", "any")
+    known, place = _NODES.fullmatch(nodes), _ENDPOINT.fullmatch(endpoint)
+    least, most = (int(known[1]), int(known[2] or known[1])) if known else (1, 0)
+    refused = (
+        (least > most, "--nnodes", nodes, "it is a number of nodes, or the least and the most",
+         "--nnodes 2, or 1:4"),
+        (int(node) >= most, "--node-rank", node, f"nodes are numbered from 0, and there are {most}",
+         f"--node-rank {most - 1}, or a larger --nnodes"),
+        (place is None or int(place["port"] or 0) > 65535, "--rdzv-endpoint", endpoint,
+         "it is a host, or a host and a port", "--rdzv-endpoint node0:29400"),
+    )  # fmt: skip
+    for is_wrong, name, value, why, attempt in refused:
+        if is_wrong:
+            found = f"{name} {value}"
+            raise UsageError(
+                f"cannot run {script} on these nodes", found=found, why=why, attempt=attempt
+            )
 
 
 def check_run_folder(output: Path) -> None:

@@ -98,7 +98,7 @@ def run(
             else "-o RUN.comm",
         )
     if launched:
-        run_on_nodes(program, output, chosen, launched, timeout)
+        run_on_nodes(program, output, chosen, launched, timeout_s=timeout, force=force)
     _refuse_within_a_rank(script)
     from commtrace.launcher import check_program
 

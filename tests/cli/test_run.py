@@ -507,6 +507,49 @@ def test_what_cannot_be_run_gets_a_sentence(
     assert set(Path.cwd().iterdir()) == before
 
 
+ON_NODES = "error: cannot run train.py on these nodes\n  found: "
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--nnodes two", ON_NODES + "--nnodes two\n  why: it is a number of nodes, or the least"),
+        ("--nnodes 0", ON_NODES + "--nnodes 0\n"),
+        ("--nnodes 4:2", ON_NODES + "--nnodes 4:2\n"),
+        ("--nnodes 2 --node-rank 2", ON_NODES + "--node-rank 2\n  why: nodes are numbered from 0"),
+        ("--rdzv-endpoint a:b", ON_NODES + "--rdzv-endpoint a:b\n  why: it is a host"),
+        ("--rdzv-endpoint a:70000", ON_NODES + "--rdzv-endpoint a:70000\n"),
+        (
+            "--nnodes 2 --force",
+            "error: cannot overwrite RUN.comm\n  found: --force with --nnodes\n",
+        ),
+        ("--nnodes 2 --timeout 5", "error: cannot limit the time of train.py\n"),
+        ("--nnodes 2 -n 0", "error: cannot run train.py on 0 ranks\n"),
+        ("--nnodes 2 none.py", "error: cannot run none.py\n  found: no such file\n"),
+    ],
+)
+def test_what_cannot_be_run_on_nodes_gets_a_sentence(
+    commtrace: Commtrace, monkeypatch: pytest.MonkeyPatch, options: str, message: str
+) -> None:
+    Path("train.py").touch()
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("torchrun was started"))
+    ended = commtrace("run", "-n", "2", "-o", "RUN.comm", *options.split(), "train.py")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(message)
+
+
+def test_options_of_nodes_are_torchruns(
+    commtrace: Commtrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("train.py").touch()
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda _, words, __: started.append(words))
+    options = "--nnodes 1:4 --node-rank 3 --rdzv-endpoint [::1]:29400"
+    commtrace("run", "-n", "2", "-o", "RUN.comm", *options.split(), "train.py")
+    own = ["--nproc-per-node", "2", "--no-python", sys.executable, "-u", "-m"]
+    assert started[0][3:] == [*options.split(), *own, "commtrace.in_place", "train.py"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
