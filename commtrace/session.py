@@ -192,6 +192,7 @@ class Recording(Views, Decorator):
         self._is_over = False
         self._num_flushes = 0
         self._life_ns = -1
+        self._has_dropped = False
         self._dumps: StackDumps | None = None
         self._signal: int | None = None
         self._stream: BinaryIO | None = None
@@ -387,7 +388,7 @@ class Recording(Views, Decorator):
         quiet = at - self._buffer.rows_ns
         if at - max(self._life_ns, self._buffer.rows_ns) >= max(_LIFE_NS, quiet // 20):
             self._life_ns = at
-            self._buffer.flush({ALIVE: at + self._epoch})
+            self._buffer.flush({ALIVE: at + self._epoch, **self._dropped()})
 
     def _calls_in_flight(self) -> list[dict[str, Any]]:
         rows = self._buffer.in_flight()
@@ -396,7 +397,21 @@ class Recording(Views, Decorator):
     def _flush(self) -> None:
         RECORDER.pending.drop_dead_works()
         RECORDER.pending.query_devices()
-        self._buffer.flush(self._facts.changes(RECORDER.groups, RECORDER.device))
+        facts = self._facts.changes(RECORDER.groups, RECORDER.device)
+        # Once, when calls begin to be dropped; later numbers come with signs of life.
+        if self._buffer.num_dropped and not self._has_dropped:
+            self._has_dropped = True
+            facts |= self._dropped()
+        self._buffer.flush(facts)
+
+    def _dropped(self) -> dict[str, int]:
+        """Return the numbers of what was not kept."""
+        buffer = self._buffer
+        return {
+            "num_dropped": buffer.num_dropped,
+            "num_ops_dropped": buffer.num_ops_dropped,
+            "num_fingerprints_dropped": buffer.num_fingerprints_dropped,
+        }
 
     def _flush_last(self) -> None:
         if self._store.wants_axes:  # otherwise only those who ask for them pay for it
@@ -408,10 +423,8 @@ class Recording(Views, Decorator):
             {
                 "complete": True,
                 "end_ns": now() + self._epoch,
-                "num_dropped": self._buffer.num_dropped,
-                "num_ops_dropped": self._buffer.num_ops_dropped,
-                "num_fingerprints_dropped": self._buffer.num_fingerprints_dropped,
                 "is_one_step": self._buffer.is_one_step,
+                **self._dropped(),
             }
         )
 

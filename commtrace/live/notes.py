@@ -71,6 +71,15 @@ def notes_of(watch: Watch) -> list[str]:
     every = run_fact(watch, "every")
     if every is not None:
         notes.append(f"only every {every}th step is recorded: calls between are not seen")
+    dropped = {
+        rank: number_fact(each.recording.facts, "num_dropped", 0)
+        for rank, each in sorted(watch.ranks.items())
+    }
+    if num := sum(dropped.values()):
+        ranks = text_of_ranks([rank for rank, each in dropped.items() if each > 0])
+        notes.append(
+            f"{counted(num, 'call')} of {ranks} were not kept: calls of theirs are not seen"
+        )
     left = watch.tail.num_left_out
     if left:
         notes.append(f"{counted(left, 'recording')} beyond the first are not read")

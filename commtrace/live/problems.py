@@ -230,7 +230,7 @@ def _rank_row(rank: WatchedRank, life: str) -> Any:
         host=text_fact(facts, "host"),
         pid=number_fact(facts, "pid"),
         start_ns=max(number_fact(facts, "start_ns"), 0),
-        num_dropped=0,
+        num_dropped=max(number_fact(facts, "num_dropped"), 0),
         complete=life not in (DIED, SILENT, GONE),
         num_ops_dropped=0,
     )

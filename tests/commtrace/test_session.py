@@ -487,6 +487,16 @@ def test_a_program_that_ends_inside_of_a_recording_is_recorded(end: str, tmp_pat
     assert (trace.num_rows("comm"), trace.run["torn_ranks"]) == (1, [])
 
 
+def test_a_killed_program_has_said_that_calls_were_dropped(tmp_path: Path) -> None:
+    program = (
+        "begin()\ncommtrace.record(sys.argv[1], max_calls=2).__enter__()\n"
+        "for _ in range(5): dist.barrier()\ntime.sleep(1)\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert ended(program, tmp_path / "run.comm")[0] == -signal.SIGKILL
+    trace = read_trace(tmp_path / "run.comm")
+    assert (trace.num_rows("comm"), trace.tables["ranks"]["num_dropped"][0]) == (2, 3)
+
+
 def test_a_program_that_ends_at_once_leaves_what_was_written(tmp_path: Path) -> None:
     program = (
         "begin()\ncommtrace.record(sys.argv[1]).__enter__()\ndist.barrier()\n"

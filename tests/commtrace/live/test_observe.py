@@ -413,6 +413,22 @@ def test_a_smaller_run_in_the_same_folder_takes_the_place_of_the_one_before(
         ranks[0].flush()
 
 
+def test_calls_that_were_not_kept_are_said_and_their_rank_is_not_blamed(run: Run) -> None:
+    observer = run.observer()
+    first, second = run.start_all(2)
+    for rank in (first, second):
+        rank.end(rank.issue())
+    first.issue()
+    second.flush({"num_dropped": 3})
+    run.flush()
+    run.pass_(40.0)
+    snapshot = observer.refresh()
+    assert "3 calls of rank 1 were not kept: calls of theirs are not seen" in snapshot.notes
+    (problem,) = snapshot.problems
+    assert problem.problem == "hang"
+    assert "never arrived" not in problem.text
+
+
 def test_ranks_without_a_recording_are_listed(run: Run) -> None:
     run.start(0, 4).flush()
     snapshot = run.observer().refresh()
