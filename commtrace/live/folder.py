@@ -178,8 +178,8 @@ class RunTail:
         self.is_gone = False
         for name, segments in files.items():
             recording = self.recordings.get(name)
-            if recording is None:
-                if len(self.recordings) >= MOST_RECORDINGS:
+            if recording is None or _is_replaced(recording, segments):
+                if recording is None and len(self.recordings) >= MOST_RECORDINGS:
                     self.num_left_out = len(files) - len(self.recordings)
                     continue
                 recording = self.recordings[name] = FollowedRecording(name)
@@ -194,8 +194,7 @@ class RunTail:
         newest_read = max(recording.tails, default=-1)
         for number, file in sorted(files.items()):
             tail = recording.tails.get(number)
-            is_replaced = tail is not None and recording.inodes[number] != file.inode
-            if tail is None or is_replaced:
+            if tail is None:
                 tail = recording.tails[number] = SpoolTail(file.path, self._names)
                 recording.inodes[number] = file.inode
                 tail.first_size = file.size
@@ -233,6 +232,15 @@ def _files(folder: Path) -> tuple[dict[str, dict[int, _File]], set[str]]:
             found.setdefault(match["first"], {})[int(match["segment"] or 0)] = file
     # Those of earlier runs come first, so that what they say is known to be stale.
     return dict(sorted(found.items(), key=_last_change)), done
+
+
+def _is_replaced(recording: FollowedRecording, files: dict[int, _File]) -> bool:
+    """Return whether another program has written files of the same names."""
+    return any(
+        recording.inodes[number] != files[number].inode or files[number].size < tail.position
+        for number, tail in recording.tails.items()
+        if number in files
+    )
 
 
 def _last_change(recording: tuple[str, dict[int, _File]]) -> tuple[int, str]:

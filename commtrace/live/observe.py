@@ -8,7 +8,7 @@ from typing import Any
 
 from commtrace.analyze.consistency.problem import call_text
 from commtrace.live.dumps import Dumps
-from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, life_of
+from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, SILENT, life_of
 from commtrace.live.names import TRANSFERS
 from commtrace.live.notes import notes_of, problems_of_lives, run_fact
 from commtrace.live.problems import HANG, STRAGGLER, WAITING, hangs, mismatches
@@ -37,6 +37,8 @@ STRAGGLER_RATIO = 3.0
 STRAGGLER_CALLS = 4
 """Share, ratio and number of calls from which on a rank is reported as a straggler."""
 _SECOND = 1_000_000_000
+_OUT_OF_SIGHT = (DIED, GONE, SILENT)
+"""States of ranks of which nobody knows if they are still in the call that they wrote about."""
 _MOST_GROUPS = 64
 _MOST_UNRECORDED = 4096
 
@@ -62,7 +64,7 @@ class Observer:
         self.straggler_share = straggler_share
         self._checked: tuple[Any, ...] = ()
         self._found: list[LiveProblem] = []
-        self._num_disagreements = 0
+        self._num_disagreements = self._compared_ns = 0
         self._mismatches: list[LiveProblem] = []
         self._dumps = Dumps(watch.folder, watch.clock.wall_ns())
 
@@ -115,7 +117,7 @@ class Observer:
         )
 
     def _now(self, rank: WatchedRank, life: str, at_s: float) -> int:
-        """Return the present, by the clock of a rank; of one that is gone, its last sign of life.
+        """Return the present, by the clock of a rank; of one out of sight, its last sign of life.
 
         A rank that has ended is seen as it was when it ended.
         """
@@ -123,7 +125,7 @@ class Observer:
             end = number_fact(rank.recording.facts, "end_ns")
             return end if end > 0 else rank.last_ns
         now_ns = self.watch.clock.wall_ns()
-        if life in (DIED, GONE):
+        if life in _OUT_OF_SIGHT:
             now_ns -= round(max(at_s - rank.recording.changed_at_s, 0.0) * _SECOND)
         return now_ns + round(self.watch.hosts.ahead_s(rank.host) * _SECOND)
 
@@ -191,7 +193,7 @@ class Observer:
             source=_source(site),
             module=site.module,
             is_hanging=min(for_s, quiet_s) >= min(self.hang_s, NOTABLE_S)
-            and life not in (ENDED, DIED, GONE),
+            and life not in (ENDED, *_OUT_OF_SIGHT),
         )
 
     def _last_site(self, rank: WatchedRank) -> Any:
@@ -208,7 +210,7 @@ class Observer:
         site = names.sites[call.site]
         if site.kind in TRANSFERS:
             towards = "from" if site.kind == "recv" else "to"
-            return f"{site.kind} {towards} rank {site.peer if site.peer >= 0 else '?'}"
+            return f"{site.kind} {towards} {f'rank {site.peer}' if site.peer >= 0 else 'any rank'}"
         group = names.groups[site.group].name
         return _named_call(
             site.kind, self._number(rank, call), group, names.axes.get(site.group, "")
@@ -329,10 +331,12 @@ class Observer:
     def _of_mismatches(self, lives: Mapping[int, str]) -> list[LiveProblem]:
         found = self.watch.disagreements.found
         num = sum(map(len, found.values()))
+        now_ns = self.watch.clock.wall_ns()
         if num != self._num_disagreements:
-            self._num_disagreements = num
+            self._num_disagreements, self._compared_ns = num, now_ns
             self._mismatches = mismatches(self.watch, lives)
-        return self._mismatches
+        since_s = (now_ns - self._compared_ns) / _SECOND
+        return [replace(each, for_s=each.for_s + since_s) for each in self._mismatches]
 
     def _of_hangs(self, hanging: list[RankState], lives: Mapping[int, str]) -> list[LiveProblem]:
         """Return why ranks hang; the check is repeated only when the run has moved."""
@@ -367,9 +371,12 @@ def _unexplained(hanging: list[RankState]) -> LiveProblem:
     longest = max(hanging, key=lambda each: each.for_s)
     others = len(hanging) - 1
     more = f", and {counted(others, 'other rank')} in calls too" if others else ""
-    text = (
-        f"Rank {longest.rank} is in {longest.call}{more}. All members that are recorded have "
-        "arrived there: the transfer itself hangs, or a member that is not recorded is missing."
+    text = f"Rank {longest.rank} is in {longest.call}{more}. " + (
+        "All members that are recorded have arrived there: the transfer itself hangs, or a member "
+        "that is not recorded is missing."
+        if longest.number >= 0
+        else "The other end has been issued, or nothing is known of it: the transfer itself hangs, "
+        "or its rank is not recorded."
     )
     return LiveProblem(
         problem=HANG,

@@ -176,6 +176,10 @@ class Run:
     def pass_(self, seconds: float) -> None:
         """Let time pass, in which every rank gives signs of life."""
         self.time.pass_(seconds)
+        self.beat()
+
+    def beat(self) -> None:
+        """Let all ranks give a sign of life."""
         for rank in self.ranks.values():
             rank.beat()
 

@@ -413,6 +413,60 @@ def test_a_smaller_run_in_the_same_folder_takes_the_place_of_the_one_before(
         ranks[0].flush()
 
 
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_a_run_whose_files_take_the_place_of_others_is_another_run(
+    run: Run, is_longer: bool
+) -> None:
+    observer = run.observer()
+    for rank in run.start_all(3):
+        for _ in range(20):
+            rank.end(rank.issue())
+        rank.flush()
+    observer.refresh()
+    for number in range(3):
+        (run.folder / f"rank-0000{number}.spool").unlink()
+    run.pass_(10.0)
+    ranks = run.start_all(3)
+    for _ in range(40 if is_longer else 1):
+        for rank in ranks:
+            rank.end(rank.issue())
+    call = ranks[0].issue()
+    ranks[2].issue()
+    run.flush()
+    observer.refresh()
+    run.pass_(40.0)
+    snapshot = observer.refresh()
+    (problem,) = snapshot.problems
+    assert (problem.problem, problem.ranks) == ("hang", (1,))
+    assert snapshot.groups[0].call == f"all_reduce {call.seq}"
+    assert snapshot.groups[0].missing == (1,)
+
+
+def test_a_rank_out_of_sight_is_not_known_to_hang(run: Run) -> None:
+    observer = run.observer()
+    for rank in run.start_all(2, host="node1", boot="two"):
+        rank.issue()
+    run.flush()
+    observer.refresh()
+    run.time.pass_(60.0)  # the file system is out of reach, or their node is
+    snapshot = observer.refresh()
+    assert names_of(snapshot) == ["silent"]
+    run.beat()
+    assert names_of(observer.refresh()) == ["hang"]
+
+
+def test_a_mismatch_has_the_age_of_its_calls(run: Run) -> None:
+    observer = run.observer()
+    first, second = run.start_all(2)
+    first.issue()
+    second.issue("barrier")
+    run.flush()
+    observer.refresh()
+    run.pass_(40.0)
+    mismatch = observer.refresh().problems[0]
+    assert (mismatch.problem, mismatch.for_s) == ("mismatch", pytest.approx(40.0))
+
+
 def test_calls_that_were_not_kept_are_said_and_their_rank_is_not_blamed(run: Run) -> None:
     observer = run.observer()
     first, second = run.start_all(2)
