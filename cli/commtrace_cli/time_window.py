@@ -68,8 +68,8 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
 MOST_RANKS = 1 << 20
 
 
-def ranks_of(text: str | None) -> list[int] | None:
-    """Parse ranks, given individually or as ranges.
+def ranks_of(text: str | None, option: str = "--ranks") -> list[int] | None:
+    """Parse ranks, given individually or as ranges by an option.
 
     >>> ranks_of("0-2,8")
     [0, 1, 2, 8]
@@ -84,7 +84,7 @@ def ranks_of(text: str | None) -> list[int] | None:
             raise UsageError(
                 f"cannot read the ranks {text!r}",
                 why="ranks are numbers or ranges, separated by commas",
-                attempt="--ranks 0,1, or --ranks 0-3,8",
+                attempt=f"{option} 0,1, or {option} 0-3,8",
             )
         found.update(range(edges[0], edges[1] + 1))
     return sorted(found)

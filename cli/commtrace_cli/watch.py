@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import typer
 from commtrace.errors import UsageError
 from commtrace.units import text_of_ranks
 from commtrace_cli import options
+from commtrace_cli.alarms import Alarms, alarms_of
 from commtrace_cli.parting import print_parting_of_growing
 from commtrace_cli.terminal import Text, data_console, is_terminal, say, write
 from commtrace_cli.time_window import ranks_of
@@ -81,7 +82,7 @@ def watch(
     them and exits; with an alarm, it does so when the alarm goes off. A rank answers even while its
     program hangs in C++. `kill -USR2 PID` on its node does the same without `watch`.
     """
-    alarms = _alarms(on_hang, on_straggler, on_mismatch)
+    alarms = alarms_of(on_hang, on_straggler, on_mismatch)
     if command is not None and not alarms.problems:
         raise UsageError(
             "cannot run a command without an alarm",
@@ -90,7 +91,7 @@ def watch(
             attempt="--on-hang 60s, --on-straggler 20% or --on-mismatch with it",
         )
     folder = folder_of(run)
-    asked = None if dump in (None, "all") else ranks_of(dump)
+    asked = None if dump in (None, "all") else ranks_of(dump, "--dump")
     _require_run(folder, may_begin=not once and (dump is None or bool(alarms.problems)))
     if dump is not None and not alarms.problems:
         _dump(folder, asked)
@@ -113,67 +114,6 @@ def watch(
     if command is not None:
         _execute(command, problem)
     raise typer.Exit(CODES[problem.problem])
-
-
-@dataclass(frozen=True, slots=True)
-class Alarms:
-    """Problems at which watching ends, and their thresholds; None selects the default."""
-
-    problems: tuple[str, ...]
-    hang_s: float | None
-    straggler_share: float | None
-
-
-def _alarms(on_hang: str | None, on_straggler: str | None, on_mismatch: bool) -> Alarms:
-    hang_s = seconds_of(on_hang, "--on-hang") if on_hang is not None else None
-    share = share_of(on_straggler, "--on-straggler") if on_straggler is not None else None
-    guarded = {"hang": hang_s is not None, "straggler": share is not None, "mismatch": on_mismatch}
-    return Alarms(tuple([name for name, is_on in guarded.items() if is_on]), hang_s, share)
-
-
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
-
-
-def seconds_of(text: str, option: str) -> float:
-    """Parse a duration such as `60s`, `2m` or `90`.
-
-    Raises:
-        UsageError: it is none, or not positive.
-    """
-    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit = _UNITS.get(text.strip()[len(number) :])
-    seconds = _number(number) * unit if unit is not None else float("nan")
-    if not 0 < seconds < 1e9:
-        raise UsageError(
-            f"cannot use {option} {text}",
-            why="a duration is needed",
-            attempt=f"{option} 60s, or 5m",
-        )
-    return seconds
-
-
-def share_of(text: str, option: str) -> float:
-    """Parse a part such as `20%` or `0.2`.
-
-    Raises:
-        UsageError: it is none, or not between 0 and 1.
-    """
-    bare = text.strip().removesuffix("%")
-    share = _number(bare) / (100 if bare != text.strip() else 1)
-    if not 0 < share <= 1:
-        raise UsageError(
-            f"cannot use {option} {text}",
-            why="a part of the time is needed, above 0% and up to 100%",
-            attempt=f"{option} 20%",
-        )
-    return share
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text) if text.isascii() else float("nan")
-    except ValueError:
-        return float("nan")
 
 
 def folder_of(run: Path) -> Path:
@@ -201,6 +141,7 @@ def _follow(
     observer: Observer, alarms: Alarms, interval: float, views: Sequence[Show], *, once: bool
 ) -> LiveProblem | None:
     """Refresh until the run is over or an alarm goes off; return the problem of the alarm."""
+    was_running = False
     while True:
         begin = time.monotonic()
         snapshot = observer.refresh()
@@ -212,11 +153,20 @@ def _follow(
             for problem in snapshot.problems:
                 if problem.problem in alarms.problems:
                     return problem
-            if once or snapshot.is_over or (snapshot.is_gone and snapshot.ranks):
-                return None if once else _of_death(snapshot)
+            if once:
+                return None
+            if snapshot.is_over or (snapshot.is_gone and snapshot.ranks):
+                if not was_running:
+                    say(_OVER_BEFORE, always=True)
+                return _of_death(snapshot)
+            was_running = bool(snapshot.ranks)
         time.sleep(max(interval - (time.monotonic() - begin), 0.02))
 
 
+_OVER_BEFORE = (
+    "note: this run was over before watching began; to watch the next one in this folder, wait for "
+    "its first rank, or give it a folder of its own"
+)
 _ANSWER_S = 15.0
 _POLL_S = 0.25
 
@@ -394,10 +344,11 @@ def _require_run(folder: Path, *, may_begin: bool) -> None:
             why="no rank has begun to record there",
             attempt="without --once, to wait for the first rank",
         )
-    if not may_begin or not folder.absolute().parent.is_dir():
+    parent = folder.absolute().parent
+    if not may_begin or not parent.is_dir():
         raise NotATraceError(
             summary,
-            found="no such folder",
+            found="no such folder" if parent.is_dir() else f"no folder {parent}",
             why="a run is recorded into a folder, such as RUN.comm",
             attempt="the folder given to `commtrace record -o`, `commtrace run -o` or COMMTRACE",
         )

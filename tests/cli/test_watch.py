@@ -14,8 +14,9 @@ import pytest
 
 from commtrace.errors import UsageError
 from commtrace.tracefile.liveness import boot
+from commtrace_cli.alarms import seconds_of, share_of
 from commtrace_cli.main import main
-from commtrace_cli.watch import CODES, folder_of, seconds_of, share_of
+from commtrace_cli.watch import CODES, folder_of
 from tests.cli.conftest import Commtrace
 from tests.commtrace.live.growing import SECOND, START_NS, Rank, Run, Time
 
@@ -119,6 +120,18 @@ def test_a_run_that_has_ended_ends_watching(commtrace: Commtrace, run: Run) -> N
     ended = commtrace("watch", run.folder)
     assert ended.code == 0
     assert "all 2 ranks ended" in ended.out
+    assert ended.err.startswith("note: this run was over before watching began")
+
+
+def test_a_run_that_ends_while_it_is_watched_was_not_over_before(
+    commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = run.start(0, 1, **HERE)
+    rank.flush()
+    run.pass_(90)
+    monkeypatch.setattr("time.sleep", lambda _: rank.stream.closed or rank.close())
+    ended = commtrace("watch", run.folder)
+    assert (ended.code, ended.err) == (0, "")
 
 
 def test_ranks_that_died_end_watching_with_code_1(commtrace: Commtrace, run: Run) -> None:
@@ -159,13 +172,24 @@ def test_no_answer_to_dump_ends_with_code_7(
         (("--on-hang", "soon"), "error: cannot use --on-hang soon\n  why: a duration is needed\n"),
         (("--on-straggler", "120%"), "error: cannot use --on-straggler 120%\n"),
         (("--exec", "ls"), "error: cannot run a command without an alarm\n"),
-        (("--dump", "x"), "error: cannot read the ranks 'x'\n"),
+        (
+            ("--dump", "x"),
+            "error: cannot read the ranks 'x'\n"
+            "  why: ranks are numbers or ranges, separated by commas\n"
+            "  try: --dump 0,1, or --dump 0-3,8\n",
+        ),
     ],
 )
 def test_refusals(commtrace: Commtrace, arguments: tuple[str, ...], text: str) -> None:
     ended = commtrace("watch", "RUN.comm", *arguments)
     assert ended.code in (2, 3)
     assert ended.err.startswith(text)
+
+
+def test_a_folder_that_is_missing_on_the_way_is_named(commtrace: Commtrace) -> None:
+    ended = commtrace("watch", "results/RUN.comm")
+    assert ended.code == 3
+    assert f"  found: no folder {Path('results').absolute()}\n" in ended.err
 
 
 def test_a_finished_file_is_referred_to_summary(commtrace: Commtrace, run_json: Path) -> None:
