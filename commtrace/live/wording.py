@@ -104,8 +104,8 @@ def is_users(file: str) -> bool:
 def line(snapshot: Snapshot) -> str:
     """Return the state in one line, for logs."""
     parts = [clock_text(snapshot.at_ns), about(snapshot)]
-    num_bytes = sum(each.bytes_per_s for each in snapshot.kinds)
-    parts.append(f"{text_of_bytes(num_bytes)}/s")
+    if snapshot.ranks:
+        parts.append(f"{text_of_bytes(sum(each.bytes_per_s for each in snapshot.kinds))}/s")
     waiting = [each for each in shown_groups(snapshot) if each.missing]
     if waiting:
         first = waiting[0]
@@ -137,6 +137,8 @@ def about(snapshot: Snapshot) -> str:
 
 def num_ranks_text(snapshot: Snapshot) -> str:
     """Return how many ranks run and have ended."""
+    if not snapshot.ranks:
+        return "no rank has begun to record"
     total, lives = snapshot.world_size, [each.life for each in snapshot.ranks]
     running, ended = lives.count(RUNNING), lives.count(ENDED)
     parts = [f"{running} of {counted(total, 'rank')} running"]

@@ -100,7 +100,8 @@ def parting(
             int(np.flatnonzero(mine.index == rows[0].name)[0]) + 1,
             int(np.flatnonzero(theirs.index == rows[1].name)[0]) + 1,
         ]
-    at, then, common = _walk(mine, theirs, begins[0], begins[1], common)
+    of_both = {name for name, label in labels.items() if name == label}
+    at, then, common = _walk(mine, theirs, begins[0], begins[1], common, of_both)
     return Parting(common, at, then, earliest, first)
 
 
@@ -128,9 +129,13 @@ def _walk(
     i: int,
     j: int,
     common: _Pair | None,
+    of_both: set[str],
 ) -> tuple[pd.Series | None, pd.Series | None, tuple[pd.Series, pd.Series] | None]:
-    """Return the first calls that differ from a place on, and the last ones before that agree."""
-    shared = set(mine["label"]) & set(theirs["label"])
+    """Return the first calls that differ from a place on, and the last ones before that agree.
+
+    Groups `of_both` have both ranks as members, also if one of them has made no call there.
+    """
+    shared = of_both | (set(mine["label"]) & set(theirs["label"]))
     own = mine.iloc[i:]
     other = theirs.iloc[j:]
     # Calls in groups that the other rank has no counterpart of are no parting.

@@ -11,6 +11,7 @@ import pytest
 
 from commtrace.event import GroupRow
 from commtrace.live import Observer, Snapshot
+from commtrace.live.wording import line
 from tests.commtrace.live.growing import SECOND, START_NS, Run
 
 
@@ -487,6 +488,10 @@ def test_ranks_without_a_recording_are_listed(run: Run) -> None:
     run.start(0, 4).flush()
     snapshot = run.observer().refresh()
     assert (snapshot.world_size, snapshot.unrecorded) == (4, (1, 2, 3))
+
+
+def test_a_run_without_ranks_has_no_numbers(run: Run) -> None:
+    assert line(run.observer().refresh()).endswith("  no rank has begun to record")
 
 
 def test_a_vanished_folder_leaves_the_last_state(run: Run, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
 from tests.commtrace.analyze.rows import call, group, run_of
 
-LABELS = {"g": "g", "other": "other", "mine": "mine"}
+LABELS = {"g": "g", "other": "other", "mine": "a group of 1 ranks"}
 
 
 def calls_at(rank: int, lines: Sequence[int], steps: Sequence[int] = ()) -> list[Any]:
@@ -106,3 +106,9 @@ def test_what_one_rank_does_in_a_group_of_its_own_is_no_difference() -> None:
     logs = call(rank=0, id=8, seq=0, group="mine", thread=7, source_file="log.py", source_line=4)
     found = parted(own, [*others[:2], logs, others[2]._replace(id=9)], 2)
     assert lines(found) == (2, -1, 3)
+
+
+def test_the_first_call_of_a_group_of_both_is_a_difference() -> None:
+    common = [each._replace(group="other") for rank in (1, 0) for each in calls_at(rank, [1, 2])]
+    first = call(rank=0, id=9, seq=0, group="g", thread=7, source_file="train.py", source_line=3)
+    assert lines(parted(common[:2], [*common[2:], first], 0)) == (2, -1, 3)
