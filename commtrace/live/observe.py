@@ -145,7 +145,7 @@ class Observer:
             if end - started < _SECOND:
                 continue
             calls = (each for each in rank.in_flight if rank.is_blocked_in(each, watch.names))
-            in_call = min((call.issue_ns for call in calls), default=None)
+            in_call = min(map(rank.blocked_since_ns, calls), default=None)
             blocked = float(sums[rank.index])
             if in_call is not None:
                 blocked += max(end - max(in_call, begin), 0)
@@ -180,8 +180,11 @@ class Observer:
         call = (in_calls or open_calls)[0]
         site = watch.names.sites[call.site]
         for_s = max((now_ns - call.issue_ns) / _SECOND, 0.0)
-        # An asynchronous call hangs if its rank does nothing else.
-        quiet_s = for_s if in_calls else (now_ns - rank.last_ns) / _SECOND
+        # Of an asynchronous call, the time in which its rank waits for it, or does nothing else.
+        since_ns = rank.blocked_since_ns(call) if in_calls else rank.last_ns
+        quiet_s = max((now_ns - since_ns) / _SECOND, 0.0)
+        stuck_s = min(for_s, quiet_s)
+        may_wait = bool(in_calls) or not (rank.is_on_host and site.kind in TRANSFERS)
         return RankState(
             **common,
             call=self._call_text(rank, call),
@@ -192,7 +195,9 @@ class Observer:
             num_in_flight=len(open_calls),
             source=_source(site),
             module=site.module,
-            is_hanging=min(for_s, quiet_s) >= min(self.hang_s, NOTABLE_S)
+            stuck_s=stuck_s,
+            is_hanging=stuck_s >= min(self.hang_s, NOTABLE_S)
+            and may_wait
             and life not in (ENDED, *_OUT_OF_SIGHT),
         )
 
@@ -343,7 +348,7 @@ class Observer:
         if not hanging:
             self._checked = ()
             return []
-        longest = max(each.for_s for each in hanging)
+        longest = max(each.stuck_s for each in hanging)
         state = (
             [(each.rank, each.group, each.number) for each in hanging],
             {rank: lives[rank] for rank in lives},
@@ -368,7 +373,7 @@ class Observer:
 
 
 def _unexplained(hanging: list[RankState]) -> LiveProblem:
-    longest = max(hanging, key=lambda each: each.for_s)
+    longest = max(hanging, key=lambda each: each.stuck_s)
     others = len(hanging) - 1
     more = f", and {counted(others, 'other rank')} in calls too" if others else ""
     text = f"Rank {longest.rank} is in {longest.call}{more}. " + (
@@ -383,7 +388,7 @@ def _unexplained(hanging: list[RankState]) -> LiveProblem:
         ranks=tuple(each.rank for each in hanging),
         text=text,
         source=longest.source,
-        for_s=longest.for_s,
+        for_s=longest.stuck_s,
     )
 
 

@@ -145,7 +145,9 @@ def _lone_transfers(watch: Watch) -> Iterable[tuple[WatchedRank, InFlight]]:
             other = (peer, group, own, "recv" if kind == "send" else "send")
             num_before = issued.get((own, group, peer, kind), 0) - len(calls)
             for place, call in enumerate(sorted(calls, key=lambda each: each.id)):
-                if num_before + place >= issued.get(other, 0):
+                # One that was issued ahead, and is not waited for, stops nobody.
+                may_wait = not rank.is_on_host or rank.is_blocked_in(call, watch.names)
+                if may_wait and num_before + place >= issued.get(other, 0):
                     yield rank, call
 
 

@@ -24,13 +24,14 @@ class RankState:
         group: name of the call's group.
         number: number of the call in the group; -1 for a transfer.
         for_s: time that it has been in the call, or outside of communication; nan if unknown.
+        stuck_s: time that it has waited for the call, or done nothing else meanwhile.
         num_in_flight: calls in flight.
         source: line of the program that made the call, or the last one.
         module: module that made it.
         step: the last step that it has ended; -1 if none.
         blocked_share: part of the last seconds in which it was blocked; nan if unknown.
         num_restarts: earlier recordings of the rank in the folder.
-        is_hanging: it has been in the call for longer than a hang takes.
+        is_hanging: it is stuck for longer than a hang takes.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class RankState:
     group: str = ""
     number: int = -1
     for_s: float = float("nan")
+    stuck_s: float = float("nan")
     num_in_flight: int = 0
     source: str = ""
     module: str = ""

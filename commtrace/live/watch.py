@@ -45,6 +45,7 @@ class WatchedRank:
         recording: its latest recording.
         in_flight: calls in flight when it last wrote, the oldest first.
         numbers: their numbers in their groups.
+        waits: since when the program waits for asynchronous ones of them, by their ids.
         recent: its last calls that ended, as rows of `CALL_COLUMNS`.
         last_ns: the last instant that it wrote about, by its own clock; -1 if there is none.
         earlier: names of the recordings of the rank before this one.
@@ -55,6 +56,7 @@ class WatchedRank:
     recording: FollowedRecording
     in_flight: list[InFlight] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    waits: dict[int, int] = field(default_factory=dict)
     recent: Array = field(default_factory=lambda: _NO_CALLS)
     last_ns: int = -1
     earlier: set[str] = field(default_factory=set)
@@ -71,8 +73,26 @@ class WatchedRank:
         """
         if call.call_ns < 0:
             return True
-        is_on_host = text_fact(self.recording.facts, "device") == "cpu"
-        return is_on_host and call.complete_ns < 0 and not names.sites[call.site].is_async
+        is_waited_for = call.id in self.waits or not names.sites[call.site].is_async
+        return self.is_on_host and call.complete_ns < 0 and is_waited_for
+
+    def blocked_since_ns(self, call: InFlight) -> int:
+        """Return since when a thread of the rank is inside of a call or waits for it."""
+        return self.waits.get(call.id, call.issue_ns)
+
+    @property
+    def is_on_host(self) -> bool:
+        """True if the program, rather than a stream of a device, waits for calls."""
+        return text_fact(self.recording.facts, "device") == "cpu"
+
+    def set_in_flight(self, calls: Sequence[InFlight], names: RunNames, now_ns: int) -> None:
+        """Replace the calls in flight by what the rank has just written."""
+        self.in_flight = sorted(calls, key=_issue_of)
+        self.waits = {
+            call.id: self.waits.get(call.id, now_ns - call.blocked_ns)
+            for call in calls
+            if call.blocked_ns >= 0 and self.is_on_host and names.sites[call.site].is_async
+        }
 
 
 class Watch:
@@ -123,7 +143,8 @@ class Watch:
             if new.shape[1]:
                 ended.append((rank, new))
             if news.in_flight is not None:
-                rank.in_flight = sorted(news.in_flight, key=_issue_of)
+                now_ns = wall_ns + round(self.hosts.ahead_s(rank.host) * 1e9)
+                rank.set_in_flight(news.in_flight, self.names, now_ns)
                 changed[rank.rank] = rank
             self.steps.add(rank.rank, news.steps)
             self._note_instants(rank, new, news, wall_ns, at_s)

@@ -119,7 +119,7 @@ class Buffer:
         self.rows_ns = now()
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
-        self._shown: list[int] = []
+        self._shown: list[tuple[int, bool]] = []
         self._sources = Sources()
         self._groups: dict[str, Any] = {}
         self._groups_in_use: dict[Any, None] = {}
@@ -251,7 +251,7 @@ class Buffer:
         }
         for name, call_sites in self._call_sites.items():
             tables[sites_of(name)] = _take(call_sites.new, len(call_sites.new))
-        shown = [call.id for call, _ in waiting]
+        shown = [call.state_in_flight() for call, _ in waiting]
         has_rows = any((shown != self._shown, *numbers.values(), *tables.values()))
         if not has_rows and not facts:
             return

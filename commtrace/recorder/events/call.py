@@ -46,8 +46,8 @@ class Call:
     __slots__ = (
         "complete_ns", "data_ready_ns", "expects_blocked_time", "functional_op", "id", "is_settled",
         "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "part", "region",
-        "request", "result_used_ns", "return_ns", "sent_id", "seq", "stack", "thread", "waited_ns",
-        "work",
+        "request", "result_used_ns", "return_ns", "sent_id", "seq", "stack", "thread",
+        "wait_begin_ns", "waited_ns", "work",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,7 @@ class Call:
         self.stack = stack
         self.sent_id = sent_id
         self.waited_ns = self.num_waits = 0
+        self.wait_begin_ns = _UNKNOWN
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
         self.data_ready_ns = self.result_used_ns = _UNKNOWN
         self.work: Any = None
@@ -146,13 +147,22 @@ class Call:
         """Note that no more will be known of the completion."""
         self.is_watched, self.is_settled = False, True
 
+    def begun_wait(self, at_ns: int) -> None:
+        """Note that a thread begins to wait for the call; -1 if the wait has raised."""
+        self.wait_begin_ns = at_ns
+
     def waited(self, begin_ns: int, end_ns: int) -> None:
         """Note a wait; it settles the call, unless only a stream of an accelerator waits."""
+        self.wait_begin_ns = _UNKNOWN
         self.waited_ns += end_ns - begin_ns
         self.num_waits += 1
         if self.request.device == "cpu":
             self.completed(end_ns)
             self.is_settled = True
+
+    def state_in_flight(self) -> tuple[int, bool]:
+        """Return what is written about the call once more when it changes."""
+        return self.id, self.wait_begin_ns >= 0
 
     def is_over(self) -> bool:
         """Return whether everything that can be known of the call is known."""
@@ -163,12 +173,14 @@ class Call:
         return self.work is not None and self.work() is None
 
     def blocked_ns(self) -> int:
-        """Return the time that the thread was observed to be blocked; -1 if unknown."""
+        """Return the time that the thread was observed to be blocked so far; -1 if unknown."""
         if self.return_ns < 0:
             return _UNKNOWN
+        begin = self.wait_begin_ns  # once, since another thread may end the wait
+        waited_ns = self.waited_ns + (now() - begin if begin >= 0 else 0)
         if not self.request.is_async:
-            return self.return_ns - self.issue_ns + self.waited_ns
-        return self.waited_ns if self.num_waits else _UNKNOWN
+            return self.return_ns - self.issue_ns + waited_ns
+        return waited_ns if self.num_waits or begin >= 0 else _UNKNOWN
 
     def call_site(self) -> tuple[Any, ...]:
         """Return a key of the row's columns other than the numbers.

@@ -22,9 +22,11 @@ def wait_tensor(
         if call is None:
             return pass_on(BELOW[keyset.raw_repr()], tensor)
         begin = now()
+        call.begun_wait(begin)
         try:
             result = pass_on(BELOW[keyset.raw_repr()], tensor)
         except BaseException as error:
+            call.begun_wait(-1)
             raised(error)
             raise
         pending.waited_for_result(call, begin)
@@ -43,9 +45,11 @@ def work_wait(
         if call is None:
             return original(self, *args, **kwargs)
         begin = now()
+        call.begun_wait(begin)
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
+            call.begun_wait(-1)
             raised(error)
             raise
         pending.waited_for_work(call, begin, self)

@@ -118,6 +118,40 @@ def test_an_asynchronous_call_does_not_block(run: Run) -> None:
     )  # fmt: skip
 
 
+def test_a_receive_that_was_issued_ahead_hangs_once_it_is_waited_for(run: Run) -> None:
+    observer = run.observer()
+    first, _ = run.start_all(2)
+    ahead = first.issue("recv", peer=1, is_async=True, call_ns=SECOND // 100)
+    run.flush()
+    observer.refresh()
+    run.pass_(60.0)  # rank 0 computes, rank 1 too
+    assert names_of(observer.refresh()) == []
+    first.flying = [ahead._replace(blocked_ns=SECOND // 10)]  # it has begun to wait
+    first.flush()
+    snapshot = observer.refresh()
+    assert (snapshot.ranks[0].is_blocked, names_of(snapshot)) == (True, [])
+    run.pass_(10.0)
+    assert names_of(observer.refresh()) == ["waiting"]
+    run.pass_(30.0)
+    (problem,) = observer.refresh().problems
+    assert (problem.problem, problem.for_s) == ("hang", pytest.approx(40.0, abs=0.2))
+
+
+def test_a_long_asynchronous_call_hangs_only_while_nothing_else_happens(run: Run) -> None:
+    observer = run.observer()
+    first, _ = run.start_all(2)
+    first.issue(is_async=True, call_ns=SECOND // 100)
+    for _ in range(60):
+        run.pass_(1.0)
+        first.end(first.issue("broadcast", group="g"))
+        run.flush()
+    observer.refresh()
+    run.pass_(10.0)
+    assert names_of(observer.refresh()) == ["waiting"]
+    run.pass_(30.0)
+    assert names_of(observer.refresh()) == ["hang"]
+
+
 def test_bytes_and_calls_per_second_are_sums_by_kind_over_ranks(run: Run) -> None:
     ranks, observer = run.start_all(2), run.observer()
     for _ in range(5):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.request import Request
+from commtrace.recorder.interception.waits import work_wait
 from tests.commtrace.recorder.recorded import unplaced_call
 
 RECORDER = Path(__file__).parents[4] / "commtrace" / "recorder"
@@ -66,3 +71,38 @@ def test_a_call_is_not_over_while_its_completion_or_its_blocked_time_is_outstand
     assert not call.is_over()
     call.blocked_time_reported()
     assert call.is_over()
+
+
+def test_a_wait_in_progress_counts_as_blocked_so_far() -> None:
+    call = unplaced_call()
+    call.request.is_async = True
+    call.issued(now())
+    call.returned()
+    assert (call.blocked_ns(), call.state_in_flight()) == (-1, (0, False))
+    begin = now() - 5_000
+    call.begun_wait(begin)
+    assert call.blocked_ns() >= 5_000
+    assert call.state_in_flight() == (0, True)
+    call.waited(begin, begin + 7_000)
+    assert (call.blocked_ns(), call.state_in_flight()) == (7_000, (0, False))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_wait_is_in_progress_until_it_returns_or_raises(fails: bool) -> None:
+    call, seen = unplaced_call(), []
+
+    def original(work: object) -> bool:
+        seen.append(call.state_in_flight())
+        if fails:
+            raise RuntimeError("a rank has left")
+        return True
+
+    pending: Any = SimpleNamespace(
+        call_of_work=lambda _: call,
+        waited_for_work=lambda each, begin, _: each.waited(begin, now()),
+    )
+    wait = work_wait(pending, lambda _: None, original)
+    with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
+        wait(object())
+    assert seen == [(0, True)]
+    assert call.state_in_flight() == (0, False)
