@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from commtrace.escaping import visible
 from commtrace.live.life import ENDED, RUNNING
 from commtrace.live.snapshot import GroupState, LiveProblem, RankState, Snapshot
 from commtrace.live.wording import (
@@ -31,6 +33,7 @@ from commtrace.live.wording import (
 )
 from commtrace.tracefile.dump_files import StackDump
 from commtrace.units import counted, text_of_bytes, text_of_duration, text_of_ranks
+from commtrace_cli.fitting import GAP, shortened
 from commtrace_cli.terminal import Text, colour_of_kind
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -130,7 +133,7 @@ def _problem(problem: LiveProblem) -> RenderableType:
 
 
 def _table(*headings: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     for heading, justify in headings:
         table.add_column(heading, justify=justify, overflow="ellipsis", no_wrap=True)  # type: ignore[arg-type]
     return table
@@ -155,28 +158,49 @@ def _groups_table(groups: Sequence[GroupState]) -> Table:
     return table
 
 
+_OF_RANKS = (
+    ("Rank", "left"), ("Now", "left"), ("For", "right"), ("Step", "right"), ("Blocked", "right"),
+    ("At", "left"),
+)  # fmt: skip
+_NOW, _AT = 1, 5
+_LEAST = 12
+
+
 def _ranks_table(snapshot: Snapshot, rows: int, width: int) -> RenderableType:
-    table = _table(
-        ("Rank", "left"), ("Now", "left"), ("For", "right"), ("Step", "right"),
-        ("Blocked", "right"), ("At", "left"),
-    )  # fmt: skip
     together = len(snapshot.ranks) > MOST_RANKS
     lines = alike(snapshot.ranks) if together else [[each] for each in snapshot.ranks]
-    for ranks in lines[:rows]:
-        _add_row(table, ranks)
+    cells = [_cells(ranks) for ranks in lines[:rows]]
+    table = _table(*_OF_RANKS)
+    widths = _widths([[heading for heading, _ in _OF_RANKS], *cells], width)
+    for column, most in zip(table.columns, widths, strict=True):
+        column.width = most
+    for ranks, texts in zip(lines, cells, strict=False):
+        # The end of a path says more than its beginning.
+        source = Text(shortened(texts[_AT], widths[_AT]), style="dim")
+        table.add_row(texts[0], _now(ranks[0]), *texts[_NOW + 1 : _AT], source)
     if len(lines) <= rows:
         return table
     rest = sum(map(len, lines[rows:]))
     return Group(table, Text(f"and {counted(rest, 'rank')} more", style="dim"))
 
 
-def _add_row(table: Table, ranks: Sequence[RankState]) -> None:
+def _cells(ranks: Sequence[RankState]) -> list[str]:
     first = ranks[0]
-    table.add_row(
-        names_text(ranks), _now(first), ages_text(ranks), steps_text(ranks), blocked_text(ranks),
-        Text(first.source if first.call else f"after {first.source}" if first.source else "",
-             style="dim"),
-    )  # fmt: skip
+    source = f"after {first.source}" if first.source and not first.call else first.source
+    return [
+        names_text(ranks), now_text(first), ages_text(ranks), steps_text(ranks),
+        blocked_text(ranks), visible(source),
+    ]  # fmt: skip
+
+
+def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the width of each column; only what a rank is in, and where, is truncated."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    room = width - sum(widths) + widths[_NOW] + widths[_AT] - GAP * (len(widths) - 1)
+    room = max(room, 2 * _LEAST)
+    widths[_AT] = min(widths[_AT], max(room - widths[_NOW], room // 2))
+    widths[_NOW] = min(widths[_NOW], room - widths[_AT])
+    return widths
 
 
 def _now(rank: RankState) -> Text:

@@ -154,6 +154,27 @@ def test_many_ranks_that_do_the_same_share_a_line(commtrace: Commtrace, run: Run
     assert len(out.splitlines()) < 20
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_narrow_terminal_keeps_ranks_and_lines(
+    commtrace: Commtrace, run: Run, columns: int
+) -> None:
+    file = f"/home/user/{'deep/' * 20}train.py"
+    for rank in run.start_all(12, **HERE):
+        if rank.number != 1:
+            rank.issue("all_gather_into_tensor_coalesced", source_file=file, source_line=12345)
+    run.flush()
+    run.pass_(90)
+    out = commtrace("watch", run.folder, "--once", columns=columns).out
+    lines = out[out.index("Rank  Now") :].splitlines()
+    assert all(len(each) <= columns for each in lines)
+    assert lines[0].split() == ["Rank", "Now", "For", "Step", "Blocked", "At"]
+    rows = {int(each[:4]): each for each in lines[1:13]}
+    assert sorted(rows) == list(range(12))
+    assert rows[11][6:].startswith("all_gather")
+    assert rows[11].endswith(".py:12345")
+    assert "1 min 30 s" in rows[11]
+
+
 def test_no_answer_to_dump_ends_with_code_7(
     commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
