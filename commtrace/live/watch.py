@@ -220,6 +220,8 @@ class Watch:
         if newest > rank.last_ns:
             is_first = rank.last_ns < 0 or self.tail.is_behind
             rank.last_ns = newest
+            if text_fact(rank.recording.facts, "boot") == self.system.boot:
+                return  # the same clock: what it wrote late, it could not write earlier
             self.hosts.note(rank.host, newest, wall_ns, at_s, is_first=is_first)
 
     def _add(self, ended: Sequence[tuple[WatchedRank, Array]], changed: list[WatchedRank]) -> None:

@@ -329,7 +329,7 @@ def test_a_recording_that_promises_no_signs_is_not_called_silent(run: Run) -> No
 def test_a_clock_that_is_ahead_is_said_and_corrected(run: Run) -> None:
     ahead = 100 * SECOND
     observer = run.observer()
-    rank = run.start(0, 1, host="node7", start_ns=run.time.ns + ahead)
+    rank = run.start(0, 1, host="node7", boot="two", start_ns=run.time.ns + ahead)
     rank.issue(issue_ns=run.time.ns + ahead)
     rank.flush()
     observer.refresh()
@@ -339,16 +339,20 @@ def test_a_clock_that_is_ahead_is_said_and_corrected(run: Run) -> None:
     assert snapshot.ranks[0].for_s == pytest.approx(3.0)
 
 
-def test_a_clock_that_is_behind_is_said_after_three_looks(run: Run) -> None:
+@pytest.mark.parametrize(("boot", "is_other"), [("two", True), ("one", False)])
+def test_the_clock_of_another_system_is_said_to_be_behind_after_three_looks(
+    run: Run, boot: str, is_other: bool
+) -> None:
     observer = run.observer()
-    rank = run.start(0, 1, host="node7")
+    rank = run.start(0, 1, host="node7", boot=boot)
     for _ in range(5):
         call = rank.issue(issue_ns=run.time.ns - 60 * SECOND)
         rank.flush()
         snapshot = observer.refresh()
         rank.flying.remove(call)
         run.pass_(1.0)
-    assert "the clock of node7 is about 60 s behind" in snapshot.notes[0]
+    # On the watcher's own system, an extension held Python's lock.
+    assert ("the clock of node7 is about 60 s behind" in str(snapshot.notes)) is is_other
 
 
 def test_old_events_are_no_sign_of_a_clock_that_is_off(run: Run) -> None:
