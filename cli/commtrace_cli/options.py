@@ -5,6 +5,7 @@ The file exceeds the usual length, because one place has the names and helps of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from commtrace import __version__
 from commtrace.errors import UsageError
 from commtrace.exporters import FORMATS
+from commtrace.launchers import launched_rank
 from commtrace.schema import TABLES
 from commtrace_cli.terminal import say, write
 
@@ -64,6 +66,9 @@ def _belonging_before(context: typer.Context, arguments: list[str] | None) -> li
                 why="arguments after SCRIPT belong to the script",
                 attempt=f"commtrace {context.info_name} {name} {each.metavar} {script}",
             )
+        launched = launched_rank(os.environ)
+        if launched and launched.rank:  # the first rank says it for all
+            continue
         command = f"commtrace {context.info_name}"
         text = f"note: {name} is passed to {script}; put it before {script} for `{command}`"
         say(text, always=True)

@@ -35,3 +35,16 @@ def test_python_is_started_as_by_the_launcher(
     assert ended.code == 0
     own = [sys.executable, *flags, "-m", "commtrace.in_place"]
     assert started == [[*own, "train.py", "-o", "model.pt"]]
+
+
+@pytest.mark.parametrize(("rank", "num_notes"), [("0", 1), ("1", 0)])
+def test_options_of_the_script_that_look_like_ours_are_noted_once(
+    commtrace: Commtrace, monkeypatch: pytest.MonkeyPatch, rank: str, num_notes: int
+) -> None:
+    Path("train.py").touch()
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "environ", {"PATH": "", "RANK": rank, "WORLD_SIZE": "2"})
+    monkeypatch.setattr(os, "execv", lambda _, words: started.append(words))
+    ended = commtrace("record", "-o", "RUN.comm", "train.py", "--every", "5", "--", "-m")
+    assert started[0][3:] == ["train.py", "--every", "5", "--", "-m"]
+    assert ended.err.count("note: --every is passed to train.py") == num_notes
