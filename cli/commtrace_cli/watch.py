@@ -39,13 +39,14 @@ Examples:
 - `commtrace watch RUN.comm --json | jq .steps.per_s`
 
 Exit codes: `0` the run has ended, or was shown `--once`; `1` it is over, and ranks died; `2`
-a usage error; `3` there is no recording to watch; `4` a hang (`--on-hang`), `5` a straggler
-(`--on-straggler`), `6` a mismatch (`--on-mismatch`); `7` no rank answered `--dump`; `130` stopped
-by Ctrl-C.
+a usage error; `3` there is no recording to watch, or no longer; `4` a hang (`--on-hang`), `5` a
+straggler (`--on-straggler`), `6` a mismatch (`--on-mismatch`); `7` no rank answered `--dump`;
+`130` stopped by Ctrl-C.
 """
 
 DIED = 1
 HANG, STRAGGLER, MISMATCH, UNANSWERED = 4, 5, 6, 7
+SPOOLS_SUFFIX = ".spools"
 STOPPED = 130
 _PARTING = ("hang", "mismatch")
 """Problems before which ranks have parted."""
@@ -118,7 +119,7 @@ def watch(
 
 def folder_of(run: Path) -> Path:
     """Return the folder with the spools of a run that is recorded into a folder or a file."""
-    spools = run.with_name(f"{run.name}.spools")
+    spools = run.with_name(f"{run.name}{SPOOLS_SUFFIX}")
     if run.is_dir() or run.suffix != ".json":
         return run
     return spools if spools.is_dir() or not run.exists() else run
@@ -132,6 +133,23 @@ def _observer(folder: Path, alarms: Alarms) -> Observer:
         hang_s=alarms.hang_s or HANG_S,
         straggler_share=alarms.straggler_share or STRAGGLER_SHARE,
     )
+
+
+def _require_result(folder: Path) -> None:
+    """Refuse a folder that has vanished, unless it was that of spools, which are merged at the end.
+
+    Raises:
+        NotATraceError: it has.
+    """
+    from commtrace.errors import NotATraceError
+
+    if folder.suffix != SPOOLS_SUFFIX or not folder.with_suffix("").exists():
+        raise NotATraceError(
+            f"cannot watch {folder} any longer",
+            found="the folder has vanished",
+            why="it was removed or renamed, or is out of reach, while ranks may still run",
+            attempt="`commtrace watch` of the folder, wherever it is now",
+        )
 
 
 Show = Callable[["Snapshot"], None]
@@ -155,7 +173,10 @@ def _follow(
                     return problem
             if once:
                 return None
-            if snapshot.is_over or (snapshot.is_gone and snapshot.ranks):
+            if snapshot.is_gone and snapshot.ranks:
+                _require_result(observer.watch.folder)
+                return _of_death(snapshot)
+            if snapshot.is_over:
                 if not was_running:
                     say(_OVER_BEFORE, always=True)
                 return _of_death(snapshot)

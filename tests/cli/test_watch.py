@@ -154,6 +154,26 @@ def test_many_ranks_that_do_the_same_share_a_line(commtrace: Commtrace, run: Run
     assert len(out.splitlines()) < 20
 
 
+@pytest.mark.parametrize("name", ["RUN.comm", "run.json"])
+def test_a_folder_that_vanishes_is_the_end_only_if_it_was_merged(
+    commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run.folder = run.folder.with_name({"RUN.comm": name}.get(name, f"{name}.spools"))
+    run.start(0, 1, **HERE).issue()
+    run.flush()
+    run.pass_(90)
+
+    def end(_: float) -> None:
+        run.folder.rename(run.folder.with_name("elsewhere"))
+        (run.folder.with_suffix("") if "json" in name else run.folder.with_name("else")).touch()
+
+    monkeypatch.setattr("time.sleep", end)
+    ended = commtrace("watch", run.folder.with_name(name))
+    assert ended.code == (0 if "json" in name else 3)
+    vanished = f"error: cannot watch {run.folder} any longer\n  found: the folder has vanished\n"
+    assert ended.err.startswith("" if "json" in name else vanished)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_a_narrow_terminal_keeps_ranks_and_lines(
     commtrace: Commtrace, run: Run, columns: int
