@@ -193,7 +193,8 @@ class Stragglers:
     """Delays of collectives that need every member, by the member that arrived last.
 
     A collective is complete once all of its members have ended it. Its delay is the time for which
-    all others were blocked before the last arrival, as in the table `stragglers`.
+    all others were blocked before the last arrival, as in the table `stragglers`, and longer than
+    the last one was, since clocks are not aligned here.
     """
 
     def __init__(self) -> None:
@@ -224,6 +225,11 @@ class Stragglers:
         wait[rows[:, 4] < 0] = 0  # unknown: nobody is seen to wait
         wait[is_last] = np.iinfo(np.int64).max
         delay = np.minimum.reduceat(wait, begins)
+        # Ranks that were blocked as long as the last one did not wait for it: their clocks differ.
+        blocked = rows[:, 4].clip(0)
+        own = blocked[last]
+        blocked[is_last] = np.iinfo(np.int64).max
+        delay = np.minimum(delay, np.minimum.reduceat(blocked, begins) - own)
         delayed = is_whole & (counts > 1) & (delay > 0)
         self.late.extend(
             zip(
@@ -236,14 +242,19 @@ class Stragglers:
         rest = rows[~np.repeat(is_whole, counts)]
         self._carried = _newest_numbers(rest, rest[:, 0], rest[:, 1])
 
-    def since(self, begin_ns: int) -> dict[int, tuple[int, int]]:
-        """Return, by rank, the sum of the delays since a time, and their number."""
-        found: dict[int, tuple[int, int]] = {}
+    def since(self, begin_ns: int) -> dict[int, tuple[int, int, float]]:
+        """Return, by rank, the sum of the delays since a time, their number, and their spread.
+
+        The spread is that number if all are equal, and about 1 if one of them is the most of it.
+        """
+        sums: dict[int, tuple[int, int, int]] = {}
         for at, rank, delay in self.late:
             if at >= begin_ns:
-                total, num = found.get(rank, (0, 0))
-                found[rank] = total + delay, num + 1
-        return found
+                total, num, squares = sums.get(rank, (0, 0, 0))
+                sums[rank] = total + delay, num + 1, squares + delay * delay
+        return {
+            rank: (sum_, num, sum_ * sum_ / squares) for rank, (sum_, num, squares) in sums.items()
+        }
 
     def forget_before(self, begin_ns: int) -> None:
         """Forget the delays before a time."""

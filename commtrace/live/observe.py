@@ -35,7 +35,7 @@ HANG_S = 30.0
 STRAGGLER_SHARE = 0.1
 STRAGGLER_RATIO = 3.0
 STRAGGLER_CALLS = 4
-"""Share, ratio and number of calls from which on a rank is reported as a straggler."""
+"""Share, ratio and spread over calls from which on a rank is reported as a straggler."""
 _SECOND = 1_000_000_000
 _OUT_OF_SIGHT = (DIED, GONE, SILENT)
 """States of ranks of which nobody knows if they are still in the call that they wrote about."""
@@ -285,7 +285,7 @@ class Observer:
         stragglers = self.watch.stragglers
         stragglers.forget_before(wall_ns - HORIZON_S * _SECOND)
         late = sorted(
-            ((delay, num, rank) for rank, (delay, num) in
+            ((delay, num, spread, rank) for rank, (delay, num, spread) in
              stragglers.since(wall_ns - WINDOW_S * _SECOND).items()),
             reverse=True,
         )  # fmt: skip
@@ -295,9 +295,10 @@ class Observer:
                 rank=rank,
                 share=min(delay / (WINDOW_S * _SECOND), 1.0),
                 num_late=num,
+                spread=spread,
                 ratio=delay / after if after else float("inf"),
             )
-            for (delay, num, rank), after in zip(late[:8], next_delay, strict=False)
+            for (delay, num, spread, rank), after in zip(late[:8], next_delay, strict=False)
         )
 
     def _problems(
@@ -324,7 +325,7 @@ class Observer:
                 if self._has_run_for(WINDOW_S)
                 and each.share >= self.straggler_share
                 and each.ratio >= STRAGGLER_RATIO
-                and each.num_late >= STRAGGLER_CALLS
+                and each.spread >= STRAGGLER_CALLS
             ),
         ]
 

@@ -93,12 +93,14 @@ class Straggler:
     Attributes:
         share: part of the last seconds for which all others of a group waited for it.
         num_late: collectives that it delayed.
+        spread: number of equal delays that spread as these do; about 1 after one long stall.
         ratio: its delay as a multiple of that of the next rank; infinite if there is none.
     """
 
     rank: int
     share: float
     num_late: int
+    spread: float
     ratio: float
 
 

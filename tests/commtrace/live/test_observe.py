@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,44 @@ def test_the_straggler_is_the_last_to_arrive_and_its_share_what_all_others_waite
     assert math.isinf(straggler.ratio)
     assert of(snapshot, "straggler").ranks == (2,)
     assert "straggler" not in names_of(run.observer(straggler_share=0.3).refresh())
+
+
+def late(run: Run, rank: int, others: int, delays_s: Sequence[float]) -> None:
+    """Collectives at which one rank arrives late."""
+    ranks = run.start_all(others + 1)
+    run.pass_(11.0)
+    for delay_s in delays_s:
+        calls = {each.number: each.issue() for each in ranks if each.number != rank}
+        run.pass_(delay_s)
+        calls[rank] = ranks[rank].issue()
+        for each in ranks:
+            each.end(calls[each.number])
+    run.flush()
+
+
+@pytest.mark.parametrize(
+    ("delays_s", "is_straggler"),
+    [([0.4] * 5, True), ([3.0, *[0.001] * 50], False), ([1.0] * 3, False), ([0.5] * 6, True)],
+)
+def test_one_long_stall_makes_no_straggler(
+    run: Run, delays_s: list[float], is_straggler: bool
+) -> None:
+    observer = run.observer()
+    late(run, 1, 3, delays_s)  # such as an evaluation on one rank
+    assert ("straggler" in names_of(observer.refresh())) is is_straggler
+
+
+def test_a_clock_that_is_a_little_ahead_makes_no_straggler(run: Run) -> None:
+    observer = run.observer()
+    ranks = run.start_all(2)
+    run.pass_(11.0)
+    for _ in range(40):
+        calls = [ranks[0].issue(), ranks[1].issue(issue_ns=run.time.ns + SECOND // 20)]
+        run.pass_(0.1)
+        for rank, call in zip(ranks, calls, strict=True):
+            rank.end(call, blocked_s=0.1)
+    run.flush()
+    assert names_of(observer.refresh()) == []
 
 
 def test_ranks_that_are_late_in_turn_are_no_stragglers(run: Run) -> None:
