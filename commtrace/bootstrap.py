@@ -117,6 +117,7 @@ def _end_by(error: BaseException, notes: Path, rank: int) -> NoReturn:
             _leave_failure(notes, rank, error.code if isinstance(error.code, int) else 1, "")
         raise error
     _leave_failure(notes, rank, 1, _traceback_of_script(error))
+    close_gloo()  # so that no thread keeps this process, which has failed, in a collective
     sys.exit(1)
 
 

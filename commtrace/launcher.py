@@ -17,6 +17,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from commtrace.processes import Ended, run_ranks
 from commtrace.watchdog import DumpedStack, TimeoutReport, watchdog
 
 _SIGNAL_EXIT_CODE = 128
+_TIME_TO_END_NS = 15_000_000_000
 _DEFAULTS = ProcessOptions()
 _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)
 
@@ -230,7 +232,10 @@ def _launch(
             ended = run_ranks(
                 command,
                 [os.environ | variables | _environment(rank, nproc, port) for rank in range(nproc)],
-                is_over=lambda: refusal(spool_folder, is_over=False) is not None,
+                is_over=lambda: (
+                    refusal(spool_folder, is_over=False) is not None
+                    or has_failed(notes_of(spool_folder))
+                ),
             )
     except OSError as error:
         raise LaunchError(
@@ -243,6 +248,12 @@ def _launch(
             raise error
         return _failure(ended, spool_folder, timeout)
     return LaunchResult(0, spool_folder)
+
+
+def has_failed(folder: Path) -> bool:
+    """Return whether a rank has noted a failure for so long that its threads may never end."""
+    now_ns = time.time_ns()
+    return any(now_ns - each.time_ns > _TIME_TO_END_NS for each in read_failures(folder))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from commtrace.analyze import CATALOG, load
 from commtrace.errors import UsageError
 from commtrace.event import CommEvent
-from commtrace.launcher import LaunchResult, run_script
+from commtrace.launcher import LaunchResult, has_failed, run_script
 from commtrace.tracefile import read_trace
 
 pytestmark = pytest.mark.usefixtures("preloaded")
@@ -143,6 +144,15 @@ def test_a_rank_that_ends_otherwise_is_named_with_its_exit_code(
         """
     )
     assert (result.exit_code, result.failed_rank, result.traceback) == (exit_code, 1, "")
+
+
+def test_a_rank_whose_threads_outlive_its_failure_is_ended(tmp_path: Path) -> None:
+    assert not has_failed(tmp_path)
+    for rank, age_s in enumerate((5, 16)):
+        failure = {"time_ns": time.time_ns() - age_s * 10**9, "rank": rank}
+        path = tmp_path / f"rank-0000{rank}.failure.json"
+        path.write_text(json.dumps({**failure, "exit_code": 1, "traceback": ""}))
+        assert has_failed(tmp_path) == (age_s > 15)
 
 
 def test_the_trace_of_a_rank_that_died_is_kept(run: Any) -> None:
