@@ -12,12 +12,16 @@ function registers with the watchdog.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # the current folder, whose files are no modules of Python or torch
+
 import contextlib
 import functools
 import json
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -87,6 +91,7 @@ def main() -> None:
         register_rank(notes, rank)
     if sys.argv[1] == CALL_OPTION:
         sys.argv = sys.argv[2:]
+        sys.path.insert(0, os.getcwd())
         run = functools.partial(_call, notes, rank)
     else:
         run = prepare_main(sys.argv[1:])

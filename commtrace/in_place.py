@@ -10,8 +10,12 @@ code, and with a traceback that starts at the program's own first frame.
 
 from __future__ import annotations
 
-import os
 import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # the current folder, whose files are no modules of Python or torch
+
+import os
 from pathlib import Path
 
 from commtrace import auto

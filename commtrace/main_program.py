@@ -32,7 +32,7 @@ _run_module: Any = runpy._run_module_as_main  # pyright: ignore[reportAttributeA
 
 
 def prepare_main(words: Sequence[str]) -> Callable[[], None]:
-    """Set `sys.argv` and `sys.path` for a program, and return the function that runs it.
+    """Set `sys.argv`, extend `sys.path` for a program, and return the function that runs it.
 
     Args:
         words: what follows `python` on a command line.
@@ -40,21 +40,19 @@ def prepare_main(words: Sequence[str]) -> Callable[[], None]:
     is_module = words[0] == MODULE_OPTION
     sys.argv = list(words[is_module:])
     if is_module:
-        _set_first_path(os.getcwd())
+        _begin_path(os.getcwd())
         return partial(_as_main, _run_module, sys.argv[0])
     path = os.path.abspath(words[0])
     if pkgutil.get_importer(path) is not None:
-        _set_first_path(path, always=True)
+        _begin_path(path, always=True)
         return partial(_as_main, _run_module, "__main__", False)
-    _set_first_path(os.path.dirname(os.path.realpath(path)))
+    _begin_path(os.path.dirname(os.path.realpath(path)))
     return partial(_as_main, _run_script, path)
 
 
-def _set_first_path(path: str, *, always: bool = False) -> None:
-    """Replace the first entry of `sys.path`, which the option -P leaves out."""
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = path
-    elif always:
+def _begin_path(path: str, *, always: bool = False) -> None:
+    """Put a folder before `sys.path`, unless the option -P leaves it out."""
+    if always or not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, path)
 
 

@@ -220,6 +220,20 @@ def test_a_program_is_recorded_until_it_ends_itself(
     assert trace.run["torn_ranks"] == []
 
 
+@pytest.mark.cold_start
+def test_files_of_the_current_folder_are_no_modules_of_python(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text("print('trained')\n")
+    for name in ("json.py", "signal.py", "torch.py"):
+        (tmp_path / name).write_text(f"raise ImportError('{name} is no module')\n")
+    command = [*recorded(), "scripts/train.py"]
+    # The command itself is a script elsewhere, as an installed one.
+    start = f"import sys; del sys.path[0]; sys.argv = {command[2:]}; "
+    start += "from commtrace_cli.main import main; main()"
+    ended = run([sys.executable, "-c", start], tmp_path)
+    assert (ended.code, ended.text) == (0, "trained\n")
+
+
 def test_a_rank_that_becomes_another_program_does_not_serve_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
