@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -271,13 +272,19 @@ def _shown_as_json() -> Iterator[Show]:
 
 @contextmanager
 def _shown_as_lines() -> Iterator[Show]:
-    """Print one line at each refresh, and each problem when it appears."""
+    """Print one line at each refresh, and each problem and note when it appears."""
     from commtrace.live.wording import line, problem_line
 
     console = data_console()
     seen: set[tuple[str, tuple[int, ...]]] = set()
+    noted: set[str] = set()
 
     def show(snapshot: Snapshot) -> None:
+        for note in snapshot.notes:
+            alike = re.sub(r"[\d,.]+", "", note)  # numbers grow
+            if alike not in noted:
+                console.print(Text(f"note: {note}"), soft_wrap=True)
+            noted.add(alike)
         console.print(Text(line(snapshot)), soft_wrap=True)
         for problem in snapshot.problems:
             if (problem.problem, problem.ranks) not in seen:

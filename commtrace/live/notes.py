@@ -70,16 +70,17 @@ def notes_of(watch: Watch) -> list[str]:
         notes.append(f"{text_of_ranks(restarted)} recorded before; the latest counts")
     every = run_fact(watch, "every")
     if every is not None:
-        notes.append(f"only every {every}th step is recorded: calls between are not seen")
+        notes.append(
+            f"only every {every}th step is recorded: calls between are not seen, nor is a "
+            "hang in one of them"
+        )
     dropped = {
         rank: number_fact(each.recording.facts, "num_dropped", 0)
         for rank, each in sorted(watch.ranks.items())
     }
     if num := sum(dropped.values()):
         ranks = text_of_ranks([rank for rank, each in dropped.items() if each > 0])
-        notes.append(
-            f"{counted(num, 'call')} of {ranks} were not kept: calls of theirs are not seen"
-        )
+        notes.append(f"{counted(num, 'call')} of {ranks} dropped: calls of theirs are not seen")
     left = watch.tail.num_left_out
     if left:
         notes.append(f"{counted(left, 'recording')} beyond the first are not read")

@@ -154,6 +154,26 @@ def test_many_ranks_that_do_the_same_share_a_line(commtrace: Commtrace, run: Run
     assert len(out.splitlines()) < 20
 
 
+def test_what_is_not_seen_is_noted_once_in_a_log(
+    commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = run.start(0, 1, **HERE, run={"every": 100})
+    rank.flush({"num_dropped": 2})
+    run.pass_(90)
+    numbers = iter((3, 1000))
+
+    def sleep(_: float) -> None:
+        number = next(numbers, None)
+        rank.close() if number is None else rank.flush({"num_dropped": number})
+
+    monkeypatch.setattr("time.sleep", sleep)
+    out = commtrace("watch", run.folder).out
+    assert out.count("note: ") == 2
+    assert "note: only every 100th step is recorded: calls between are not seen, nor is" in out
+    assert "note: 2 calls of rank 0 dropped: calls of theirs are not seen" in out
+    assert "all 1 rank ended" in out
+
+
 @pytest.mark.parametrize("name", ["RUN.comm", "run.json"])
 def test_a_folder_that_vanishes_is_the_end_only_if_it_was_merged(
     commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch, name: str

@@ -554,7 +554,7 @@ def test_calls_that_were_not_kept_are_said_and_their_rank_is_not_blamed(run: Run
     run.flush()
     run.pass_(40.0)
     snapshot = observer.refresh()
-    assert "3 calls of rank 1 were not kept: calls of theirs are not seen" in snapshot.notes
+    assert "3 calls of rank 1 dropped: calls of theirs are not seen" in snapshot.notes
     (problem,) = snapshot.problems
     assert problem.problem == "hang"
     assert "never arrived" not in problem.text
