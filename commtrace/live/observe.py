@@ -11,7 +11,7 @@ from commtrace.live.dumps import Dumps
 from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, SILENT, life_of
 from commtrace.live.names import TRANSFERS
 from commtrace.live.notes import notes_of, problems_of_lives, run_fact
-from commtrace.live.problems import HANG, STRAGGLER, WAITING, hangs, mismatches
+from commtrace.live.problems import HANG, STRAGGLER, WAITING, hangs, mismatches, unexplained
 from commtrace.live.rates import HORIZON_S
 from commtrace.live.snapshot import (
     GroupState,
@@ -361,7 +361,7 @@ class Observer:
             since = self.watch.clock.wall_ns() - round(longest / 2 * _SECOND)
             self._found = hangs(self.watch, lives, since)
         problem = HANG if longest >= self.hang_s else WAITING
-        found = self._found or [_unexplained(hanging)]
+        found = self._found or [unexplained(hanging)]
         return [replace(each, problem=problem, for_s=longest) for each in found]
 
     def _command(self) -> str:
@@ -371,26 +371,6 @@ class Observer:
         ranks = self.watch.ranks
         size = max(run_fact(self.watch, "world_size") or 0, max(ranks, default=-1) + 1)
         return size if size <= MAX_RANKS else max(ranks, default=-1) + 1
-
-
-def _unexplained(hanging: list[RankState]) -> LiveProblem:
-    longest = max(hanging, key=lambda each: each.stuck_s)
-    others = len(hanging) - 1
-    more = f", and {counted(others, 'other rank')} in calls too" if others else ""
-    text = f"Rank {longest.rank} is in {longest.call}{more}. " + (
-        "All members that are recorded have arrived there: the transfer itself hangs, or a member "
-        "that is not recorded is missing."
-        if longest.number >= 0
-        else "The other end has been issued, or nothing is known of it: the transfer itself hangs, "
-        "or its rank is not recorded."
-    )
-    return LiveProblem(
-        problem=HANG,
-        ranks=tuple(each.rank for each in hanging),
-        text=text,
-        source=longest.source,
-        for_s=longest.stuck_s,
-    )
 
 
 def _named_call(kind: str, number: int, group: str, axis: str) -> str:

@@ -15,10 +15,11 @@ from commtrace.errors import TraceError
 from commtrace.event import CommEvent, GroupRow, RankRow
 from commtrace.live.life import DIED, GONE, SILENT
 from commtrace.live.names import TRANSFERS, RunNames, Site
-from commtrace.live.snapshot import LiveProblem
+from commtrace.live.snapshot import LiveProblem, RankState
 from commtrace.live.tail import CALL_COLUMNS, InFlight, number_fact, text_fact
 from commtrace.live.watch import Watch, WatchedRank
 from commtrace.tracefile import trace_of_rows
+from commtrace.units import counted
 
 HANG, WAITING, MISMATCH, STRAGGLER = "hang", "waiting", "mismatch", "straggler"
 
@@ -48,6 +49,28 @@ def hangs(watch: Watch, lives: Mapping[int, str], since_ns: int) -> list[LivePro
         for row in _consistency(watch, lives, _tail(watch))
         if row["problem"] in _ABSENCES and 0 <= row["at_ns"] <= since_ns
     ]
+
+
+def unexplained(hanging: Sequence[RankState]) -> LiveProblem:
+    """Return what is known of ranks that hang although nobody is seen to be missing."""
+    longest = max(hanging, key=lambda each: each.stuck_s)
+    others = len(hanging) - 1
+    more = f", and {counted(others, 'other rank')} in calls too" if others else ""
+    why = (
+        "The other end has been issued, or nothing is known of it: the transfer itself hangs, or "
+        "its rank is not recorded."
+        if longest.call.startswith(TRANSFERS)
+        else "All members that are recorded have arrived there: the transfer itself hangs, or a "
+        "member that is not recorded is missing."
+    )
+    text = f"Rank {longest.rank} is in {longest.call}{more}. {why}"
+    return LiveProblem(
+        problem=HANG,
+        ranks=tuple(each.rank for each in hanging),
+        text=text,
+        source=longest.source,
+        for_s=longest.stuck_s,
+    )
 
 
 def mismatches(watch: Watch, lives: Mapping[int, str]) -> list[LiveProblem]:

@@ -566,6 +566,22 @@ def test_ranks_without_a_recording_are_listed(run: Run) -> None:
     assert (snapshot.world_size, snapshot.unrecorded) == (4, (1, 2, 3))
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("recv", "Rank 0 is in recv from any rank. The other end has been issued, or nothing is"),
+        ("all_reduce", "Rank 0 is in all_reduce 0 of group 0. All members that are recorded have"),
+    ],
+)
+def test_a_hang_that_nothing_explains_says_what_is_known(run: Run, kind: str, words: str) -> None:
+    observer = run.observer()
+    run.start(0, 2).issue(kind, peer=-1)
+    run.flush()
+    observer.refresh()
+    run.pass_(40.0)
+    assert of(observer.refresh(), "hang").text.startswith(words)
+
+
 def test_a_run_without_ranks_has_no_numbers(run: Run) -> None:
     assert line(run.observer().refresh()).endswith("  no rank has begun to record")
 
