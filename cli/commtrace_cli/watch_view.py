@@ -163,7 +163,7 @@ _OF_RANKS = (
     ("At", "left"),
 )  # fmt: skip
 _NOW, _AT = 1, 5
-_LEAST = 12
+_LEAST = 7
 
 
 def _ranks_table(snapshot: Snapshot, rows: int, width: int) -> RenderableType:
