@@ -227,7 +227,7 @@ def _print_dumps(observer: Observer, folder: Path, ranks: list[int] | None) -> b
         time.sleep(_POLL_S)
     console = data_console()
     for each in stacks(answers):
-        console.print(each)
+        console.print(each, soft_wrap=True)
     if answers and missing:
         say(f"note: no answer from {text_of_ranks(missing)}", always=True)
     return bool(answers)
