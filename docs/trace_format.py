@@ -33,7 +33,8 @@ A finished run is one JSON file, version {FORMAT_VERSION} of the format `{FORMAT
      "crc32": "5fb1d7e3"}}
 
 The checksum is the last of its values, and of all bytes before its comma. A file that differs from
-it is rejected; one that has none, as of older versions, is read.
+it is rejected; one that has none, as of older versions, is read, as is one that another program has
+written anew with blanks between its values.
 
 `commtrace/tracefile/run_file.py` documents how a column is stored, `encoding.py` how its bytes are
 packed, and `spool.py` the file that a rank writes while it records. `commtrace.read_trace(path)`

@@ -133,10 +133,10 @@ def read_run_file(path: Path) -> Trace:
     allowance = Allowance(summary, len(data))
     with reading(summary):
         document = _parse(data, summary, allowance)
+        version = _version(document, summary)
         _check_seal(data)
         # Frees the bytes of the file before the columns take memory.
         del data
-        version = _version(document, summary)
         strings = _list_of_strings(document.get("strings"))
         run = _object(document, "run")
         stored = _object(document, "tables")

@@ -104,6 +104,20 @@ def test_a_change_that_leaves_valid_contents_is_named(run_file: Path, tmp_path: 
     assert "layers.0.attentiom" in read_trace(path).tables["comm"]["module"]
 
 
+def test_a_file_that_another_program_has_edited_is_read(run_file: Path, tmp_path: Path) -> None:
+    document, path = json.loads(run_file.read_text()), tmp_path / "edited.json"
+    document["run"]["command"] = "another.py"
+    path.write_text(json.dumps(document))
+    assert read_trace(path).run["command"] == "another.py"
+
+
+def test_a_newer_version_is_named_before_its_checksum(run_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "newer.json"
+    path.write_bytes(run_file.read_bytes().replace(b'"version":', b'"version":9', 1))
+    with pytest.raises(NewerTraceError):
+        read_trace(path)
+
+
 def test_a_damaged_column_is_named(run_file: Path, tmp_path: Path) -> None:
     document = json.loads(run_file.read_text())
     document["tables"]["comm"]["columns"]["wire_bytes"]["data"] = "AAAA"
