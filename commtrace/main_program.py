@@ -27,7 +27,7 @@ MODULE_OPTION = "-m"
 _RUNPY = (runpy.__file__, "<frozen runpy>")
 _PACKAGE = Path(__file__).parent
 
-# What Python itself calls for a module, a folder and a zip file.
+# The function by which Python itself runs a module, a folder or a zip file.
 _run_module: Any = runpy._run_module_as_main  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -1,4 +1,4 @@
-"""Fixtures and settings of all tests: a browser, reproducible random examples in CI, signals.
+"""Fixtures and settings of all tests: browser, small disks, random examples in CI, signals.
 
 `browser` is the only way to headless Chromium. If none is installed, the test is skipped with the
 reason; with COMMTRACE_REQUIRE_BROWSER=1 (set by .ci/run) it fails instead, so that a machine
@@ -12,9 +12,10 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import types
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,6 +139,24 @@ def preloaded(request: pytest.FixtureRequest) -> Iterator[None]:
     is_cold = request.node.get_closest_marker("cold_start") is not None
     with contextlib.nullcontext() if is_cold else forked_interpreters():
         yield
+
+
+@pytest.fixture
+def disk_of(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Function that mounts a file system of a size, such as 200k; only one for each test."""
+    disk = tmp_path / "disk"
+
+    def mounted(size: str) -> Path:
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+        ended = subprocess.run(mount, capture_output=True, text=True, timeout=20)
+        if ended.returncode:
+            pytest.skip(f"file systems cannot be mounted here: {ended.stderr.strip()}")
+        return disk
+
+    yield mounted
+    if os.path.ismount(disk):
+        subprocess.run(["umount", "-l", str(disk)], check=True, timeout=20)
 
 
 @pytest.fixture(scope="module")

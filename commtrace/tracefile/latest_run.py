@@ -60,11 +60,13 @@ def _of_one_size(spools: list[R], left_out: list[R]) -> tuple[list[R], list[R]]:
 
     No rank needs to be repeated for that. Ranks of one run form a group together, at one time.
     """
-    latest = max(spools, key=start_ns, default=None)
+    if not spools:
+        return spools, left_out
+    latest = max(spools, key=start_ns)
     kept, earlier = [], list(left_out)
     for spool in spools:
-        sizes = {_size_of_group(each) for each in (spool, latest) if each is not None} - {0}
-        is_earlier = latest is not None and end_ns(spool) < start_ns(latest)
+        sizes = {_size_of_group(spool), _size_of_group(latest)} - {0}
+        is_earlier = end_ns(spool) < start_ns(latest)
         (earlier if is_earlier and len(sizes) > 1 else kept).append(spool)
     return kept, earlier
 

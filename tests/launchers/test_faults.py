@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,19 +35,6 @@ def program(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24k", "tmpfs", str(disk)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, timeout=20)
-    if mounted.returncode:
-        pytest.skip(f"file systems cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True, timeout=20)
-
-
 def require_partial(path: Path, code: int, text: str) -> None:
     assert code == 0, text
     assert "trained" in text
@@ -60,8 +46,8 @@ def require_partial(path: Path, code: int, text: str) -> None:
     assert trace.tables["ranks"]["num_events"][0] == kept
 
 
-def test_a_full_disk_keeps_what_was_written(program: Path, small_disk: Path) -> None:
-    output = small_disk / "RUN.comm"
+def test_a_full_disk_keeps_what_was_written(program: Path, disk_of: Callable[[str], Path]) -> None:
+    output = disk_of("24k") / "RUN.comm"
     ended = run([*recorded(output), "train.py", program], program)
     assert "No space left on device" in ended.text
     require_partial(output, ended.code, ended.text)

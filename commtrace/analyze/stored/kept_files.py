@@ -8,7 +8,6 @@ compressed, and single columns of them can be read.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import shutil
@@ -23,6 +22,7 @@ from weakref import finalize
 
 from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.errors import NotKeptError, OutputError, TraceError
+from commtrace.tracefile.dataset.layout import digest_of
 from commtrace.tracefile.reading import DamageError, reading
 
 SEAL = struct.Struct("<8sI")
@@ -68,8 +68,7 @@ def keeping(path: Path) -> Iterator[None]:
 
 def name_of_contents(*contents: object) -> str:
     """Return the name of a folder for what is made of some contents, by their representation."""
-    text = repr(contents).encode("utf-8", "surrogatepass")
-    return hashlib.sha256(text).hexdigest()[:16]
+    return digest_of(repr(contents).encode("utf-8", "surrogatepass"))
 
 
 def temporary_copy(folder: Path, owner: object) -> Path:

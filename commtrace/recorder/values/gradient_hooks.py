@@ -58,7 +58,7 @@ class GradientHooks:
         self._unclipped = unclipped
         self._clipping = clipping
         self._handles: list[Any] = []
-        self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._watched = WeakIdentities()
         self._roots = WeakIdentities()
         self._sharded = WeakIdentities()
         self._replaced: list[tuple[Any, str, Any, Any]] = []
@@ -130,8 +130,7 @@ class GradientHooks:
     def _watch_by(
         self, parameter: torch.Tensor, observe: Callable[[torch.Tensor, torch.Tensor], None]
     ) -> None:
-        known = self._watched.get(id(parameter))
-        if known is not None and known() is parameter:
+        if parameter in self._watched:
             return
         if not parameter.requires_grad or not parameter.is_leaf or is_lazy(parameter):
             return
@@ -146,7 +145,7 @@ class GradientHooks:
         handle = parameter.register_hook(see)
         _put_first(parameter, handle)
         self._handles.append(handle)
-        self._watched[id(parameter)] = itself
+        self._watched.add(parameter)
 
     def _replace(self, owner: Any, name: str, observed: Callable[[Any], Any]) -> None:
         original = getattr(owner, name, None)

@@ -13,10 +13,13 @@ class WeakIdentities:
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Any]] = {}
 
+    def __contains__(self, each: Any) -> bool:
+        known = self._known.get(id(each))
+        return known is not None and known() is each
+
     def add(self, each: Any) -> bool:
         """Add an object; return whether it is new."""
-        known = self._known.get(id(each))
-        if known is not None and known() is each:
+        if each in self:
             return False
         forget = partial(_forget, weakref.ref(self), id(each))
         self._known[id(each)] = weakref.ref(each, forget)

@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -156,10 +156,13 @@ def test_without_a_folder_for_temporary_files_the_error_says_so(
         arrivals(stored(folder, whole))
 
 
-def test_a_disk_that_is_really_full_is_no_obstacle(small_disk: Path, whole: Frames) -> None:
-    folder = prepared_in(small_disk)
+def test_a_disk_that_is_really_full_is_no_obstacle(
+    disk_of: Callable[[str], Path], whole: Frames
+) -> None:
+    disk = disk_of("200k")
+    folder = prepared_in(disk)
     with pytest.raises(OSError, match="No space"):
-        (small_disk / "filling").write_bytes(b"\0" * 1_000_000)
+        (disk / "filling").write_bytes(b"\0" * 1_000_000)
     before = contents(folder)
     with Workers("analyse the run", 2) as workers:
         run = stored(folder, whole, workers)

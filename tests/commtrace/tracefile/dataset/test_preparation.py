@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -188,8 +189,10 @@ def test_a_killed_worker_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_full_disk_is_reported_and_loses_nothing(workers: int, small_disk: Path) -> None:
-    folder = write_synthetic_spools(small_disk / "RUN.comm", world_size=12, num_steps=4)
+def test_a_full_disk_is_reported_and_loses_nothing(
+    workers: int, disk_of: Callable[[str], Path]
+) -> None:
+    folder = write_synthetic_spools(disk_of("200k") / "RUN.comm", world_size=12, num_steps=4)
     parts = read_parts([folder])
     with pytest.raises(OutputError) as error:
         prepare_dataset(folder, workers=workers)
