@@ -83,7 +83,10 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             0.1, "pipeline_bubbles: minimum idle time of a cause, as a part of the pipeline's time"
         ),
         "schedule_share": Threshold(
-            0.3, "pipeline_bubbles: the same of the schedule itself, of warm-up and drain"
+            0.3, "pipeline_bubbles: the same of the schedule itself, even without delays"
+        ),
+        "idle_share": Threshold(
+            0.4, "pipeline_bubbles: the same of several causes together, beyond the schedule's"
         ),
         "routing_ratio": Threshold(
             1.5, "imbalance: minimum ratio of a rank, expert or source to the mean"

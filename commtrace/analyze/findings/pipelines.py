@@ -1,7 +1,15 @@
 """Idle time of pipeline stages that could be avoided: see `analyze.pipelines`.
 
-There is a finding for each cause that takes its share of most rounds. The first round is left out
-if there are several, since much happens only there.
+    finding of          reported if
+    the schedule        even the ideal one, of equal stages without delays, has `schedule_share`
+    stages that differ  they have `bubble_share` in most rounds
+    one delay           likewise, and most of the idle time beyond the schedule's is due to it
+    several causes      all others together have `idle_share` in most rounds
+
+Transfers are among the last, since no pipeline is without; so are stages that differ, unless they
+are the main cause. A finding of the schedule names several causes, too, in place of one of their
+own: with few micro-batches, small delays take large shares. The first round is left out if there
+are several, since much happens only there.
 """
 
 from __future__ import annotations
@@ -17,144 +25,225 @@ import pandas as pd
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import DURATION
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.pipelines.bubbles import bubbles
+from commtrace.analyze.pipelines.bubbles import bubbles, times_of
 from commtrace.analyze.pipelines.causes import (
     BLOCKED_RECEIVE,
+    CAUSES,
     DRAIN,
     IMBALANCE,
     LATE_SEND,
     STRAGGLER,
+    TRANSFER,
     WARM_UP,
+    ideal,
 )
 from commtrace.analyze.pipelines.rounds import rounds
 from commtrace.analyze.pipelines.schedule import pipeline_schedule
 from commtrace.analyze.pipelines.stages import pipeline_stages
 from commtrace.units import text_of_duration
 
-_SCHEDULE = "schedule"
-_GROUPS: Mapping[str, tuple[str, ...]] = {
-    _SCHEDULE: (WARM_UP, DRAIN),
-    IMBALANCE: (IMBALANCE,),
-    STRAGGLER: (STRAGGLER,),
-    LATE_SEND: (LATE_SEND,),
-    BLOCKED_RECEIVE: (BLOCKED_RECEIVE,),
-}
-_THRESHOLDS = {_SCHEDULE: "schedule_share"}
-_LEAST_ROUNDS = 0.5
-"""Part of the rounds in which a cause takes its share."""
+_SCHEDULE = (WARM_UP, DRAIN)
+_BEYOND = tuple(cause for cause in CAUSES if cause not in _SCHEDULE)
+_DELAYS = (STRAGGLER, LATE_SEND, BLOCKED_RECEIVE)
+_MOST = 0.5
+"""Part of the rounds in which a cause takes its share, and of the idle time beyond the schedule's
+that one delay causes."""
 _LEAST_NS = 1_000_000
 """Idle time of all ranks in a round that is worth a finding."""
 _LEAST_ACTION_NS = 3_000_000
-"""Mean time of actions, below which the latency of transfers and of the host governs a pipeline."""
+"""Mean time of actions, below which the host delays them in all ways."""
+_LEAST_NAMED = 0.05
+"""Share of the pipeline's time from which on one of several causes is named."""
 _FEW_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Idle:
-    """Idle time of one group of causes.
+class _Rounds:
+    """Idle time in the rounds that are judged; shares are parts of the time of all their ranks.
 
     Attributes:
-        rows: Rows of table `bubbles`.
-        per_round: Mean time of all ranks in a round, in ns.
-        share: Its part of the time of all ranks.
+        table: Their rows of table `bubbles`, with the round as `key`.
+        whole_ns: Time of all ranks in each of them.
+        of_ideal: Share that the ideal schedule leaves idle.
+        action_ns: Mean time of actions.
     """
 
-    rows: pd.DataFrame
-    per_round: float
-    share: float
+    table: pd.DataFrame
+    whole_ns: Mapping[Any, float]
+    of_ideal: float
+    action_ns: float
+
+    def rows(self, causes: tuple[str, ...]) -> pd.DataFrame:
+        """Return the idle time of some causes."""
+        return self.table[self.table["cause"].isin(causes)]
+
+    def share(self, *causes: str) -> float:
+        """Return the share of some causes."""
+        return float(self.rows(causes)["duration_ns"].sum()) / sum(self.whole_ns.values())
+
+    def is_usual(self, causes: tuple[str, ...], least: float) -> bool:
+        """Return whether causes together have a share in most rounds."""
+        idle = self.rows(causes).groupby("key")["duration_ns"].sum()
+        of_round: dict[Any, float] = dict(idle.items())
+        num = sum(
+            time >= max(least * self.whole_ns[key], _LEAST_NS) for key, time in of_round.items()
+        )
+        return num > 0 and num >= _MOST * len(self.whole_ns)
+
+    def times(self, causes: tuple[str, ...]) -> str:
+        """Describe the idle time of some causes."""
+        return f"{self.per_round(causes)}, {self.share(*causes):.0%} of the pipeline's time"
+
+    def per_round(self, causes: tuple[str, ...]) -> str:
+        """Describe the mean idle time of some causes in a round."""
+        idle_ns = float(self.rows(causes)["duration_ns"].sum())
+        return f"{text_of_duration(idle_ns / len(self.whole_ns))} of all ranks per round"
 
 
 def pipeline_bubbles(frames: Frames) -> list[Finding]:
-    """Causes of idle time that take their share of most rounds."""
-    found = _idle(frames)
-    if not found:
+    """Idle time of the schedule, of each clear cause, and of all others together."""
+    of = _judged(frames)
+    found = _causes(frames, of) if of is not None else []
+    if of is None or not found:
         return []
-    calls = {name: sorted(set(idle.rows["transfer"]) - {""}) for name, idle in found.items()}
+    calls = {causes: sorted({*of.rows(causes)["transfer"]} - {""}) for causes in found}
     evidence = dict(selected(frames, partial(_transfers, calls)))
     return [
         Finding(
-            title=_TITLES[name](frames, idle),
-            advice=_ADVICE[name](frames),
-            calls=replace(evidence[name], cost_ns=float(idle.rows["duration_ns"].sum())),
+            title=_TITLES.get(causes, _of_several)(frames, of, causes),
+            advice=_advice(frames, of, causes),
+            calls=replace(evidence[causes], cost_ns=float(of.rows(causes)["duration_ns"].sum())),
         )
-        for name, idle in found.items()
-        if name in evidence
+        for causes in found
+        if causes in evidence
     ]
 
 
-def _transfers(names: Mapping[str, list[str]], part: Frames) -> Selected:
-    """Return the calls of a part among transfers named `rank:id`, by cause."""
+def _transfers(names: Mapping[tuple[str, ...], list[str]], part: Frames) -> Selected:
+    """Return the calls of a part among transfers named `rank:id`, by causes."""
     found: Selected = {}
-    for cause, every in names.items():
+    for causes, every in names.items():
         pairs = pd.MultiIndex.from_tuples([tuple(map(int, each.split(":"))) for each in every])
         calls = part.comm[part.comm["stage"] >= 0]
         is_in = pd.MultiIndex.from_frame(calls[["rank", "id"]]).isin(pairs) if every else []
         rows = calls[is_in] if every else calls[:0]
         if len(rows):
-            found[cause] = calls_in(part, rows, cost_bytes=0.0, cost_ns=0.0, share=0.0)
+            found[causes] = calls_in(part, rows, cost_bytes=0.0, cost_ns=0.0, share=0.0)
     return found
 
 
-def _idle(frames: Frames) -> dict[str, _Idle]:
+def _judged(frames: Frames) -> _Rounds | None:
+    """Return the rounds that are judged; None without pipelines."""
     every = rounds(frames)
     first = min((each.start_ns for each in every), default=0)
     late = [each for each in every if each.start_ns > first] if len(every) >= _FEW_ROUNDS else every
-    times = [action.duration for each in late for action in each.actions]
-    if not times or sum(times) < _LEAST_ACTION_NS * len(times):
-        return {}
-    table = bubbles(frames)
-    ranks_of = {(each.pipeline, each.step, each.number): each for each in late}
+    if not late:
+        return None
+    times = times_of(every)
+    ideals = [(ideal(each, times[each.pipeline]), len(each.of_ranks)) for each in late]
+    busy = [sum(best.ends) - sum(best.begins) for best, _ in ideals]
+    whole = sum(best.length * num_ranks for best, num_ranks in ideals)
     of_rank = {action.rank: each.pipeline for each in every for action in each.actions}
+    table = bubbles(frames)
     keys = list(zip(table["rank"].map(of_rank), table["step"], table["round"], strict=True))
     table = table.assign(key=pd.Series(keys, index=table.index, dtype=object))
-    table = table[table["key"].isin(ranks_of)]
-    whole = {key: float(each.length * len(each.of_ranks)) for key, each in ranks_of.items()}
-    found: dict[str, _Idle] = {}
-    for name, causes in _GROUPS.items():
-        rows = table[table["cause"].isin(causes)]
-        idle = rows.groupby("key")["duration_ns"].sum()
-        least = frames.settings.threshold(_THRESHOLDS.get(name, "bubble_share"))
-        of_round: dict[Any, float] = dict(idle.items())
-        num = sum(time >= max(least * whole[key], _LEAST_NS) for key, time in of_round.items())
-        if num and num >= _LEAST_ROUNDS * len(late):
-            total = float(idle.sum())
-            found[name] = _Idle(rows, total / len(late), total / sum(whole.values()))
-    return found
-
-
-def _times(idle: _Idle) -> str:
-    return (
-        f"{text_of_duration(idle.per_round)} of all ranks per round, "
-        f"{idle.share:.0%} of the pipeline's time"
+    whole_ns = {
+        (each.pipeline, each.step, each.number): float(each.length * len(each.of_ranks))
+        for each in late
+    }
+    return _Rounds(
+        table=table[table["key"].isin(whole_ns)],
+        whole_ns=whole_ns,
+        of_ideal=1 - sum(busy) / whole if whole else 0.0,
+        action_ns=float(np.mean([action.duration for each in late for action in each.actions])),
     )
 
 
-def _of_schedule(frames: Frames, idle: _Idle) -> str:
+def _causes(frames: Frames, of: _Rounds) -> list[tuple[str, ...]]:
+    """Return the causes of each finding."""
+    thresholds = ("schedule_share", "bubble_share", "idle_share")
+    of_schedule, of_cause, of_several = map(frames.settings.threshold, thresholds)
+    found: list[tuple[str, ...]] = []
+    if of.of_ideal >= of_schedule and of.is_usual(_SCHEDULE, 0.0):
+        found.append(_SCHEDULE)
+    main = [each for each in _BEYOND if of.share(each) >= _MOST * of.share(*_BEYOND)]
+    clear = [each for each in main if each in _DELAYS and of.action_ns >= _LEAST_ACTION_NS]
+    clear = [each for each in (IMBALANCE, *clear) if of.is_usual((each,), of_cause)]
+    others = [each for each in _BEYOND if each not in clear or each not in main]
+    if _SCHEDULE not in found and of.is_usual(tuple(others), of_several):
+        found.append(tuple(others))
+        clear = [each for each in clear if each not in others]
+    return found + [(each,) for each in clear]
+
+
+def _of_schedule(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
     stages = pipeline_stages(frames)
-    return (
-        f"The schedule leaves stages idle for {_times(idle)}, with "
+    title = (
+        f"The schedule leaves stages idle for {of.of_ideal:.0%} of a round with "
         f"{stages['stage'].nunique()} stages and {stages['num_micro_batches'].max()} "
-        "micro-batches."
+        f"micro-batches, even if they are equal and nothing is late: {of.per_round(causes)}."
+    )
+    if not of.is_usual(_BEYOND, frames.settings.threshold("idle_share")):
+        return title
+    return (
+        f"{title} In all, they are idle for {of.share(*CAUSES):.0%}, also due to "
+        f"{_shares(frames, of, _BEYOND)}."
     )
 
 
-def _of_imbalance(frames: Frames, idle: _Idle) -> str:
+def _of_several(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
+    return (
+        f"Stages are idle for {of.share(*CAUSES):.0%} of the pipeline's time, and in the ideal "
+        f"schedule for {of.of_ideal:.0%}. The rest is due to "
+        f"{_shares(frames, of, causes)}."
+    )
+
+
+_WORDS = {
+    STRAGGLER: "actions that take longer than usual",
+    LATE_SEND: "late sends",
+    BLOCKED_RECEIVE: "late or blocked receives",
+    TRANSFER: "transfers and the program between actions",
+}
+
+
+def _named(of: _Rounds, causes: tuple[str, ...]) -> list[str]:
+    """Return those of some causes that have a share of note, or the main one; the largest first."""
+    by_share = sorted(causes, key=of.share, reverse=True)
+    return [each for each in by_share if of.share(each) >= _LEAST_NAMED] or by_share[:1]
+
+
+def _shares(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
+    words = _WORDS | {IMBALANCE: f"stages that differ ({_slowest(frames)})"}
+    return ", ".join(f"{words[each]} {of.share(each):.0%}" for each in _named(of, causes))
+
+
+def _of_imbalance(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
+    slowest = _slowest(frames)
+    return (
+        f"{slowest[0].upper()}{slowest[1:]} per micro-batch: others are idle for "
+        f"{of.times(causes)}."
+    )
+
+
+def _slowest(frames: Frames) -> str:
+    """Describe the stage that takes longest, relative to the mean of its pipeline."""
     stages = pipeline_stages(frames)
     times = stages["forward_ns"].fillna(0) + stages["backward_ns"].fillna(0)
     ratio = times / times.groupby(stages["pipeline"]).transform("mean")
     place: Any = ratio.idxmax()
     slowest = stages.loc[place, ["stage", "rank"]]
     return (
-        f"Stage {slowest['stage']} on rank {slowest['rank']} takes {ratio.max():.3g} times the "
-        f"mean of the stages per micro-batch: others are idle for {_times(idle)}."
+        f"stage {slowest['stage']} on rank {slowest['rank']} takes {ratio.max():.3g} times the "
+        "mean of the stages"
     )
 
 
-def _of_straggler(frames: Frames, idle: _Idle) -> str:
+def _of_straggler(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
     table = pipeline_schedule(frames)
     by = ["pipeline", "stage", "action"]
     usual = table.groupby(by)["duration_ns"].transform("median")
-    late_by = (table["duration_ns"] - usual).where(_is_late(table, idle), 0)
+    late_by = (table["duration_ns"] - usual).where(_is_late(table, of.rows(causes)), 0)
     keys = [*by, "micro_batch"]
     sums = late_by.clip(lower=0).groupby([table[name] for name in keys]).sum()
     key: Any = sums.idxmax()
@@ -165,21 +254,22 @@ def _of_straggler(frames: Frames, idle: _Idle) -> str:
     return (
         f"The {str(first['action']).replace('_', ' ')} of micro-batch {first['micro_batch']} on "
         f"stage {first['stage']}, rank {first['rank']}, takes {excess} longer than the median of "
-        f"the stage: others are idle for {_times(idle)}."
+        f"the stage: others are idle for {of.times(causes)}."
     )
 
 
-def _is_late(table: pd.DataFrame, idle: _Idle) -> pd.Series:
+def _is_late(table: pd.DataFrame, idle: pd.DataFrame) -> pd.Series:
     """Return a mask of the actions of the rounds that a finding is about."""
-    steps = set(zip(idle.rows["step"], idle.rows["round"], strict=True))
+    steps = set(zip(idle["step"], idle["round"], strict=True))
     return pd.Series(
         [key in steps for key in zip(table["step"], table["round"], strict=True)],
         index=table.index,
     )
 
 
-def _of_late_send(frames: Frames, idle: _Idle) -> str:
-    rows = idle.rows[idle.rows["send_delay_ns"] >= 0]
+def _of_late_send(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
+    rows = of.rows(causes)
+    rows = rows[rows["send_delay_ns"] >= 0]
     delays = pd.DataFrame(
         {
             "rank": rows["transfer"].str.partition(":")[0],
@@ -188,7 +278,7 @@ def _of_late_send(frames: Frames, idle: _Idle) -> str:
         }
     ).drop_duplicates("transfer")
     if delays.empty:
-        return f"Outputs are sent late: stages are idle for {_times(idle)}."
+        return f"Outputs are sent late: stages are idle for {of.times(causes)}."
     sums = delays.groupby("rank")["delay"].sum()
     rank = str(sums.idxmax())
     of_rank = delays.loc[delays["rank"] == rank, "delay"]
@@ -196,32 +286,47 @@ def _of_late_send(frames: Frames, idle: _Idle) -> str:
     delay = text_of_duration(float(of_rank[of_rank >= of_rank.max() / 2].median()))
     return (
         f"Rank {rank} sends the output of its stage {delay} after it has computed it: stages are "
-        f"idle for {_times(idle)}."
+        f"idle for {of.times(causes)}."
     )
 
 
-def _of_blocked_receive(frames: Frames, idle: _Idle) -> str:
-    sums = idle.rows.groupby("rank")["duration_ns"].sum()
+def _of_blocked_receive(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
+    sums = of.rows(causes).groupby("rank")["duration_ns"].sum()
     return (
         f"Rank {sums.idxmax()} receives what had been sent to it late: its receive is issued late, "
-        f"or blocked behind another one. Stages are idle for {_times(idle)}."
+        f"or blocked behind another one. Stages are idle for {of.times(causes)}."
     )
 
 
-_TITLES: Mapping[str, Callable[[Frames, _Idle], str]] = {
+_TITLES: Mapping[tuple[str, ...], Callable[[Frames, _Rounds, tuple[str, ...]], str]] = {
     _SCHEDULE: _of_schedule,
-    IMBALANCE: _of_imbalance,
-    STRAGGLER: _of_straggler,
-    LATE_SEND: _of_late_send,
-    BLOCKED_RECEIVE: _of_blocked_receive,
+    (IMBALANCE,): _of_imbalance,
+    (STRAGGLER,): _of_straggler,
+    (LATE_SEND,): _of_late_send,
+    (BLOCKED_RECEIVE,): _of_blocked_receive,
 }
+_ADVICE: Mapping[str, str] = {
+    WARM_UP: "Use more micro-batches per step, several stages per rank (Interleaved1F1B), or a "
+    "zero-bubble schedule.",
+    STRAGGLER: "Give micro-batches the same size, such as the same number of tokens, or look for "
+    "what else the stage does there.",
+    LATE_SEND: "Send an output as soon as it is computed, before hooks, logging and other work.",
+    BLOCKED_RECEIVE: "Issue receives before they are needed, and wait for a transfer only when its "
+    "data is needed.",
+    TRANSFER: "Let a stage compute for longer than a transfer takes (fewer, larger micro-batches), "
+    "send fewer bytes (activations in 16 bits), and do less between two actions.",
+}
+"""Advice by cause, but for stages that differ."""
 
 
-def _more_micro_batches(frames: Frames) -> str:
-    del frames
-    return (
-        "Use more micro-batches per step, several stages per rank (Interleaved1F1B), or a "
-        "zero-bubble schedule."
+def _advice(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
+    """Return the advice for causes; of several, for stages that differ and for the main one."""
+    if causes == _SCHEDULE:
+        return _ADVICE[WARM_UP]
+    named = _named(of, causes)
+    advised = dict.fromkeys([*(each for each in named if each == IMBALANCE), named[0]])
+    return " ".join(
+        _better_split(frames) if each == IMBALANCE else _ADVICE[each] for each in advised
     )
 
 
@@ -244,35 +349,6 @@ def _better_split(frames: Frames) -> str:
         f"of {before}."
     )
 
-
-def _even_micro_batches(frames: Frames) -> str:
-    del frames
-    return (
-        "Give micro-batches the same size, such as the same number of tokens, or look for what "
-        "else the stage does there."
-    )
-
-
-def _send_at_once(frames: Frames) -> str:
-    del frames
-    return "Send an output as soon as it is computed, before hooks, logging and other work."
-
-
-def _receive_early(frames: Frames) -> str:
-    del frames
-    return (
-        "Issue receives before they are needed, and wait for a transfer only when its data is "
-        "needed."
-    )
-
-
-_ADVICE: Mapping[str, Callable[[Frames], str]] = {
-    _SCHEDULE: _more_micro_batches,
-    IMBALANCE: _better_split,
-    STRAGGLER: _even_micro_batches,
-    LATE_SEND: _send_at_once,
-    BLOCKED_RECEIVE: _receive_early,
-}
 
 PIPELINE_BUBBLES = Rule(
     "pipeline_bubbles",

@@ -85,13 +85,51 @@ def test_a_rank_that_receives_late_is_named() -> None:
 def test_few_micro_batches_leave_the_stages_idle() -> None:
     (finding,) = found_in(Program(gpipe(4, 4)))
     assert finding.title == (
-        "The schedule leaves stages idle for 360 ms of all ranks per round, 43% of the pipeline's "
-        "time, with 4 stages and 4 micro-batches."
+        "The schedule leaves stages idle for 43% of a round with 4 stages and 4 micro-batches, "
+        "even if they are equal and nothing is late: 360 ms of all ranks per round."
     )
     assert finding.advice.startswith("Use more micro-batches per step")
     assert finding.calls.cost_ns == 3 * 360 * MS  # of the rounds after the first
     kinds = finding.calls.shared["kind"]
     assert kinds == "recv"
+
+
+def test_causes_of_which_none_is_clear_are_judged_by_their_sum() -> None:
+    """Actions are as short as transfers, and no cause alone has most of the idle time."""
+    found = found_in(
+        Program(
+            one_f_one_b(2, 4),
+            lambda act: equal(act) // 20 * (3 if act.stage == 1 else 1),
+            transfer=5 * MS,
+        )
+    )
+    (finding,) = found
+    assert finding.title == (
+        "Stages are idle for 67% of the pipeline's time, and in the ideal schedule for 20%. The "
+        "rest is due to transfers and the program between actions 45%, stages that differ "
+        "(stage 1 on rank 1 takes 1.5 times the mean of the stages) 14%."
+    )
+    assert finding.advice.startswith("Move layers from slow stages to fast ones.")
+    assert "Let a stage compute for longer than a transfer takes" in finding.advice
+
+
+def test_slow_transfers_are_a_cause() -> None:
+    (finding,) = found_in(Program(one_f_one_b(4, 16), transfer=25 * MS))
+    assert "The rest is due to transfers and the program between actions" in finding.title
+    assert finding.advice.startswith("Let a stage compute for longer than a transfer takes")
+
+
+def test_small_delays_of_a_few_micro_batches_are_no_cause_of_their_own() -> None:
+    """4 stages and 6 micro-batches; each action is followed by delays of its size."""
+    (finding,) = found_in(
+        Program(
+            gpipe(4, 6), lambda act: equal(act) // 10, transfer=4 * MS,
+            send_late=lambda act: MS * (act.micro_batch % 2),
+        )
+    )  # fmt: skip
+    assert finding.title.startswith("The schedule leaves stages idle for 33% of a round")
+    assert "In all, they are idle for" in finding.title
+    assert finding.advice.startswith("Use more micro-batches per step")
 
 
 def test_what_only_the_first_round_has_is_no_finding() -> None:

@@ -352,35 +352,59 @@ def pipeline_schedule(run: Run) -> list[Row]:
 
 
 def piped(run: Run) -> list[tuple[list[Any], float, float, str]]:
-    """Finding: causes of idle time that take their share of most rounds but the first."""
+    """Findings: idle time of the schedule, of clear causes, and of several together."""
     rounds = _rounds(run)
     if not rounds:
         return []
     first = min(each.start for each in rounds)
     late = [each for each in rounds if each.start > first] if len(rounds) >= 3 else rounds
-    if mean(act.duration_ns for each in late for act in each.acts) < 3_000_000:
-        return []
-    rows = bubbles(run)
     of_rank = _pipelines(run, sorted({act.rank for act in run.pipeline_actions}))
-    found = []
-    for causes, share in (
-        (("warm_up", "drain"), 0.3), (("imbalance",), 0.1), (("straggler",), 0.1),
-        (("late_send",), 0.1), (("blocked_receive",), 0.1),
-    ):  # fmt: skip
-        kept: list[Row] = []
-        num = 0
-        for each in late:
-            own = [
-                row for row in rows
-                if row["cause"] in causes
-                and (of_rank[row["rank"]], row["step"], row["round"])
-                == (each.pipeline, each.step, each.number)
-            ]  # fmt: skip
-            time = sum(row["duration_ns"] for row in own)
-            num += time >= max(share * (each.end - each.start) * len(each.of_rank), 1_000_000)
-            kept += own
-        names = {row["transfer"] for row in kept}
+    keys = {(each.pipeline, each.step, each.number): each for each in late}
+    rows = [
+        (keys[key], row)
+        for row in bubbles(run)
+        if (key := (of_rank[row["rank"]], row["step"], row["round"])) in keys
+    ]
+
+    def idle(causes: tuple[str, ...], within: list[Round] = late) -> float:
+        return sum(
+            row["duration_ns"] for of, row in rows if row["cause"] in causes and of in within
+        )
+
+    def usual(causes: tuple[str, ...], share: float) -> bool:
+        whole = {of: (of.end - of.start) * len(of.of_rank) for of in late}
+        num = sum(idle(causes, [of]) >= max(share * whole[of], 1_000_000) for of in late)
+        return num >= len(late) / 2
+
+    beyond, schedule = CAUSES[2:], CAUSES[:2]
+    is_long = mean(act.duration_ns for each in late for act in each.acts) >= 3_000_000
+    most = [each for each in beyond if 2 * idle((each,)) >= idle(beyond)]
+    clear = [
+        each for each in CAUSES[2:6]
+        if (each == "imbalance" or (is_long and each in most)) and usual((each,), 0.1)
+    ]  # fmt: skip
+    others = tuple(each for each in beyond if each not in clear or each not in most)
+    found: list[tuple[str, ...]] = [(each,) for each in clear]
+    if _ideal_share(rounds, late) >= 0.3 and usual(schedule, 0):
+        found.append(schedule)
+    elif usual(others, 0.4):
+        found = [each for each in found if each[0] not in others] + [others]
+    results = []
+    for causes in found:
+        names = {row["transfer"] for _, row in rows if row["cause"] in causes}
         calls = [call for call in run.comm if f"{call.rank}:{call.id}" in names and call.stage >= 0]
-        if num and num >= len(late) / 2 and calls:
-            found.append((calls, 0.0, float(sum(row["duration_ns"] for row in kept)), ""))
-    return found
+        if calls:
+            results.append((calls, 0.0, float(idle(causes)), ""))
+    return results
+
+
+def _ideal_share(rounds: list[Round], late: list[Round]) -> float:
+    """Idle part of rounds of equal stages without delays."""
+    busy = whole = 0.0
+    for of in late:
+        times = _medians(rounds, of.pipeline)
+        equal = {action: _equal(times, action) for _, action in times}
+        ran = of.replay(lambda key, equal=equal: equal[key[2]], lambda key: 0.0)
+        busy += sum(end - begin for begin, end in ran.values())
+        whole += max(end for _, end in ran.values()) * len(of.of_rank)
+    return 1 - busy / whole if whole else 0.0
