@@ -1,11 +1,11 @@
 """Communication kernels by name, with the pattern that recognized each, and those that none did.
 
-A kernel communicates if a pattern of kernel names matches its name, or if the profile describes it
-as a collective; the kind is that of its calls, otherwise that of the pattern. Kernels that were
-imported as computing, but have a name like that of communication, are listed with the line for
-`[tool.commtrace.kernels]` that makes them communication. `KIND` in it stands for a kind that the
-name does not state. If a pattern matches a kernel that was imported as computing, the pattern was
-added after the import: import the profile again.
+A kernel communicates if a pattern of kernel names matches its name, if a call launched it, or if
+the profile describes it as a collective; the kind is that of its calls, otherwise that of the
+pattern. Kernels that were imported as computing, but have a name like that of communication, are
+listed with the line for `[tool.commtrace.kernels]` that makes them communication. `KIND` in it
+stands for a kind that the name does not state. If a pattern matches a kernel that was imported as
+computing, the pattern was added after the import: import the profile again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from commtrace.schema import COMMUNICATION, COMPUTE, Column
 BUILT_IN, SETTINGS, DESCRIPTION, NOTHING = "built-in", "settings", "description", "nothing"
 
 LOOKS_LIKE = re.compile(
-    r"[nr]ccl|msccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|"
+    r"(?:[nrmhex]|one|ms)ccl|cncl|hcom_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|"
     r"(?:nv|roc)shmem|deep_?ep|(?:intra|inter)node|multimem|symm_?mem|cross_device|userbuffers",
     re.IGNORECASE,
 )
@@ -50,7 +50,7 @@ COLUMNS = (
         str,
         "",
         "built-in or settings, whose pattern matches the name; otherwise description, of the "
-        "collective in the profile, or nothing",
+        "collective that the profile states for it or that launched it, or nothing",
     ),
     Column("pattern", str, "", "regular expression that matches the name"),
     Column("num_kernels", int, "", "kernels of all ranks", title="Kernels"),

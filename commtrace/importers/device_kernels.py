@@ -14,7 +14,7 @@ too) has the kind of the operator that launched it, or `UNKNOWN`. Used by the im
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,11 +23,16 @@ from commtrace.collective_table import KINDS
 UNKNOWN = "unknown"
 """Kind of a call of which a trace shows only a kernel that serves several kinds."""
 
-_NCCL = r"^(?:void )?[nr]ccl(?:Sym|Symk)?(?:Dev)?Kernel_?([A-Za-z]*)"
+_NCCL = r"^(?:void )?[nrm]ccl(?:Sym|Symk)?(?:Dev)?Kernel_?([A-Za-z]*)"
 
 KERNELS: Mapping[str, str] = {
-    # NCCL, RCCL and their symmetric-memory kernels: the kind is a part of the name.
+    # NCCL, RCCL, MCCL and their symmetric-memory kernels: the kind is a part of the name.
     _NCCL: "",
+    # oneCCL of XPU, CNCL of MLU, HCCL of NPU.
+    r"\boneccl_(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)": "",
+    r"\boneccl_": UNKNOWN,
+    r"(?i)\bcncl(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast)": "",
+    r"\bhcom_([A-Za-z]+)__": "",
     r"^(?:void )?msccl(?:pp)?\w*Kernel|\bmscclKernel_": UNKNOWN,
     # Peer-to-peer all-reduces of vLLM, SGLang, aiter, TensorRT-LLM and FlashInfer.
     r"\bcross_device_reduce_\dstage": "all_reduce",
@@ -110,8 +115,56 @@ def recognizer(more: Mapping[str, str] | None = None) -> Callable[[str], Kernel 
 _KINDS = {kind.replace("_", ""): kind for kind in KINDS}
 
 
-def _kind_in(text: str) -> str:
-    return _KINDS.get(text.lower().replace("_", ""), UNKNOWN)
+def _kind_in(text: str | None) -> str:
+    return _KINDS.get((text or "").lower().replace("_", ""), UNKNOWN)
+
+
+DEVICES: Mapping[str, str] = {
+    "nccl": "cuda", "rccl": "cuda", "xccl": "xpu", "ccl": "xpu", "oneccl": "xpu", "cncl": "mlu",
+    "mccl": "musa",
+}  # fmt: skip
+"""Types of devices by the backend that serves them alone."""
+
+_LAUNCHERS: Mapping[str, str] = {
+    "cuda": "cuda", "hip": "cuda", "xpu": "xpu", "ur": "xpu", "ze": "xpu", "musa": "musa",
+    "npu": "npu", "acl": "npu", "mlu": "mlu", "cnrt": "mlu", "hpu": "hpu", "syn": "hpu",
+    "mtia": "mtia",
+}  # fmt: skip
+"""Types of devices by the beginnings of categories of launches, and of launching functions."""
+
+
+def device_type(launchers: Iterable[str], backends: Iterable[str]) -> str:
+    """Return the type of a rank's devices: as its launches show, else its backends; else cuda.
+
+    >>> device_type(["runtime", "urEnqueueKernelLaunch"], ["cpu:gloo"])
+    'xpu'
+
+    Args:
+        launchers: Categories of the launches, and names of the launching functions.
+        backends: Configurations of backends, `cuda:nccl` or `cpu:gloo,npu:hccl`.
+    """
+    launching = {
+        device for each in launchers for begin, device in _LAUNCHERS.items() if _begins(each, begin)
+    }
+    pairs = [part.rpartition(":") for each in backends for part in each.split(",")]
+    serving = {device or DEVICES.get(name, "") for device, _, name in pairs if name != "gloo"}
+    for found in (launching, serving - {"", "cpu"}):
+        if len(found) == 1:
+            return found.pop()
+    return "cuda"
+
+
+def _begins(name: str, begin: str) -> bool:
+    """Return whether a name's first word is `begin`: `urEnqueue`, `xpu_runtime`, `cudaLaunch`."""
+    return name.startswith(begin) and not name[len(begin) : len(begin) + 1].islower()
+
+
+_CHECK = re.compile(r"checkForNaN")
+
+
+def is_check(name: str) -> bool:
+    """Return whether a kernel is that of torch's check of the tensors of a call for NaN."""
+    return _CHECK.search(name) is not None
 
 
 def _kernel(name: str, kind: str, pattern: str) -> Kernel:

@@ -13,7 +13,8 @@ A dispatch mode or a tensor subclass may call the operator that it was called fo
       PythonDispatchMode
         c10d::allreduce_        the same call
 
-NCCL executes some calls by copies, such as those of one rank: these are then their work.
+NCCL executes some calls by copies, such as those of one rank: these are then their work. So are
+all kernels that a call launches, whatever their names, but for those of operators inside of it.
 
 The calls of a batch (`batch_isend_irecv`, or coalesced collectives) launch nothing. One kernel runs
 all of them, launched by the annotation `nccl:coalesced` that follows them. Used by `kineto_rank`.
@@ -26,7 +27,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commtrace.collective_table import KINDS
-from commtrace.importers.device_kernels import Kernel
+from commtrace.importers.device_kernels import Kernel, is_check
+from commtrace.importers.intervals import NOTHING, Intervals
 from commtrace.importers.kineto_spans import (
     BACKWARD,
     C10D,
@@ -44,8 +46,10 @@ from commtrace.importers.kineto_spans import (
     CommunicationWork,
     Gathered,
     Span,
+    id_of,
 )
 from commtrace.importers.names import COALESCED, NO_COMMUNICATION, NOT_KNOWN, TRANSFERS, kind_of
+from commtrace.schema import COMPUTE
 
 Stack = list[tuple[Span, Any]]
 """Enclosing spans, outermost first, with the call or the number of the operator that each is."""
@@ -100,24 +104,25 @@ class Calls:
         by_id: These calls, and batches of them, by the ids of the events that describe them.
         launched: The call or batch that launched a kernel, by correlation. If none did, a call that
             is not among `issued`, with the place of the launch.
-        copies: Correlations of the copies that executed a call; `launched` has them too.
+        executing: Correlations of copies and of kernels without a known name that executed a
+            call; `launched` has them too.
         ops: All operators.
     """
 
     issued: list[HostCall]
     by_id: Mapping[Any, HostCall]
     launched: Mapping[int, HostCall]
-    copies: Set[int]
+    executing: Set[int]
     ops: list[Op]
 
 
 def calls_of(found: Gathered) -> Calls:
     """Return the calls that the host shows, by all that kernels may refer to."""
     copies = found.copies()
-    walk = _Walk({id_of(work.args) for work in found.kernels} - {None}, copies)
+    named = {work.correlation for work in found.kernels}
+    walk = _Walk({id_of(work.args) for work in found.kernels} - {None}, copies, named)
     spans = {thread: list(spans) for thread, spans in found.spans.items()}
-    kernels = {work.correlation for work in found.kernels}
-    for correlation in (kernels | copies) & found.launches.keys():
+    for correlation in (named | copies) & found.launches.keys() | _launched_in_calls(found):
         thread, start = found.launches[correlation]
         launch = (start, -start, LAUNCH, "", {"correlation": correlation})
         spans.setdefault(thread, []).append(launch)
@@ -126,15 +131,37 @@ def calls_of(found: Gathered) -> Calls:
     return walk.result()
 
 
+def _launched_in_calls(found: Gathered) -> set[int]:
+    """Return the correlations of kernels without a known name that were launched in a call."""
+    calls = {
+        thread: Intervals((span[0], -span[1]) for span in spans if span[2] in _DESCRIBING)
+        for thread, spans in found.spans.items()
+    }
+    launches = (
+        (work.correlation, found.launches[work.correlation])
+        for work in found.other_work
+        if work.correlation in found.launches
+        and work.category == COMPUTE
+        and not is_check(work.name)
+    )
+    return {
+        correlation
+        for correlation, (thread, start) in launches
+        if calls.get(thread, NOTHING).covers(start)
+    }
+
+
 class _Walk:
     """Walks spans, and keeps what they show.
 
-    `of_kernels` are the ids that kernels refer to, `copies` the correlations of copies.
+    `of_kernels` are the ids that kernels refer to, `copies` the correlations of copies, and `named`
+    those of kernels that communicate by their names.
     """
 
-    def __init__(self, of_kernels: set[Any], copies: Set[int]) -> None:
-        self._of_kernels, self._copies = of_kernels, copies
+    def __init__(self, of_kernels: set[Any], copies: Set[int], named: Set[int]) -> None:
+        self._of_kernels, self._copies, self._named = of_kernels, copies, named
         self._copied: dict[int, HostCall] = {}
+        self._unnamed: set[int] = set()
         self._calls: list[HostCall] = []
         self._by_id: dict[Any, HostCall] = {}
         self._launched: dict[int, HostCall] = {}
@@ -166,7 +193,7 @@ class _Walk:
         self._launched.update(copied)
         every = {id(call): call for call in (*self._calls, *self._launched.values())}
         ops = _renumbered(self._ops, every.values())
-        return Calls(self._calls, self._by_id, self._launched, copied.keys(), ops)
+        return Calls(self._calls, self._by_id, self._launched, copied.keys() | self._unnamed, ops)
 
     def _operator(self, span: Span, stack: Stack) -> None:
         again = _called_again(span, stack)
@@ -186,6 +213,11 @@ class _Walk:
             if around is not None and any(each[2] == NOTE for each in _spans(stack)):
                 self._copied[correlation] = around
             return
+        if correlation not in self._named:
+            types = (span[2] for span in reversed([*_spans(stack)]) if span[2] in _RUNNING)
+            if around is None or next(types, OP) == OP:
+                return
+            self._unnamed.add(correlation)
         if around is None:
             around = _located(HostCall(span[0], span[0], self._thread), stack)
         around.is_launched = True
@@ -232,6 +264,7 @@ class _Walk:
 
 
 _DESCRIBING = frozenset({C10D, PARAMS, NOTE})
+_RUNNING = _DESCRIBING | {OP}
 
 
 def _spans(stack: Stack) -> Iterator[Span]:
@@ -281,11 +314,6 @@ def _batch(calls: Sequence[HostCall]) -> list[HostCall]:
 def _sort(call: HostCall) -> tuple[str, str, bool]:
     kind = "" if call.kind in TRANSFERS else call.kind
     return str(call.described.get("Process Group Name")), kind, call.noted is None
-
-
-def id_of(args: Mapping[str, Any]) -> Any:
-    """Return the id that an operator's event shares with what it ran, if it has one."""
-    return args.get("External id", args.get("external id"))
 
 
 def _located(call: HostCall, stack: Stack) -> HostCall:

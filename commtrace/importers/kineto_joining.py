@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from commtrace.importers.kineto_arguments import number_of
-from commtrace.importers.kineto_calls import Calls, HostCall, id_of
-from commtrace.importers.kineto_spans import COLLECTIVE_NAME, CommunicationWork, Gathered
+from commtrace.importers.kineto_calls import Calls, HostCall
+from commtrace.importers.kineto_spans import COLLECTIVE_NAME, CommunicationWork, Gathered, id_of
 from commtrace.importers.names import NOT_KNOWN
 
 WAYS = LAUNCH, OPERATOR, NUMBER, KERNEL = "launch", "operator", "number", "name alone"
@@ -62,7 +62,13 @@ def with_kernels(kernels: Sequence[CommunicationWork], found: Calls) -> Joined:
         for part in parts:
             before = part.work or (work.start, work.end)
             part.work = min(before[0], work.start), max(before[1], work.end)
-            part.kernel_work = work
+            # A kernel with a known name says more of its call than another one of it.
+            if (
+                part.kernel_work is None
+                or work.kernel.pattern
+                or not part.kernel_work.kernel.pattern
+            ):
+                part.kernel_work = work
         joined.ways[way] += 1
         joined.of_kernels.append(parts[0])
     joined.calls.sort(key=lambda call: call.start)

@@ -18,12 +18,19 @@ from typing import Any
 from commtrace.errors import InvalidTraceError
 from commtrace.event import CommEvent, KernelRow, OpEvent, StepRow
 from commtrace.importers import kineto_arguments as arguments
-from commtrace.importers.device_kernels import Kernel
+from commtrace.importers.device_kernels import Kernel, device_type
 from commtrace.importers.documents import Document
+from commtrace.importers.intervals import NOTHING, Intervals
 from commtrace.importers.kineto_calls import HostCall, calls_of
 from commtrace.importers.kineto_events import Events
 from commtrace.importers.kineto_joining import Joined, give_work, with_kernels
-from commtrace.importers.kineto_spans import CommunicationWork, Gathered, Work, gather
+from commtrace.importers.kineto_spans import (
+    CommunicationWork,
+    Gathered,
+    Work,
+    gather,
+    require_profile,
+)
 from commtrace.importers.names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
 from commtrace.importers.recorded import RankRecord, group_row, members_of
 from commtrace.importers.stream_groups import STREAM
@@ -58,6 +65,7 @@ class Profile:
         self.path = document.path
         self._found: Gathered = gather(events, recognized)
         self._about = events.about
+        require_profile(self._found, self._about, f"cannot import {document.path}")
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
         self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
         self._backend = _backend(str(self._distributed.get("backend") or ""))
@@ -68,8 +76,9 @@ class Profile:
     def record(self, rank: int) -> tuple[RankRecord, Found]:
         """Return the whole trace as rows, and facts about it."""
         found, epoch = self._found, self._epoch
+        self._device = self._type_of_devices()
         shown = calls_of(found)
-        found.take_copies(shown.copies)
+        found.take(shown.executing, shown.by_id.keys())
         joined = with_kernels(found.kernels, shown)
         calls = joined.calls
         record = RankRecord(
@@ -78,7 +87,7 @@ class Profile:
             backend=self._backend,
             host=str(self._about.get("host_name") or ""),
             pid=min(found.pids, default=-1),
-            device=self._device(),
+            device=self._device,
             start_ns=found.start + epoch,
             end_ns=found.end + epoch,
             world_size=int(self._distributed.get("world_size") or 1),
@@ -100,15 +109,20 @@ class Profile:
         for work in found.other_work:
             if work.category == COMPUTE:
                 computing.setdefault(work.device, []).append((work.start, work.end))
-        busy = {device: _Busy(intervals) for device, intervals in computing.items()}
+        busy = {device: Intervals(intervals) for device, intervals in computing.items()}
         record.comm = [self._row(record, number, call, busy) for number, call in enumerate(calls)]
         record.kernels = table_of("kernels", self._kernel_rows(rank, joined), record.strings)
         has_modules = any(row.module for rows in (ops, record.comm) for row in rows)
         return record, Found(self.rank, joined.ways, found.num_invalid, has_modules)
 
-    def _device(self) -> str:
+    def _type_of_devices(self) -> str:
         has_device = bool(self._found.kernels or self._found.other_work)
-        return "cuda" if has_device or self._about.get("deviceProperties") else "cpu"
+        if not has_device and not self._about.get("deviceProperties"):
+            return "cpu"
+        groups = self._distributed.get("pg_config") or ()
+        backends = [self._distributed.get("backend")]
+        backends += [about.get("backend_config") for about in groups]
+        return device_type(self._found.launchers, [str(each) for each in backends if each])
 
     def _groups(self, calls: Sequence[HostCall]) -> dict[str, Any]:
         groups = {}
@@ -158,7 +172,7 @@ class Profile:
         )
 
     def _row(
-        self, record: RankRecord, number: int, call: HostCall, busy: Mapping[int, _Busy]
+        self, record: RankRecord, number: int, call: HostCall, busy: Mapping[int, Intervals]
     ) -> Any:
         kind, args = call.kind, call.described
         group = str(args.get("Process Group Name") or self._only_group)
@@ -218,7 +232,7 @@ class Profile:
         }
 
     def _device_name(self, work: Work) -> str:
-        return f"{self._device()}:{work.device}" if work.device >= 0 else ""
+        return f"{self._device}:{work.device}" if work.device >= 0 else ""
 
     def _kernel_rows(self, rank: int, joined: Joined) -> list[Any]:
         found, epoch = self._found, self._epoch
@@ -247,13 +261,13 @@ class Profile:
             )
         return rows
 
-    def _times(self, call: HostCall, busy: Mapping[int, _Busy]) -> dict[str, int]:
+    def _times(self, call: HostCall, busy: Mapping[int, Intervals]) -> dict[str, int]:
         epoch = self._epoch
         if call.work is None:
             return {"issue_ns": call.start + epoch, "call_ns": call.end - call.start}
         start, end = call.work
         if call.kernel_work is not None:
-            of_device = busy.get(call.kernel_work.device, _NEVER_BUSY)
+            of_device = busy.get(call.kernel_work.device, NOTHING)
             return {
                 "issue_ns": start + epoch,
                 "call_ns": of_device.free_from(start, end),
@@ -274,43 +288,6 @@ def _with_gaps_filled(row: Any, other: Any) -> Any:
     """Return a group's row with the facts of another row for those that it lacks."""
     unknown = (NOT_KNOWN, "")
     return type(row)(*(b if a in unknown else a for a, b in zip(row, other, strict=True)))
-
-
-class _Busy:
-    """Busy intervals of a device; answers how long it was idle in an interval."""
-
-    def __init__(self, intervals: list[tuple[int, int]]) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._sums = [0]
-        for start, end in sorted(intervals):
-            if self._ends and start <= self._ends[-1]:
-                self._ends[-1] = max(self._ends[-1], end)
-                self._sums[-1] = self._sums[-2] + self._ends[-1] - self._starts[-1]
-            else:
-                self._starts.append(start)
-                self._ends.append(end)
-                self._sums.append(self._sums[-1] + end - start)
-
-    def _until(self, instant: int) -> int:
-        place = bisect_right(self._starts, instant)
-        if not place:
-            return 0
-        return self._sums[place] - max(self._ends[place - 1] - instant, 0)
-
-    def free_from(self, start: int, end: int) -> int:
-        """Return the idle time from `start` to the next computation, `end` at the latest."""
-        place = bisect_right(self._starts, start)
-        if place and self._ends[place - 1] > start:
-            return 0
-        return min(self._starts[place] if place < len(self._starts) else end, end) - start
-
-    def free_in(self, start: int, end: int) -> int:
-        """Return the total idle time between `start` and `end`."""
-        return end - start - (self._until(end) - self._until(start))
-
-
-_NEVER_BUSY = _Busy([])
 
 
 def _stated_rank(about: Mapping[str, Any], document: Document) -> int:

@@ -23,7 +23,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 from commtrace.collective_table import KINDS
-from commtrace.importers.device_kernels import UNKNOWN, Kernel
+from commtrace.errors import NotATraceError
+from commtrace.importers.device_kernels import DEVICES, UNKNOWN, Kernel, is_check
 from commtrace.importers.names import COALESCED, NOT_KNOWN, is_library, kind_of
 from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 from commtrace.tracefile.reading import is_int
@@ -39,7 +40,8 @@ _OPTIMIZER_STEP, _DESCRIPTION, COLLECTIVES = "Optimizer.step#", "record_param_co
 COLLECTIVE_NAME = "Collective name"
 DISPATCH_MODE = "PythonDispatchMode"
 _IN_PYTHON = frozenset({DISPATCH_MODE, "PythonSubclass", "PythonTLSSnapshot"})
-_HOST_BACKENDS, _DEVICE_BACKENDS = ("gloo", "mpi", "ucc"), ("nccl", "rccl", "xccl")
+_HOST_BACKENDS = ("gloo", "mpi", "ucc")
+_DEVICE_BACKENDS = frozenset({*DEVICES, "hccl"})
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class Work:
     device: int
     stream: int
     correlation: int
+    operator: Any
+    """Id of the operator that launched it; None if unknown."""
 
 
 @dataclass(slots=True)
@@ -81,23 +85,65 @@ class Gathered:
     end: int = 0
     num_invalid: int = 0
     """Number of events with invalid times, or that end before they begin."""
+    num_known: int = 0
+    """Number of events of categories that torch.profiler writes."""
+    processes: set[str] = field(default_factory=set)
+    """Names that the trace gives its processes."""
+    launchers: set[str] = field(default_factory=set)
+    """Categories and functions of the launches."""
 
     def copies(self) -> set[int]:
         """Return the correlations of the copies."""
         copies = {work.correlation for work in self.other_work if work.category == MEMCPY}
         return copies - {NOT_KNOWN}
 
-    def take_copies(self, correlations: Set[int]) -> None:
-        """Make copies work that communicates."""
+    def take(self, correlations: Set[int], operators: Set[Any]) -> None:
+        """Make work that communicates of what calls launched, whatever its name is.
+
+        Args:
+            correlations: Those of copies that executed calls, and of kernels that calls launched.
+            operators: Ids of calls, by which kernels without a known launch refer to them.
+        """
         every, self.other_work = self.other_work, []
         for work in every:
-            if work.category == MEMCPY and work.correlation in correlations:
+            is_of_call = work.correlation in correlations or (
+                work.category == COMPUTE
+                and work.operator in operators
+                and work.operator != work.correlation
+                and work.correlation not in self.launches
+                and not is_check(work.name)
+            )
+            if is_of_call:
                 fields: dict[str, Any] = asdict(work) | {"category": COMMUNICATION}
-                self.kernels.append(
-                    CommunicationWork(**fields, kernel=Kernel(UNKNOWN), args=_NO_ARGS)
-                )
+                args = {"External id": work.operator} if work.operator is not None else _NO_ARGS
+                self.kernels.append(CommunicationWork(**fields, kernel=Kernel(UNKNOWN), args=args))
             else:
                 self.other_work.append(work)
+
+
+_ASCEND = frozenset({"Ascend Hardware", "CANN", "HCCL"})
+
+
+def require_profile(found: Gathered, about: Mapping[str, Any], summary: str) -> None:
+    """Raise NotATraceError if events are those of another program than torch.profiler.
+
+    torch.profiler states the version of its format, or writes categories of events.
+    """
+    if found.processes & _ASCEND:
+        raise NotATraceError(
+            summary,
+            found="a trace_view.json of torch_npu's profiler (Ascend)",
+            why="its HCCL operations are events without categories, which no importer reads",
+            attempt="MindStudio Insight, which reads it",
+        )
+    if not found.num_known and not {"schemaVersion", "distributedInfo"} & about.keys():
+        processes = f" of {', '.join(sorted(found.processes)[:3])}" if found.processes else ""
+        raise NotATraceError(
+            summary,
+            found=f"a chrome trace{processes} without an event of torch.profiler",
+            why="chrome traces of other programs have no calls that could be read",
+            attempt="the file that torch.profiler's export_chrome_trace wrote",
+        )
 
 
 def gather(events: Iterable[EventFields], recognized: Callable[[str], Kernel | None]) -> Gathered:
@@ -106,10 +152,13 @@ def gather(events: Iterable[EventFields], recognized: Callable[[str], Kernel | N
     first, last = _FAR_NS, -_FAR_NS
     for event in events:
         if event.get("ph") != "X" or event.get("ts") is None:
+            if event.get("name") == "process_name":
+                found.processes.add(str((event.get("args") or _NO_ARGS).get("name"))[:80])
             continue
-        handler = _HANDLERS.get(str(event.get("cat", "")).lower())
+        handler = _handler(str(event.get("cat", "")).lower())
         if handler is None:
             continue
+        found.num_known += 1
         times = _times_of(event)
         if times is None:
             found.num_invalid += 1
@@ -222,13 +271,19 @@ def _of_memory(
     found.other_work.append(Work(start, end, category, name, *_placed(event)))
 
 
-def _placed(event: EventFields) -> tuple[int, int, int]:
-    """Return the device, the stream and the correlation of an event of a device."""
+def _placed(event: EventFields) -> tuple[int, int, int, Any]:
+    """Return the device, the stream, the correlation and the operator of an event of a device."""
     args = event.get("args") or _NO_ARGS
     device, stream = _index(args.get("device")), _index(args.get("stream"))
     # Without the argument, the thread is the stream: `7`, or `stream 7`.
     stream = stream if stream >= 0 else _index(event.get("tid"))
-    return device, stream, _correlation(args)
+    return device, stream, _correlation(args), id_of(args)
+
+
+def id_of(args: Mapping[str, Any]) -> Any:
+    """Return the id that an operator's event shares with what it ran, if it has one."""
+    number = args.get("External id", args.get("external id"))
+    return number if isinstance(number, (int, str)) else None
 
 
 def _index(value: Any) -> int:
@@ -255,12 +310,9 @@ def _of_runtime(found: Gathered, event: EventFields, name: str, start: int, end:
     correlation = _correlation(event.get("args") or _NO_ARGS)
     if correlation >= 0:
         found.launches[correlation] = _index(event.get("tid")), start
+        found.launchers |= {str(event.get("cat")).lower(), name}
 
 
-_RUNTIMES = (
-    "cuda_runtime cuda_driver hip_runtime xpu_runtime xpu_driver privateuse1_runtime "
-    "privateuse1_driver runtime"
-)
 _HANDLERS: dict[str, Callable[[Gathered, EventFields, str, int, int], None]] = {
     **dict.fromkeys(("cpu_op", "operator"), _of_operator),
     "python_function": _of_python,
@@ -268,8 +320,15 @@ _HANDLERS: dict[str, Callable[[Gathered, EventFields, str, int, int], None]] = {
     "kernel": _of_kernel,
     **dict.fromkeys(("gpu_memcpy", "memcpy"), partial(_of_memory, MEMCPY)),
     **dict.fromkeys(("gpu_memset", "memset"), partial(_of_memory, MEMSET)),
-    **dict.fromkeys(_RUNTIMES.split(), _of_runtime),
+    "runtime": _of_runtime,
 }
+
+
+@lru_cache(maxsize=1024)
+def _handler(category: str) -> Callable[[Gathered, EventFields, str, int, int], None] | None:
+    """Return the handler of a category; each type of device has runtimes and drivers of its own."""
+    is_runtime = category.endswith(("_runtime", "_driver"))
+    return _of_runtime if is_runtime else _HANDLERS.get(category)
 
 
 def _add(
