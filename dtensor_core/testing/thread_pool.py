@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from dtensor_core.testing.in_flight import SharedGroup
 from dtensor_core.testing.scheduler import Run, Scheduler
 from dtensor_core.testing.thread_group import ThreadGroup
-from dtensor_core.torch_internals.groups import pg_config_info
+from dtensor_core.torch_internals.groups import World as C10dWorld
 
 T = TypeVar("T")
 
@@ -26,22 +26,30 @@ T = TypeVar("T")
 BACKEND = "threaded"
 
 
-class World(threading.local):
-    """c10d's record of process groups, per thread; replaces its global one."""
+class World(threading.local, C10dWorld):
+    """c10d's record of process groups, per thread; replaces its global one.
 
-    pg_config_info = pg_config_info
+    What c10d keeps in the record itself, each thread has from the base class. What it keeps in
+    variables of its module, all threads would share, so this class has attributes of these names.
+    """
+
+    default_pg: Any = None
+    group_count = 0
+    pg_map: Any = None
+    pg_names: Any = None
+    pg_group_ranks: Any = None
+    pg_backend_config: Any = None
+    pg_to_tag: Any = None
+    tags_to_pg: Any = None
 
     def __init__(self) -> None:
-        self.default_pg: Any = None
-        self.group_count = 0
-        self.comms: list[Any] = []
-        self.pg_map: dict[Any, Any] = {}
-        self.pg_names: dict[Any, str] = {}
-        self.pg_group_ranks: dict[Any, Any] = {}
-        self.pg_backend_config: dict[Any, str] = {}
-        self.pg_to_tag: dict[Any, str] = {}
-        self.tags_to_pg: dict[str, list[Any]] = {}
-        self.pg_coalesce_state: dict[Any, list[Any]] = {}
+        C10dWorld.__init__(self)
+        self.pg_map = {}
+        self.pg_names = {}
+        self.pg_group_ranks = {}
+        self.pg_backend_config = {}
+        self.pg_to_tag = {}
+        self.tags_to_pg = {}
 
 
 class Seat(threading.local):

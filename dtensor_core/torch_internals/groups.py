@@ -54,8 +54,8 @@ isolate_threads = _c10d._set_thread_isolation_mode
 """Set whether each thread has groups of its own by name."""
 meshes_in_force: Any = _mesh_resources
 """The meshes entered by `with mesh:`, innermost last in `mesh_stack`."""
-pg_config_info = _module._World.pg_config_info
-"""Property of c10d's record of groups that describes each group."""
+World: Any = _module._World
+"""Class of c10d's record of the process's groups."""
 
 
 def world() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.distributed import distributed_c10d
 
 from commtrace.torch_internals import groups as recorders
 from dtensor_core.testing.fake import fake_world
+from dtensor_core.testing.thread_pool import World
 from dtensor_core.torch_internals import fake_store, groups
 
 OPTIONS = (
@@ -57,13 +59,23 @@ def test_a_backend_that_sends_nothing_serves_a_group_of_any_name() -> None:
 def test_the_record_of_groups_can_be_replaced() -> None:
     before = groups.world()
     assert before is distributed_c10d._world
-    record = type("Record", (), {"pg_config_info": groups.pg_config_info})()
+    assert type(before) is groups.World
+    record = groups.World()
     try:
         groups.set_world(record)
         assert groups.world() is distributed_c10d._world is record
     finally:
         groups.set_world(before)
-    assert isinstance(groups.pg_config_info, property)
+
+
+def test_the_record_of_a_thread_replaces_what_c10d_keeps_in_its_module() -> None:
+    shared = {
+        name
+        for name, value in vars(groups.World).items()
+        if isinstance(value, property) and "global " in inspect.getsource(value.fget or type)
+    }
+    kept = shared | {"tags_to_pg", "pg_to_tag", "default_pg"}  # read without a `global`
+    assert {name for name in vars(World) if not name.startswith("_")} == kept
 
 
 def test_threads_have_groups_of_their_own_while_they_are_isolated() -> None:

@@ -454,3 +454,16 @@ def test_the_decorator_fails_the_test():
 
     with pytest.raises(RankFailure, match="rank 1 failed: AssertionError"):
         test()
+
+
+def test_what_a_newer_c10d_adds_to_its_record_each_rank_has_of_its_own(monkeypatch) -> None:
+    added = property(lambda self: self._pg_coalesce_state)
+    monkeypatch.setattr(type(c10d._world), "added", added, raising=False)
+
+    def body() -> dict:
+        c10d._world.added[dist.get_rank()] = []  # pyright: ignore
+        dist.barrier()
+        return c10d._world.added  # pyright: ignore
+
+    assert [list(each) for each in run_threads(body, 2)] == [[0], [1]]
+    assert not c10d._world.added  # pyright: ignore
