@@ -44,7 +44,7 @@ demo: $(READY) ## train with tensor parallelism on 4 local ranks, recorded; prin
 	$(BIN)/commtrace report $(DEMO)/run.json --force -o $(DEMO)/report.html
 	@echo "open $(CURDIR)/$(DEMO)/report.html and sp.html in a browser"
 
-test: $(READY) ## all tests on all cores; PYTEST_ARGS="-k name" for some, TORCH=2.14.1 with another torch
+test: $(READY) ## all tests on all cores; PYTEST_ARGS="-k name" for some, TORCH=2.15.0 with another torch
 	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
 check: format-check lint types contracts docs-site test ## format, lint, types, contracts, site, tests

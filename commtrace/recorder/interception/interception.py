@@ -39,8 +39,8 @@ from commtrace.recorder.interception.kernels import (
 )
 from commtrace.recorder.interception.receiver import CallReceiver
 from commtrace.recorder.interception.reducers import FUNCTIONS_THAT_WAIT, recording_waits
-from commtrace.recorder.interception.signatures import BATCH, SIGNATURES, WAIT
-from commtrace.recorder.interception.waits import wait_tensor, work_wait
+from commtrace.recorder.interception.signatures import BATCH, SIGNATURES, WAIT, WAIT_FOR_ALL
+from commtrace.recorder.interception.waits import wait_tensor, wait_tensors, work_wait
 from commtrace.torch_internals.dispatcher import has_operator
 from commtrace.when_loaded import when_loaded
 
@@ -124,15 +124,16 @@ class Interception:
             self._libraries[namespace].impl(op, kernel, KEY, with_keyset=True)
 
     def _register_wait_tensor(self) -> None:
-        """Install the kernel of `wait_tensor`, now that there is a result to wait for."""
+        """Install the kernels that wait for results, now that there is one to wait for."""
         pending = self._receiver.pending
         with self._lock:
             # Several threads may have a first result at once, or another one may be uninstalling.
             if pending.before_first_result is not None:
                 pending.before_first_result = None
-                self._register(
-                    WAIT, wait_tensor(pending, self._receiver.wait_raised, next_kernel(WAIT))
-                )
+                wait = wait_tensor(pending, self._receiver.wait_raised, next_kernel(WAIT))
+                self._register(WAIT, wait)
+                if has_operator(WAIT_FOR_ALL):
+                    self._register(WAIT_FOR_ALL, wait_tensors(wait, next_kernel(WAIT_FOR_ALL)))
 
     def _kernel(self, name: str, signature: Signature) -> DispatcherKernel | None:
         """Return the kernel of an operator; None if this torch does not have the operator."""

@@ -138,6 +138,7 @@ SIGNATURES: dict[str, Signature] = {
 }
 
 WAIT = "_c10d_functional::wait_tensor"
+WAIT_FOR_ALL = "_c10d_functional::wait_tensors"
 
 BATCH = "_c10d_functional::batch_p2p_ops"
 
@@ -154,6 +155,7 @@ SILENT = {
     "c10d::check_for_nan": "looks at a tensor of this rank and sends nothing",
     "_c10d_functional::_wrap_tensor_autograd": "wraps a tensor for autograd",
     WAIT: "waits for what another operator sent",
+    WAIT_FOR_ALL: "waits for each of several results of another operator",
     BATCH: "is recorded as its transfers",
     "_dtensor::mesh_get_process_group": "looks a group up",
     "symm_mem::_rendezvous": "exchanges handles of symmetric memory",

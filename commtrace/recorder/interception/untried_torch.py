@@ -17,7 +17,7 @@ import torch
 from commtrace.recorder.interception.signatures import SIGNATURES, SILENT
 from commtrace.torch_internals.dispatcher import schemas
 
-NEWEST_TRIED = (2, 14)
+NEWEST_TRIED = (2, 15)
 _NAMESPACES = frozenset(name.partition("::")[0] for name in {*SIGNATURES, *SILENT})
 _GROUP_ARGUMENTS = frozenset({"process_group", "group_name"})
 

@@ -1,4 +1,4 @@
-"""Functions that record waits for calls: `wait_tensor` and `torch.distributed.Work.wait`."""
+"""Record waits for calls: `wait_tensor`, `wait_tensors` and `torch.distributed.Work.wait`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ def wait_tensor(
             raise
         pending.waited_for_result(call, begin)
         return result
+
+    return kernel
+
+
+def wait_tensors(wait: DispatcherKernel, pass_on: DispatcherKernel) -> DispatcherKernel:
+    """Return the kernel of `wait_tensors`, which waits for one tensor after the other by `wait`."""
+
+    def kernel(keyset: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        for tensor in tensors:
+            wait(keyset, tensor)
+        return pass_on(BELOW[keyset.raw_repr()], tensors)
 
     return kernel
 

@@ -26,8 +26,8 @@ import commtrace
 import dtensor_core as ours
 from commtrace.recorder import RECORDER, bridge
 from commtrace.recorder.interception.kernels import NUM_ISSUING_FRAMES
-from commtrace.recorder.interception.pending import Completion, await_callbacks
-from commtrace.recorder.interception.signatures import SIGNATURES, WAIT
+from commtrace.recorder.interception.pending import Completion, PendingCalls, await_callbacks
+from commtrace.recorder.interception.signatures import SIGNATURES, WAIT, WAIT_FOR_ALL
 from dtensor_core import init_device_mesh, observe, parallel
 from dtensor_core.experimental import set_link
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -47,14 +47,15 @@ def world() -> Iterator[None]:
 def dispatch_tables() -> dict[str, str]:
     """Dispatch tables of all operators that this build has kernels for."""
     names = [name for name in SIGNATURES if torch._C._dispatch_has_kernel(name)]
-    return {name: torch._C._dispatch_dump_table(name) for name in [*names, WAIT]}
+    waits = [name for name in (WAIT, WAIT_FOR_ALL) if torch._C._dispatch_has_kernel(name)]
+    return {name: torch._C._dispatch_dump_table(name) for name in [*names, *waits]}
 
 
 def test_the_dispatcher_is_changed_while_recording_only(world: None) -> None:
     before, wait, module_call = dispatch_tables(), vars(dist.Work)["wait"], nn.Module.__call__
     with commtrace.record():
         changed = {name for name, table in dispatch_tables().items() if before[name] != table}
-        assert changed == before.keys() - {WAIT}  # there is nothing to wait for
+        assert changed == before.keys() - {WAIT, WAIT_FOR_ALL}  # there is nothing to wait for
         assert vars(dist.Work)["wait"] is not wait
         assert nn.Module.__call__ is not module_call
     assert dispatch_tables() == before
@@ -194,6 +195,30 @@ def test_what_a_functional_collective_runs_finds_the_dispatcher_as_ever(world: N
         assert torch.empty(2, device="meta").is_meta
         assert keys_of_the_thread() == before
     assert recording.total() == 3
+
+
+@pytest.mark.skipif(
+    not torch._C._dispatch_has_kernel(WAIT_FOR_ALL), reason="torch 2.15 added wait_tensors"
+)
+def test_a_wait_for_several_results_is_recorded_for_their_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[Any] = []
+    waited = PendingCalls.waited_for_result
+
+    def noted(self: PendingCalls, call: Any, begin: int) -> None:
+        waits.append(call)
+        waited(self, call, begin)
+
+    def body() -> None:
+        outs = functional.all_reduce_coalesced([torch.ones(2), torch.ones(3)], "sum", "0")
+        assert [each.tolist() for each in functional.wait_tensors(outs)] == [[2, 2], [2, 2, 2]]
+
+    monkeypatch.setattr(PendingCalls, "waited_for_result", noted)
+    with commtrace.record():
+        run_threads(body, 2)
+    assert Counter(map(id, waits)) == {id(call): 2 for call in waits}
+    assert len(waits) == 4
 
 
 @pytest.mark.parametrize("tensors", ["real", "meta", "fake"])

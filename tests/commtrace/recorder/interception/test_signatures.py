@@ -15,6 +15,7 @@ from commtrace.recorder.interception.signatures import SIGNATURES, SILENT
 from commtrace.recorder.interception.untried_torch import communication_operators
 
 NEW = {
+    "_c10d_functional::wait_tensors": (2, 15),
     "c10d::gather_into_tensor_": (2, 14),
     "symm_mem::_low_contention_all_gather_ce_multicast": (2, 14),
     "symm_mem::_low_contention_all_gather_ce_multicast_out": (2, 14),
