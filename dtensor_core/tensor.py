@@ -188,7 +188,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         """
         if has_dual_level():
             here = self._spec.placements
-            dual = _dual(self, lambda part: _brought_to(part, here).to_local())
+            dual = _dual(self, lambda part: brought_to(part, here).to_local())
             if dual is not None:
                 return dual
         if torch.is_grad_enabled() and self.requires_grad:
@@ -246,9 +246,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                 )
         if has_dual_level():
             to = forward_dtype
-            dual = _dual(
-                self, lambda part: _brought_to(part if to is None else part.to(to), target)
-            )
+            dual = _dual(self, lambda part: brought_to(part if to is None else part.to(to), target))
             if dual is not None:
                 return dual
         if forward_dtype is None and backward_dtype is None and not self.requires_grad:
@@ -422,7 +420,7 @@ def _dual(tensor: Any, crossing: Callable[[Any], Any]) -> Any:
     return None if tangent is None else forward_ad.make_dual(crossing(primal), crossing(tangent))
 
 
-def _brought_to(tensor: DTensor, target: tuple[Placement, ...]) -> DTensor:
+def brought_to(tensor: DTensor, target: tuple[Placement, ...]) -> DTensor:
     """Redistribute a primal or its tangent, whose layouts may differ, to the target placements."""
     if tensor._spec.placements == target:
         return tensor

@@ -1,8 +1,9 @@
 """Patches of torch, and of transformers, where they test for torch's own DTensor class.
 
-They cover checkpoints, fully sharded data parallelism, optimizers, gradient clipping, parameters,
-Python functions that make tensors, and saving a transformers model. Each module patches what it
-names once, when this package is imported or when the program loads that part.
+They cover checkpoints, fully sharded data parallelism, pipeline stages, optimizers, gradient
+clipping, parameters, Python functions that make tensors, and saving a transformers model. Each
+module patches what it names once, when this package is imported or when the program loads that
+part.
 """
 
 from dtensor_core.integrations import (
@@ -11,11 +12,21 @@ from dtensor_core.integrations import (
     fsdp,
     optimizers,
     parameters,
+    pipelining,
     pretrained,
     torch_dtensor,
 )
 
-_PATCHES = (checkpoint, factories, fsdp, optimizers, parameters, pretrained, torch_dtensor)
+_PATCHES = (
+    checkpoint,
+    factories,
+    fsdp,
+    optimizers,
+    parameters,
+    pipelining,
+    pretrained,
+    torch_dtensor,
+)
 
 
 def install() -> None:

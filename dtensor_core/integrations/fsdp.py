@@ -13,6 +13,7 @@ import dataclasses
 import sys
 from typing import Any
 
+from dtensor_core.integrations.either import Either
 from dtensor_core.integrations.when_loaded import when_loaded
 from dtensor_core.placement import Replicate, Shard, _StridedShard, as_placement
 from dtensor_core.spec import Spec, TensorMeta
@@ -33,7 +34,7 @@ def patch(_: Any) -> None:
     modules = [sys.modules[f"{_PACKAGE}.{name}"] for name in _MODULES]
     theirs = {name: value for module in modules for name, value in vars(module).items()}
     changed: dict[str, Any] = {
-        name: _Either(name, (), {"ours": ours, "theirs": theirs[name]})
+        name: Either(name, (), {"ours": ours, "theirs": theirs[name]})
         for name, ours in _PLACEMENTS.items()
     }
     changed["DTensor"] = _EitherDTensor(
@@ -47,20 +48,7 @@ def patch(_: Any) -> None:
             setattr(module, name, changed[name])
 
 
-class _Either(type):
-    """Metaclass of a class whose instances are those of `ours` and of `theirs`; calls make ours."""
-
-    ours: Any
-    theirs: Any
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, (cls.ours, cls.theirs))
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.ours(*args, **kwargs)
-
-
-class _EitherDTensor(_Either):
+class _EitherDTensor(Either):
     """Metaclass for DTensors; calls make the class whose spec is given."""
 
     def __call__(cls, local: Any, spec: Any, **how: Any) -> Any:

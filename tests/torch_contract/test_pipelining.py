@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
 import pytest
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, schedules, stage
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, _utils, schedules, stage
 
 from commtrace.recorder.attribution.pipeline_stages import METHODS
 from commtrace.recorder.attribution.pipelines import METHODS as TRANSFERS
 from commtrace.torch_internals.pipelining import pipeline_classes
+from dtensor_core.testing import fake_world
 
 SCHEDULES = (
     "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleLoopedBFS",
     "ScheduleInterleavedZeroBubble", "ScheduleZBVZeroBubble", "ScheduleDualPipeV",
 )  # fmt: skip
 CLASSES = pipeline_classes(schedules)
+utils: Any = _utils
 
 
 @pytest.mark.parametrize(("owner", "name"), METHODS)
@@ -63,3 +67,30 @@ def test_torchs_stage_does_not_override_them() -> None:
 def test_the_classes_are_those_of_stages_and_schedules() -> None:
     assert issubclass(PipelineStage, CLASSES["stage"])
     assert issubclass(ScheduleGPipe, CLASSES["schedule"])
+
+
+def test_a_stage_that_exchanges_dtensors_has_the_seams_that_are_replaced() -> None:
+    import torch.distributed.tensor as theirs
+
+    for module in (utils, stage):
+        assert issubclass(theirs.DTensor, module.DTensor.theirs)
+        assert list(inspect.signature(module.to_local_if_dtensor).parameters) == [
+            "tensor",
+            "detach",
+        ]
+    made = {each.name for each in dataclasses.fields(utils._DTensorMeta)}
+    assert {"shape", "stride", "placements", "mesh_dim_names", "mesh_layout"} <= made
+    calls = inspect.getsource(stage)
+    assert "= self.forward_maybe_with_nosync(" in calls
+    assert "grads_input, _ = self.backward_maybe_with_nosync(" in calls
+    assert {"outputs", "input_grads"} <= set(utils._StageMeta.__slots__)
+    assert "get_mesh" in inspect.signature(PipelineStage.__init__).parameters
+    assert utils._MeshCache()._get_mesh_cb is None
+
+
+def test_a_mesh_knows_its_rank_and_thread() -> None:
+    with fake_world(2):
+        mesh = init_device_mesh("cpu", (2,))
+        assert mesh._rank == 0
+        assert mesh._thread_id is None
+        assert mesh._layout == init_device_mesh("cpu", (2,))._layout

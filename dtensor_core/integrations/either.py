@@ -1,0 +1,22 @@
+"""Classes that stand for one of ours and for torch's class of the same name, where torch tests it.
+
+Used by the patches of FSDP2 and of pipeline stages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Either(type):
+    """Metaclass of a class whose instances are those of `ours` and of `theirs`; calls make ours."""
+
+    ours: Any
+    theirs: Any
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, (cls.ours, cls.theirs))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make an instance of ours."""
+        return cls.ours(*args, **kwargs)
