@@ -77,15 +77,15 @@ def partners(frames: Frames) -> pd.Series:
     if not known.any():
         return found
     ends = _ends(comm[known])
-    sends, recvs = (ends[ends["kind"] == kind].reset_index() for kind in TRANSFERS)
+    sends, recvs = (ends[ends["kind"] == kind] for kind in TRANSFERS)
     pairs = sends.merge(recvs, on=["group", "source", "target", "nth"], suffixes=("_s", "_r"))
-    found[pairs["index_s"]] = pairs["index_r"].to_numpy()
-    found[pairs["index_r"]] = pairs["index_s"].to_numpy()
+    found[pairs["row_s"]] = pairs["row_r"].to_numpy()
+    found[pairs["row_r"]] = pairs["row_s"].to_numpy()
     return found
 
 
 def _ends(transfers: pd.DataFrame) -> pd.DataFrame:
-    """Return group, kind, source and target of each transfer, and its number among equal ones."""
+    """Return row, group, kind and both ends of each transfer, and its number among equal ones."""
     is_send = transfers["kind"] == SEND
     ends = pd.DataFrame(
         {
@@ -94,8 +94,8 @@ def _ends(transfers: pd.DataFrame) -> pd.DataFrame:
             "source": np.where(is_send, transfers["rank"], transfers["peer"]),
             "target": np.where(is_send, transfers["peer"], transfers["rank"]),
             "id": transfers["id"],
-        },
-        index=transfers.index,
+            "row": transfers.index,
+        }
     ).sort_values("id", kind="stable")
     return ends.assign(nth=ends.groupby(["group", "kind", "source", "target"]).cumcount())
 

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run, sort_of
-from commtrace.analyze.frame import Frames, first_instant_ns
+from commtrace.analyze.frame import Frames, first_instant_ns, joined
 from commtrace.analyze.shared_passes import Needed, Packed, Question, Tasks
 from commtrace.settings import DEFAULTS, Settings
 
@@ -334,7 +334,7 @@ class PartedRun(Frames, ABC):
     def calls_at(self, rows: Any) -> pd.DataFrame:
         """Return calls by their rows in table `comm`."""
         chosen = pd.Index(rows)
-        return pd.concat(self.by_ranks(_calls_among, chosen.sort_values())).loc[chosen]
+        return joined(self.by_ranks(_calls_among, chosen.sort_values())).loc[chosen]
 
 
 @of_run

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.matching import is_transfer, numbers
 
 CollectiveKey = tuple[str, int]
@@ -28,7 +28,7 @@ def numbered(frames: Frames) -> pd.DataFrame:
 
 def calls_of(frames: Frames, wanted: Collection[CollectiveKey]) -> pd.DataFrame:
     """Return the calls of some collectives, with `number`, in the order of table `comm`."""
-    return pd.concat(frames.by_collectives(_calls_of, frozenset(wanted))).sort_index()
+    return joined(frames.by_collectives(_calls_of, frozenset(wanted))).sort_index()
 
 
 def _calls_of(part: Frames, wanted: Collection[CollectiveKey]) -> pd.DataFrame:
@@ -46,7 +46,7 @@ def calls_at_or_after(frames: Frames, wanted: Iterable[CollectiveKey]) -> pd.Dat
     by_group: dict[str, set[int]] = {}
     for group, number in wanted:
         by_group.setdefault(group, set()).add(number)
-    found = pd.concat(frames.by_collectives(_at_or_after, by_group)).sort_index()
+    found = joined(frames.by_collectives(_at_or_after, by_group)).sort_index()
     # Each part has the next one among its own.
     keep = [
         _is_at_or_next(found[found["group"] == group]["number"], asked)

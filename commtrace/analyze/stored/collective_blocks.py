@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ class CollectiveBlocks:
         table = pa.table({str(name): _stored(calls[name]) for name in calls})
         schema = table.schema.with_metadata({_BLOCKS: json.dumps(blocks.tolist())})
         with new_arrow_file(self._path(number), schema) as writer:
-            for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
+            for first, end in pairwise([*firsts, len(order)]):
                 (batch,) = table.slice(first, end - first).to_batches()
                 writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 

@@ -28,7 +28,7 @@ from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
 from tests.commtrace.report.test_page_of_stored_run import rounded
 
 
-@pytest.fixture(scope="module", params=["training", "crossed", "device0"])
+@pytest.fixture(scope="module", params=["training", "crossed", "device0", "piped0", "not received"])
 def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[StoredRun, Frames]:
