@@ -168,7 +168,8 @@ def _one_by_one(local: torch.Tensor, step: RankStep) -> torch.Tensor:
     assert dim is not None
     size = local.shape[dim] // step.ranks
     slices = local.unflatten(dim, (step.ranks, size)) if size else local
-    return slices.movedim(dim, 0).reshape(-1)
+    # Of an expanded tensor, whose strides are 0, `reshape` returns a view.
+    return slices.movedim(dim, 0).reshape(-1).contiguous()
 
 
 def _reduce(local: torch.Tensor, step: RankStep) -> Issued:

@@ -90,6 +90,18 @@ def test_fsdp2_knows_the_names_of_its_parameters_after_the_first_forward() -> No
         assert group.modules == (model,)
 
 
+def test_fsdp2_keeps_the_sizes_of_what_it_sends_in_local_variables() -> None:
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    gathers: Any = collectives.foreach_all_gather
+    reduces: Any = collectives.foreach_reduce
+    assert {"fsdp_params", "all_gather_input_numel"} <= {*gathers.__wrapped__.__code__.co_varnames}
+    names = {"fsdp_params", "reduce_scatter_input_numel", "reduce_scatter_output_numel"}
+    assert names <= {*reduces.__wrapped__.__code__.co_varnames}
+    assert _fsdp_param.FSDPParam._get_grad_inner_tensor.__code__.co_varnames[0] == "self"
+
+
 class Reductions(TorchDispatchMode):
     """Mode that keeps the reductions of all-reduces."""
 

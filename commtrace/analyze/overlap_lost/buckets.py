@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.carried import parameters
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.overlap_lost.free_time import free_time
 from commtrace.analyze.overlap_lost.matmuls import LEAST_PART_BYTES
@@ -68,7 +69,8 @@ def too_large(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
     """
     comm = frames.comm
     wanted = _are_buckets(frames) & (comm["payload_bytes"] >= 2 * LEAST_PART_BYTES)
-    wanted &= (comm["parameters"] != "") & calls["end"].notna()
+    names = parameters(frames)
+    wanted &= (names != "") & calls["end"].notna()
     if not wanted.any() or frames.ops.empty:
         return None
     found = pd.Series(np.nan, index=comm.index)
@@ -79,7 +81,7 @@ def too_large(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
             for rank, step, names, issue in zip(
                 comm["rank"][wanted],
                 comm["step"][wanted],
-                comm["parameters"][wanted],
+                names[wanted],
                 calls["issue"][wanted],
                 strict=True,
             )

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from commtrace.analyze.carried import parameters
 from commtrace.analyze.census import census
 from commtrace.analyze.findings.layouts import layout
 from commtrace.analyze.frame import Frames
@@ -107,6 +108,7 @@ class CallReason:
 
 def why(frames: Frames, call: pd.Series) -> CallReason:
     """Return the reason of a row of table `comm`."""
+    label: Any = call.name
     return CallReason(
         sentence=str(call["reason"]),
         note=note_in(str(call["reason"])),
@@ -120,7 +122,7 @@ def why(frames: Frames, call: pd.Series) -> CallReason:
         candidates=candidates_in(str(call["candidates"])),
         steps=_steps(frames, call),
         carries=str(call["carries"]),
-        parameters=tuple(name for name in str(call["parameters"]).split(",") if name),
+        parameters=tuple(name for name in str(parameters(frames)[label]).split(",") if name),
     )
 
 

@@ -135,7 +135,7 @@ class Locator:
         code, instruction, attributing, installed, _, _ = walk(frame, USER)
         if code is None and installed is not None:
             code, instruction = installed.f_code, installed.f_lasti
-        attribution = None if attributing is None else attribution_by(attributing)
+        attribution = None if attributing is None else attribution_by(attributing, sent)
         phase = OTHER if call is None else FORWARD
         if attribution is not None:
             if attribution.modules:
@@ -193,7 +193,7 @@ class Locator:
             code, instruction = backward.caller.code, backward.caller.instruction
         if code is None and installed is not None:
             code, instruction = installed.f_code, installed.f_lasti
-        attribution = None if attributing is None else attribution_by(attributing)
+        attribution = None if attributing is None else attribution_by(attributing, sent)
         call = state.modules.innermost
         is_recomputed = call is not None and call is not backward.outer_module_call
         phase = RECOMPUTE if is_recomputed or kinds & _SEEN_CHECKPOINT else BACKWARD

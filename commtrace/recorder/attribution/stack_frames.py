@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 import torch
 import torch.distributed as dist
 
-from commtrace.recorder.attribution.library_frames import ATTRIBUTING
+from commtrace.recorder.attribution.library_frames import ATTRIBUTING, Frames
 from commtrace.recorder.thread_state import CallStack, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id
 
@@ -125,18 +125,19 @@ def engine_frame(frame: FrameType | None) -> FrameType | None:
 
 def walk(
     frame: FrameType | None, end: int
-) -> tuple[CodeType | None, int, FrameType | None, FrameType | None, FrameType | None, int]:
+) -> tuple[CodeType | None, int, Frames | None, FrameType | None, FrameType | None, int]:
     """Walk the stack outwards, up to the first frame of kind `end`.
 
     Returns:
-        The nearest code of the user, or None, and the instruction in it; the outermost frame of a
-        function that attributes the calls below it; the nearest frame of an installed package; the
+        The nearest code of the user, or None, and the instruction in it; the frames of functions
+        that attribute the calls below them; the nearest frame of an installed package; the
         last frame before the end, other than the recorder's own; and a bit `1 << kind` for each
         other kind of frame seen.
     """
     kinds = kinds_of_modules
     code, instruction, seen = None, -1, 0
-    attributing = installed = outermost = None
+    attributing: Frames | None = None
+    installed = outermost = None
     while frame is not None:
         # `kind_of`, inlined to save a call for each frame.
         try:
@@ -155,7 +156,7 @@ def walk(
                 if end == USER:
                     break
             elif kind == ATTRIBUTES:
-                attributing = frame
+                attributing = frame, attributing
             elif kind == INSTALLED:
                 installed = installed or frame
             elif kind == OWN:

@@ -234,6 +234,12 @@ def journeys_on_processes() -> None:
         for source, target in itertools.permutations(plain, 2):
             spec = Spec(mesh["a"], source, meta)
             check(full, spec, spec.with_placements(target), True)
+    # The gradient of a sum is expanded: all strides are 0.
+    full = torch.ones(1, 1).expand(8, 4)
+    spec = Spec(mesh["a"], (Shard(0),), TensorMeta(full.shape, (4, 1), full.dtype))
+    after = spec.with_placements((Shard(1),))
+    moved = execute(full[:4], spec, plan_between(spec, after), Origin("test"))
+    assert moved.equal(torch.ones(8, 2))
 
 
 test_journeys_hold_on_gloo = on_processes(4)(journeys_on_processes)

@@ -227,6 +227,48 @@ def test_gradients_reduced_after_each_of_several_passes_are_reported_once() -> N
     assert found(accumulated(num_passes=1), "repeated_reduction") == []
 
 
+def reduced_in_shards(sizes: Sequence[int], *, layout: str = "") -> list[dict[str, Any]]:
+    """Findings in a step of passes that reduce-scatter a unit, after an all-reduce of some size."""
+    known = {"step": 0, "carries": "gradients", "module": "m", "phase": "backward"}
+    calls = []
+    for number, size in enumerate(sizes):
+        own = call(
+            id=2 * number, seq=2 * number, group="1", parameters="w,b", payload_bytes=size,
+            target_spec=layout, source_spec=layout, **known,
+        )  # fmt: skip
+        unit = {"kind": "reduce_scatter", "parameters": "w,b", "payload_bytes": 4096}
+        calls += [own, call(id=2 * number + 1, seq=2 * number + 1, **unit, **known)]
+    return found(calls, "repeated_reduction")
+
+
+def test_replicas_of_shards_are_told_to_keep_their_gradients_sharded() -> None:
+    between, within = reduced_in_shards([4096, 4096])
+    if "replicas" not in between["title"]:
+        between, within = within, between
+    assert between["title"] == (
+        "Gradients of the same parameters are all-reduced between replicas again once per rank "
+        "within a step."
+    )
+    assert "set_requires_all_reduce(False) of fully_shard. It takes no more" in between["advice"]
+    assert "(4.1 kB on each rank)" in between["advice"]
+    assert "set_requires_gradient_sync(False) of fully_shard" in within["advice"]
+    assert "each rank keeps whole gradients (4.1 kB)" in within["advice"]
+    assert (between["kind"], within["kind"]) == ("all_reduce", "reduce_scatter")
+
+
+def test_two_norms_of_a_unit_are_no_repeated_reduction() -> None:
+    norms = [
+        call(
+            id=n, seq=n, step=0, carries="gradients", parameters="norm_1,norm_2,w",
+            payload_bytes=512, phase="backward",
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    unit = {"kind": "reduce_scatter", "parameters": "norm_1,norm_2,w", "payload_bytes": 4096}
+    calls = [*norms, call(id=2, seq=2, step=0, carries="gradients", phase="backward", **unit)]
+    assert found(calls, "repeated_reduction") == []
+
+
 def test_gradients_reduced_by_hand_behind_a_library_are_reported_with_their_line() -> None:
     (one,) = found(accumulated(num_passes=1, by_hand=True), "repeated_reduction")
     assert one["title"].endswith("are all-reduced again, in 8 calls at train.py:5.")

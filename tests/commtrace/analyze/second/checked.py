@@ -445,6 +445,7 @@ def _padded_shards(run: Run) -> list[Found]:
 
 def _repeated_reduction(run: Run) -> list[Found]:
     seen: set[Any] = set()
+    scattered: set[Any] = set()
     again: list[Any] = []
     sizes: dict[Any, int] = {}
     others: list[Any] = []
@@ -452,12 +453,15 @@ def _repeated_reduction(run: Run) -> list[Found]:
         if call.kind not in ("all_reduce", "reduce_scatter") or call.step < 0:
             continue
         where = call.rank, call.group, call.step
-        if call.carries == "gradients" and call.parameters:
-            if (where, call.parameters) in seen:
+        if call.carries == "gradients" and call.parameters and not _is_too_small(run, call):
+            if call.kind == "reduce_scatter":
+                scattered.add((call.rank, call.step, call.parameters))
+            key = where, call.kind, call.parameters, call.payload_bytes
+            if key in seen:
                 again.append(call)
             else:
                 sizes[where] = sizes.get(where, 0) + call.payload_bytes
-            seen.add((where, call.parameters))
+            seen.add(key)
         elif call.kind == "all_reduce" and not call.carries and call.phase != "forward":
             others.append(call)
     lines = _grouped(others, lambda c: ((c.rank, c.group, c.step), (c.source_file, c.source_line)))
@@ -465,8 +469,26 @@ def _repeated_reduction(run: Run) -> list[Found]:
     for (where, line), calls in lines.items():
         if 0 < sum(call.payload_bytes for call in calls) == sizes.get(where, -1):
             once_more.setdefault(line, []).extend(calls)
-    groups = [each for each in (again, *once_more.values()) if each]
+
+    def sort(call: Any) -> str:
+        if call.kind == "reduce_scatter" or call.target_spec:
+            return "sharded"
+        is_scattered = (call.rank, call.step, call.parameters) in scattered
+        return "between replicas" if is_scattered else "replicated"
+
+    groups = [*_grouped(again, sort).values(), *once_more.values()]
     return [(calls, _wire(calls), _blocked(run, calls), "") for calls in groups]
+
+
+def _is_too_small(run: Run, call: Any) -> bool:
+    """Less than the share of the same gradients that a reduce-scatter leaves a rank."""
+    shares = [
+        each.payload_bytes / run.groups[each.group].size
+        for each in run.comm
+        if (each.rank, each.carries, each.parameters) == (call.rank, "gradients", call.parameters)
+        and each.kind == "reduce_scatter"
+    ]
+    return 0 <= call.payload_bytes < max(shares, default=0)
 
 
 def _delays(run: Run) -> list[tuple[Any, int, int]]:

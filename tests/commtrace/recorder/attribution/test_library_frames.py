@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -133,6 +134,52 @@ def test_what_is_gathered_outside_of_the_forward_is_in_no_phase_of_it() -> None:
         assert first.parameters == parameters_of("layers.1")
         assert (last.phase, last.module, last.module_call) == ("other", "layers.2", 1)
         assert last.parameters == parameters_of("layers.2")
+
+
+def events_of_a_unit_with_sequence_parallel_norms(api: str) -> list[Any]:
+    tensor, parallel = import_module(api), import_module(f"{api}.parallel")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+    rows = tensor.Shard(0)
+    norm = parallel.SequenceParallel(sequence_dim=0)
+    linear = parallel.ColwiseParallel(input_layouts=rows, output_layouts=rows)
+    parallel.parallelize_module(model, mesh["tp"], {"0": norm, "1": linear, "2": norm, "3": linear})
+    fully_shard(model, mesh=mesh["dp"])
+    with commtrace.record(detail="collective") as recording:
+        model(torch.ones(4, 8)).sum().backward()
+    return calls(recording)
+
+
+@pytest.mark.parametrize("api", ["torch.distributed.tensor", "dtensor_core"])
+def test_what_dtensor_reduces_for_fsdp_is_one_parameter_of_the_unit(api: str) -> None:
+    names = ["0.weight", "0.bias", "2.weight", "2.bias"]
+    for events in run_processes(
+        events_of_a_unit_with_sequence_parallel_norms, 4, api, timeout_s=120
+    ):
+        carrying = [event for event in events if event.carries == "gradients"]
+        of_norms = [event for event in carrying if event.kind == "all_reduce"]
+        assert [event.parameters for event in of_norms] == names
+        assert [event.module for event in of_norms] == ["0", "0", "2", "2"]
+        assert all(event.source_spec and event.payload_bytes == 32 for event in of_norms)
+        (unit,) = [event.parameters for event in carrying if event.kind == "reduce_scatter"]
+        assert unit.split(",") == [f"{n}.{name}" for n in range(4) for name in ("weight", "bias")]
+
+
+def test_what_a_hook_sends_of_a_reduced_gradient_is_not_that_of_the_unit() -> None:
+    def body() -> list[Any]:
+        model = sharded_model(2)
+        for each in model.layers[0].parameters():
+            each.register_post_accumulate_grad_hook(
+                lambda owner: dist.all_reduce(owner.grad.to_local().norm())
+            )
+        with commtrace.record(detail="collective") as recording:
+            model(torch.ones(4, 8)).sum().backward()
+        return calls(recording)
+
+    for events in run_threads(body, 2):
+        own = [event for event in events if event.kind == "all_reduce"]
+        assert [(event.carries, event.parameters) for event in own] == [("", "")] * 2
 
 
 def test_replicas_of_a_sharded_model_reduce_the_gradients_of_the_same_units() -> None:
