@@ -65,12 +65,12 @@ _ADVICE: dict[_Key, str] = {
     "DistributedDataParallel, set_requires_gradient_sync(False) of replicate().",
     _SHARDED: "With gradient accumulation, reduce after the last pass only, if memory allows: "
     "set_requires_gradient_sync(False) of fully_shard, no_sync() of FullyShardedDataParallel. "
-    "Meanwhile each rank keeps whole gradients ({held}) instead of its shards.",
+    "Meanwhile each rank keeps unsharded gradients ({held}) instead of its shards.",
     _REPLICAS: "With gradient accumulation, all-reduce after the last pass only: "
     "set_requires_all_reduce(False) of fully_shard. It takes no more memory, since gradients stay "
     "sharded ({held} on each rank): every pass still reduces them within the shards. "
     "set_requires_gradient_sync(False), and no_sync() of FullyShardedDataParallel, save that, too, "
-    "but keep whole gradients.",
+    "but keep unsharded gradients.",
 }
 _ONCE_MORE = (
     "If these are the same gradients, remove this reduction: the library has reduced them "

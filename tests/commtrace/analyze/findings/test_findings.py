@@ -252,7 +252,7 @@ def test_replicas_of_shards_are_told_to_keep_their_gradients_sharded() -> None:
     assert "set_requires_all_reduce(False) of fully_shard. It takes no more" in between["advice"]
     assert "(4.1 kB on each rank)" in between["advice"]
     assert "set_requires_gradient_sync(False) of fully_shard" in within["advice"]
-    assert "each rank keeps whole gradients (4.1 kB)" in within["advice"]
+    assert "each rank keeps unsharded gradients (4.1 kB)" in within["advice"]
     assert (between["kind"], within["kind"]) == ("all_reduce", "reduce_scatter")
 
 
