@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -370,6 +370,9 @@ COMMUNICATORS = (
     Column("error", int, "", "code of the library's error; 0 if none", 7),
     Column("kind", str, "", "kind of the calls that are counted; empty if none are", 7),
     Column("num_calls", int, "", "calls of that kind that the rank has launched", 7, title="Calls"),
+    Column("num_enqueued", int, "", "collectives that the rank has issued", 8, title="Issued"),
+    Column("num_started", int, "", "collectives that its device has started", 8, title="Started"),
+    Column("num_completed", int, "", "collectives that have completed", 8, title="Completed"),
 )  # fmt: skip
 
 REMOVED_CALLS = (

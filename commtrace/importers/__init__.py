@@ -4,6 +4,7 @@
     trace = import_trace(["rank0.json.gz", "rank1.json.gz"])        traces of torch.profiler
     trace = import_trace(["nccl-inspector-42/"])        logs of NCCL Inspector
     trace = import_trace(["ras-1.json", "ras-2.json"])        snapshots of NCCL RAS
+    trace = import_trace(["train.log"])        lines of torch's watchdog, or of NCCL_DEBUG=INFO
 
 Values that a source lacks stay unknown and are listed in `trace.run["lacks"]`. Each kind of source
 has its own file here; docs/exchange.md maps its fields to columns.
@@ -20,6 +21,7 @@ from commtrace.errors import UsageError
 from commtrace.importers.documents import (
     FLIGHT_RECORDER,
     INSPECTOR,
+    LOG,
     PROFILER,
     RAS,
     Document,
@@ -30,6 +32,7 @@ from commtrace.importers.flight_recorder import read_dumps
 from commtrace.importers.inspector import read_inspector
 from commtrace.importers.inspector_lines import inspector_file_of
 from commtrace.importers.kineto import read_profiles
+from commtrace.importers.logs import log_of, read_logs
 from commtrace.importers.ras import read_snapshots
 from commtrace.importers.ras_snapshots import snapshot_of
 from commtrace.importers.recorded import Imported, non_members
@@ -47,8 +50,9 @@ _READERS: dict[str, Reader] = {
     FLIGHT_RECORDER: read_dumps,
     INSPECTOR: read_inspector,
     RAS: read_snapshots,
+    LOG: read_logs,
 }
-_REDUCED = {FLIGHT_RECORDER: dump_of, INSPECTOR: inspector_file_of, RAS: snapshot_of}
+_REDUCED = {FLIGHT_RECORDER: dump_of, INSPECTOR: inspector_file_of, RAS: snapshot_of, LOG: log_of}
 
 
 def import_trace(sources: Iterable[Path | str], recording: Path | str | None = None) -> Trace:

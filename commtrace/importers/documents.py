@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from commtrace.errors import EmptyTraceError, NotATraceError, TraceError, TruncatedTraceError
+from commtrace.importers.foreign import name_of_values, require_known_bytes, require_known_text
+from commtrace.importers.log_lines import has_log_lines
 from commtrace.importers.names import NOT_KNOWN
 from commtrace.importers.plain_pickle import BrokenPickleError, ForbiddenNameError, load_plain
 from commtrace.schema import MAX_RANKS
@@ -37,12 +39,14 @@ PROFILER = "torch.profiler"
 FLIGHT_RECORDER = "flight recorder"
 INSPECTOR = "NCCL Inspector"
 RAS = "NCCL RAS"
+LOG = "log lines"
 
 _PICKLE = b"\x80"
 _EVENTS = '"traceEvents"'
 _SUPPORTED = (
     "supported are chrome traces of torch.profiler (.json, .json.gz), flight-recorder dumps "
-    "(JSON or pickle), the logs of NCCL Inspector (JSON) and the JSON output of `ncclras`"
+    "(JSON or pickle), the logs of NCCL Inspector (JSON), the JSON output of `ncclras`, and text "
+    "with lines of torch's watchdog or of NCCL_DEBUG=INFO"
 )
 _NAME_FILES = "pass the files that the ranks wrote"
 
@@ -165,7 +169,12 @@ _HEAD_BYTES = 1 << 20
 
 def _is_chrome_trace(text: str) -> bool:
     """Return whether a text, or the head of one, is that of a chrome trace."""
-    return _EVENTS in text or text.lstrip().startswith("[")
+    begin = _JSON.match(text)
+    return begin is not None and (begin[0][-1] == "[" or _EVENTS in text)
+
+
+# A log may begin with `[rank0]:`, and a list of events with `[`.
+_JSON = re.compile(r"\s*(?:\{|\[(?=\s*(?:\{|\]|$)))")
 
 
 def loaded(document: Document) -> Document:
@@ -236,6 +245,7 @@ def read_document(path: Path) -> Document:
             return _of_values(path, _unpickled(data, summary, allowance), summary)
         if _INSPECTOR.search(data, 0, _HEAD_BYTES):
             return Document(path, INSPECTOR, data)
+        require_known_bytes(data, summary)
         # The text takes more memory than its bytes, once a character needs more than one.
         allowance.take((_width_of(data) - 1) * len(data), "text")
         text = data.decode("utf-8-sig", "replace")
@@ -247,7 +257,10 @@ def read_document(path: Path) -> Document:
             num_events = text.count('"ph"')
             Allowance(summary, num_bytes).take(num_events * _EVENT_BYTES, f"{num_events:,} events")
             return Document(path, PROFILER, text)
-        _require_no_other_output(text, summary)
+        if _JSON.match(text) is None:
+            if has_log_lines(text):
+                return Document(path, LOG, text)
+            require_known_text(text, summary)
         return _of_values(path, _parsed(text, summary, allowance), summary)
 
 
@@ -258,28 +271,6 @@ _INSPECTOR = re.compile(
 
 _GREETING = re.compile(r"(?:SERVER PROTOCOL \d+\r?\n|OK\r?\n)+")
 """Answers of NCCL RAS at its socket to what precedes the request."""
-
-_OTHER_OUTPUT = (
-    (
-        re.compile(r"\s*(?:NCCL|RCCL) version \d"),
-        "the text output of NCCL RAS",
-        "its counts are summarized, and its layout differs between releases",
-        "`ncclras -f json`, or SET FORMAT json before VERBOSE STATUS",
-    ),
-    (
-        re.compile(r"\s*(?:#.*\n\s*)*nccl_(?:bus_bandwidth|collective|p2p)\w*\{"),
-        "metrics of NCCL Inspector in the format of Prometheus",
-        "they are means over many calls",
-        "NCCL_INSPECTOR_PROM_DUMP=0",
-    ),
-)
-"""Outputs of supported tools in formats that are not: beginning, name, reason, and attempt."""
-
-
-def _require_no_other_output(text: str, summary: str) -> None:
-    for begin, name, why, attempt in _OTHER_OUTPUT:
-        if begin.match(text[:4096]):
-            raise NotATraceError(summary, found=name, why=why, attempt=attempt)
 
 
 def _width_of(data: bytes) -> int:
@@ -369,7 +360,8 @@ def _dump_in(values: Any, summary: str) -> dict[str, Any]:
             attempt="`commtrace summary` with that file",
         )
     if not isinstance(values, dict) or not {"pg_config", "entries"} & set(values):
-        raise NotATraceError(summary, found="other values", why=_SUPPORTED, attempt=_NAME_FILES)
+        found, attempt = name_of_values(values)
+        raise NotATraceError(summary, found=found, why=_SUPPORTED, attempt=attempt)
     if not isinstance(values.get("entries", []), list):
         raise NotATraceError(
             summary, place="entries", found="not a list", why=_SUPPORTED, attempt=_NAME_FILES

@@ -107,7 +107,7 @@ def _timing(rank: int, group: CommunicatorGroup, sample: Sample) -> Timing:
         kind if kind in TRANSFERS else sample.function,
         sample.number,
         "",
-        _bytes(sample.function, sample.size, group.size)[0],
+        part_bytes(sample.function, sample.size, group.size)[0],
         sample.lasts_ns,
         group.known.get(sample.peer, NOT_KNOWN),
         sample.launch_ns,
@@ -167,7 +167,7 @@ def _kind(function: str) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def _bytes(function: str, size: int, num_ranks: int) -> tuple[int, int]:
+def part_bytes(function: str, size: int, num_ranks: int) -> tuple[int, int]:
     """Return the payload and the bytes to send of an operation; -1 if unknown."""
     kind = _kind(function)
     if size < 0 or kind == UNKNOWN or function == "AllGatherV":  # of different sizes
@@ -181,7 +181,7 @@ def _row(
 ) -> Any:
     """Return the call of a sample; it is issued at the start of its kernel."""
     kind = _kind(sample.function)
-    payload, wire = _bytes(sample.function, sample.size, group.size)
+    payload, wire = part_bytes(sample.function, sample.size, group.size)
     place, peer = places.get(sample.function, NOT_KNOWN), sample.peer
     return CommEvent(
         rank=rank,
@@ -204,7 +204,7 @@ def _row(
 
 def _is_doubtful(sample: Sample, num_ranks: int) -> bool:
     """Return whether a stated bus bandwidth contradicts the size and the time beside it."""
-    payload, _ = _bytes(sample.function, sample.size, num_ranks)
+    payload, _ = part_bytes(sample.function, sample.size, num_ranks)
     if min(payload, sample.lasts_ns) <= 0 or not sample.busbw:
         return False
     own = payload / sample.lasts_ns * _factor(_kind(sample.function), num_ranks)  # bytes/ns: GB/s

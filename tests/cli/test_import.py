@@ -80,7 +80,7 @@ def test_files_that_are_none_are_named_with_what_is_in_them(
     for name, found in {
         "nowhere": "no such file or folder",
         "notes": "'hello'",
-        "other.json": "other values",
+        "other.json": "an object with the keys a",
         "cut.json": "the end of the file",
         "empty": "an empty file",
         "bad.gz": "truncated gzip data",

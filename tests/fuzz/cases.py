@@ -31,6 +31,7 @@ from tests.fuzz.mutations import (
     spoil_pickle,
     spoil_spool,
     spoil_table,
+    spoil_text,
     text_of,
 )
 from tests.fuzz.seeds import seeds
@@ -221,7 +222,11 @@ def _write_pickle(chance: random.Random, folder: Path, number: int) -> list[tupl
 
 
 def _write_log(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
-    commands = _imported(chance, folder, number, seeds().logs, _spoil_lines)
+    """Write logs of NCCL Inspector, or text of ranks that hang."""
+    sound, spoil = _LOGS[(number + number // len(_TURN)) % len(_LOGS)]
+    commands = _imported(chance, folder, number, sound(), spoil)
+    if sound is not _inspector_logs:
+        return [*commands, ("check", "imported.json")]
     joined = ("import", "files", "--recording", "sound.json", "-o", "imported.json", "--force")
     return [*commands, joined, ("summary", "imported.json")]
 
@@ -239,6 +244,17 @@ def _spoil_lines(chance: random.Random, data: bytes) -> bytes:
             continue
         lines[place] = text_of(chance, spoil_json(chance, value)).replace(b"\n", b" ")
     return b"\n".join(lines)
+
+
+def _inspector_logs() -> dict[str, bytes]:
+    return seeds().logs
+
+
+def _texts() -> dict[str, bytes]:
+    return seeds().texts
+
+
+_LOGS = (_inspector_logs, _spoil_lines), (_texts, spoil_text)
 
 
 def _write_snapshot(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:

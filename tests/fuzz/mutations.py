@@ -12,6 +12,7 @@ import io
 import json
 import pickletools
 import random
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -54,6 +55,18 @@ def spoil_bytes(chance: random.Random, data: bytes) -> bytes:
             other = chance.randrange(len(spoiled) + 1)
             spoiled[at:at] = spoiled[other : other + 300]
     return bytes(spoiled)
+
+
+def spoil_text(chance: random.Random, data: bytes) -> bytes:
+    """Replace some numbers of a text by others, or spoil its bytes."""
+    if chance.random() < 0.3:
+        return spoil_bytes(chance, data)
+    numbers = [*re.finditer(rb"\d+", data)]
+    chosen = sorted(chance.sample(range(len(numbers)), min(len(numbers), 4)), reverse=True)
+    for found in [numbers[place] for place in chosen]:
+        odd = chance.choice((b"0", b"-1", b"1e9", b"9" * 18, b"9" * 40, b"", b"262144", b"18"))
+        data = data[: found.start()] + odd + data[found.end() :]
+    return data
 
 
 def odd_value(chance: random.Random) -> Any:

@@ -23,6 +23,7 @@ from tests.commtrace.importers.inspector_logs import LAYOUTS
 from tests.commtrace.importers.profiles import training, write_profiles
 from tests.commtrace.importers.ras_layouts import communicator, missing, snapshot
 from tests.commtrace.importers.ras_layouts import rank as ras_rank
+from tests.commtrace.importers.text_logs import hang, nccl_call, nccl_init, watchdog_log
 from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 
 
@@ -38,6 +39,7 @@ class Seeds:
     dumps_as_json: dict[str, bytes]
     logs: dict[str, bytes]
     snapshots: dict[str, bytes]
+    texts: dict[str, bytes]
     baseline: bytes
 
 
@@ -63,6 +65,7 @@ def seeds() -> Seeds:
             {f"trace_rank_{n}.json": json.dumps(dump).encode() for n, dump in enumerate(newer)},
             _logs(run, folder),
             _snapshots(),
+            _texts(),
             (folder / "test_x.comms.json").read_bytes(),
         )
 
@@ -90,6 +93,13 @@ def _snapshots() -> dict[str, bytes]:
         own = communicator(ranks, [missing(2, unresponsive=True)])
         found[f"ras-{number}.json"] = snapshot(own, second=number).encode()
     return found
+
+
+def _texts() -> dict[str, bytes]:
+    """Logs of a hang: of the watchdog of all ranks, and of NCCL of each."""
+    calls = [[nccl_init(r, 2), *[nccl_call(r, n, 2) for n in range(4 - r)]] for r in range(2)]
+    found = {f"rank{r}.log": "\n".join(lines).encode() for r, lines in enumerate(calls)}
+    return {"train.log": watchdog_log(*hang(), release="2.8").encode(), **found}
 
 
 def _dataset(spools: Path, target: Path) -> dict[str, bytes]:

@@ -78,7 +78,8 @@ def absences(frames: Frames) -> list[Absence]:
             lost |= set(behind["rank"])
         number = int(of_group.loc[of_group["number"] > last, "number"].min())
         late = behind[behind["last"] < number]["rank"].tolist()
-        if covered.imported_from == PROFILER:  # which may end on each rank at another call
+        # A profile may end on each rank at another call.
+        if covered.imported_from == PROFILER or covered.has_timed_out_only:
             lost |= set(late)
         elif set(late) & covered.truncated and _went_through(of_group, number):
             lost |= set(late) & covered.truncated
@@ -206,6 +207,8 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
 
     Ranks that have lost equally many calls for the same reason form one problem.
     """
+    if covered.has_timed_out_only:
+        return
     reached = covered.reached
     gaps = reached[reached["last"] + 1 > reached["count"]]
     lacking = (gaps["last"] + 1 - gaps["count"]).groupby(gaps["rank"]).sum()

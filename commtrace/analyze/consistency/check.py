@@ -22,13 +22,14 @@ from commtrace.analyze.consistency.absences import (
     missing_ranks,
     not_compared,
 )
-from commtrace.analyze.consistency.coverage import coverage
+from commtrace.analyze.consistency.coverage import LOG, coverage
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS, Problem
 from commtrace.analyze.consistency.progress import unlike_progress
 from commtrace.analyze.consistency.reductions import wrongly_reduced
 from commtrace.analyze.consistency.replicas import differing_replicas
+from commtrace.analyze.consistency.stuck import as_seq_num
 from commtrace.analyze.consistency.transfers import unmatched_transfers
 from commtrace.analyze.consistency.waiting import (
     deadlock_cycles,
@@ -55,7 +56,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         lambda: [*wrongly_reduced(frames)],
     ]
     absent, differing, hanging, *of_values = frames.together(first)
-    all_waits = waits(hanging, covered, absent)
+    all_waits = [] if covered.has_timed_out_only else waits(hanging, covered, absent)
     rings = deadlock_cycles(all_waits)
     explained = explained_by(rings)
     unexplained = [
@@ -76,8 +77,10 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *missing_ranks(frames, covered),
         *losses(covered, absent),
         *not_compared(covered),
-        *unlike_progress(frames),
+        *unlike_progress(frames, differing),
     ]
+    if covered.imported_from == LOG and not frames.communicators.empty:
+        problems = [as_seq_num(problem) for problem in problems]
     problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))
     rows = [problem.row() for problem in problems]
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)

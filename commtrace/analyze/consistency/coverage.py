@@ -20,10 +20,12 @@ from commtrace.analyze.matching import RECV, is_transfer, members, numbers
 from commtrace.analyze.sums import numbered_rows
 from commtrace.tracefile import EVERY
 
-PROFILER, FLIGHT_RECORDER, INSPECTOR = "torch.profiler", "flight recorder", "NCCL Inspector"
+PROFILER, FLIGHT_RECORDER, INSPECTOR, LOG = (
+    "torch.profiler", "flight recorder", "NCCL Inspector", "log lines",
+)  # fmt: skip
 """Values of `imported_from` in traces imported from these tools."""
 
-OF_SOME_RANKS = (PROFILER, INSPECTOR)
+OF_SOME_RANKS = (PROFILER, INSPECTOR, LOG)
 """Tools whose files may be those of any ranks."""
 
 
@@ -64,6 +66,14 @@ class Coverage:
     doubtful: frozenset[int]
     is_sampled: bool
     imported_from: str
+
+    @property
+    def has_timed_out_only(self) -> bool:
+        """True if the trace has only calls that timed out: a log of torch's watchdog.
+
+        Table `communicators` then shows how far a rank has come, and its last call does not.
+        """
+        return self.imported_from == LOG and bool(self.partial)
 
 
 @of_run

@@ -7,13 +7,16 @@ one before. A dead or silent member, one that was aborted and one with an error 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import pandas as pd
 
+from commtrace.analyze.consistency.disagreements import UNEVEN
 from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
+from commtrace.analyze.consistency.stuck import GroupProgress, RankProgress, stuck_members
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import members
 from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
 from commtrace.units import counted, text_of_ranks
 
@@ -25,14 +28,23 @@ _FAULTS = {
 """States that are faults, with the problem and its explanation."""
 
 
-def unlike_progress(frames: Frames) -> Iterator[Problem]:
-    """Yield the faults of members in the last snapshot, and the members that are behind."""
+def unlike_progress(frames: Frames, differing: Mapping[str, int]) -> Iterator[Problem]:
+    """Yield the faults of members in the last snapshot, and the members that are behind.
+
+    Args:
+        frames: The run.
+        differing: By group, the number of the first collective in which the members disagree.
+    """
     table = frames.communicators
     if table.empty:
         return
     table = table.astype({"group": object, "state": object, "kind": object})
     names = frames.groups["name"].astype(object)
     axes = dict(zip(names, frames.groups["mesh_axis"].astype(object), strict=True))
+    counted_groups = set(table.loc[table["kind"] == "", "group"])
+    listed = _listed(frames, sorted(counted_groups))
+    everyone = members(frames)
+    members_of = {group: rows["rank"].tolist() for group, rows in everyone.groupby("group")}
     for group, rows in table.groupby("group", sort=True):
         times = sorted(rows["at_ns"].unique().tolist())
         last = rows[rows["at_ns"] == times[-1]]
@@ -40,8 +52,56 @@ def unlike_progress(frames: Frames) -> Iterator[Problem]:
         for problem in (
             *_of_states(str(group), last, times[-1]),
             *_of_counts(str(group), last, before, times[-1]),
+            *_of_numbers(str(group), last, listed, members_of.get(group, ()), differing),
         ):
             yield replace(problem, mesh_axis=axes.get(group, ""))
+
+
+def _of_numbers(
+    group: str,
+    last: pd.DataFrame,
+    listed: pd.DataFrame,
+    members_of_group: Collection[int],
+    differing: Mapping[str, int],
+) -> Iterator[Problem]:
+    if (last["kind"] == "").any():
+        own = progress_of(group, last[last["kind"] == ""], listed, members_of_group)
+        yield from stuck_members(own, differing.get(group))
+
+
+def progress_of(
+    group: str, last: pd.DataFrame, listed: pd.DataFrame, members: Collection[int]
+) -> GroupProgress:
+    """Return how far each member has come, by the counts and by the calls in flight."""
+    in_flight: dict[int, dict[int, tuple[str, str]]] = {}
+    own = listed[listed["group"] == group]
+    columns = (own[name] for name in ("rank", "seq", "kind", "elements"))
+    for rank, seq, kind, elements in zip(*columns, strict=True):
+        in_flight.setdefault(int(rank), {})[int(seq) + 1] = (str(kind), str(elements))
+    counts = last[["rank", "num_enqueued", "num_completed"]].itertuples(index=False)
+    of_ranks = {}
+    for rank, issued, completed in counts:
+        calls = in_flight.get(int(rank), {})
+        if max(issued, completed, len(calls)) > 0 or issued == 0:
+            most = max(int(issued), int(completed), *calls, 0)
+            of_ranks[int(rank)] = RankProgress(most, int(completed), calls)
+    silent = tuple(sorted(set(members) - of_ranks.keys()))
+    return GroupProgress(group, of_ranks, silent)
+
+
+def _listed(frames: Frames, groups: Collection[str]) -> pd.DataFrame:
+    """Return the collectives with a number of some groups whose ends are unknown."""
+    return pd.concat(frames.by_ranks(_listed_of_part, tuple(groups)))
+
+
+def _listed_of_part(frames: Frames, groups: tuple[str, ...]) -> pd.DataFrame:
+    comm = frames.comm
+    own = comm[comm["group"].isin(groups) & (comm["seq"] >= 0) & (comm["complete_ns"] < 0)]
+    is_uneven = own["kind"].isin(UNEVEN)
+    elements = own["input_shapes"].astype(object).where(~is_uneven, "")
+    return own[["rank", "seq"]].assign(
+        group=own["group"].astype(object), kind=own["kind"].astype(object), elements=elements
+    )
 
 
 def _of_states(group: str, last: pd.DataFrame, at_ns: int) -> Iterator[Problem]:
