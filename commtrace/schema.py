@@ -97,6 +97,8 @@ NUM_SKETCHES = 4
 
 HARNESS = "harness"
 """Value of `carries` for communication of a known test harness around the body of a test."""
+FAKE = "fake"
+"""Backend of groups that send nothing; the process is the only rank of a fake world that exists."""
 ALL_USED = "find_unused_parameters=True, and no parameter was unused"
 SOME_UNUSED = "find_unused_parameters=True, and some parameters were unused"
 """Notes on calls that carry flags, if DistributedDataParallel has logged them."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from commtrace.schema import FORMAT_VERSION
+from commtrace.schema import FAKE, FORMAT_VERSION
 from commtrace.settings import EVERY_LINK, THRESHOLDS, Settings, settings_of
 from commtrace.units import (
     known_note,
@@ -135,6 +135,8 @@ def _when(info: RunInfo) -> str:
 
 def _ranks(info: RunInfo) -> Text:
     parts: list[tuple[str, str]] = [(f"{len(info.recorded_ranks)} of {info.world_size}", "")]
+    if info.others.get("process_group") == FAKE:
+        parts.append((", the only one of a fake world", ""))
     if info.missing_ranks:
         parts.append((f", no recording of {_listed(info.missing_ranks)}", "bold red"))
     if info.torn_ranks:

@@ -20,6 +20,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import addable
 from commtrace.analyze.frame import Frames
+from commtrace.schema import FAKE
 from commtrace.tracefile import EVERY
 from commtrace.units import counted, known_note, text_of_value
 
@@ -92,13 +93,19 @@ def num_unknown(values: pd.Series, by: Any, index: pd.Index | None = None) -> pd
     return counts if index is None else counts.reindex(index, fill_value=0)
 
 
+def is_fake_world(frames: Frames) -> bool:
+    """Return whether one process played a rank of a fake world, so that no other rank existed."""
+    return frames.num_ranks == 1 and frames.run.get("process_group") == FAKE
+
+
 def why_incomplete(frames: Frames) -> Sequence[str]:
     """Return the reasons for which calls of the program may be missing; none for a whole recording.
 
     A trace without calls proves that the program made none only if it is a whole recording.
     """
     run, ranks = frames.run, frames.ranks
-    num_missing = max(int(run.get("world_size", 0)), len(ranks)) - len(ranks)
+    world_size = 0 if is_fake_world(frames) else int(run.get("world_size", 0))
+    num_missing = max(world_size, len(ranks)) - len(ranks)
     num_open = int((~ranks["complete"]).sum())
     num_dropped = int(ranks["num_dropped"].clip(lower=0).sum())
     source = run.get("imported_from")

@@ -18,7 +18,7 @@ from commtrace.analyze.expert_load import expert_load
 from commtrace.analyze.findings import muted, unanswered
 from commtrace.analyze.findings.needs import DEPENDENCIES, SPLITS
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import why_incomplete
+from commtrace.analyze.known import is_fake_world, why_incomplete
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
 from commtrace.analyze.values import replicas
@@ -90,6 +90,11 @@ def _one_rank(frames: Frames) -> str:
         return (
             "The run had one rank, so nothing was sent to another: wire bytes are 0, and there is "
             "no peer to wait for."
+        )
+    if is_fake_world(frames):
+        return (
+            f"One process was the only rank of a fake world of {world_size}: nothing was sent, and "
+            "times of communication are unknown."
         )
     return (
         f"Only one of {world_size} ranks is in this trace: numbers are of that rank alone, and its "

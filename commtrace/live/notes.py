@@ -87,10 +87,14 @@ def notes_of(watch: Watch) -> list[str]:
     return notes
 
 
+_TEXTS = ("command", "process_group")
+"""Facts of the run that are texts; all others that are used are numbers."""
+
+
 def run_fact(watch: Watch, name: str) -> Any:
     """Return a fact of the run, as the first rank that has it states it; None if none does."""
     for _, rank in sorted(watch.ranks.items()):
         run = rank.recording.facts.get("run")
         if isinstance(run, dict) and name in run:
-            return number_fact(run, name) if name != "command" else text_fact(run, name)
+            return number_fact(run, name) if name not in _TEXTS else text_fact(run, name)
     return None

@@ -23,7 +23,7 @@ from commtrace.live.snapshot import (
 )
 from commtrace.live.tail import InFlight, number_fact
 from commtrace.live.watch import MOST_READING_S, Watch, WatchedRank
-from commtrace.schema import MAX_RANKS
+from commtrace.schema import FAKE, MAX_RANKS
 from commtrace.units import counted
 
 WINDOW_S = 10
@@ -99,9 +99,7 @@ class Observer:
             window_s=WINDOW_S,
             world_size=world_size,
             ranks=ranks,
-            unrecorded=tuple(
-                [rank for rank in range(min(world_size, MAX_RANKS)) if rank not in watch.ranks]
-            )[:_MOST_UNRECORDED],
+            unrecorded=self._unrecorded(world_size),
             groups=tuple(self._groups(nows)),
             steps=watch.steps.times(),
             kinds=tuple(self._kinds(seconds)),
@@ -366,6 +364,14 @@ class Observer:
 
     def _command(self) -> str:
         return run_fact(self.watch, "command") or ""
+
+    def _unrecorded(self, world_size: int) -> tuple[int, ...]:
+        """Return ranks that have written nothing; those of a fake world do not exist."""
+        ranks = self.watch.ranks
+        if run_fact(self.watch, "process_group") == FAKE:
+            return ()
+        missing = [rank for rank in range(min(world_size, MAX_RANKS)) if rank not in ranks]
+        return tuple(missing[:_MOST_UNRECORDED])
 
     def _world_size(self) -> int:
         ranks = self.watch.ranks

@@ -16,7 +16,7 @@ from commtrace.analyze.consistency import BAD, GOOD
 from commtrace.analyze.findings import RULES, unanswered
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.gpu_time import SUMS, shares
-from commtrace.analyze.known import why_incomplete
+from commtrace.analyze.known import is_fake_world, why_incomplete
 from commtrace.analyze.measures import recorded_ns
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
@@ -152,6 +152,8 @@ def _ranks(frames: Frames, ranks: pd.DataFrame) -> str:
     missing = len(frames.run.get("missing_ranks") or [])
     where = f" on {counted(hosts, 'host')}" if hosts else ""
     gone = f", {missing} missing" if missing else ""
+    if is_fake_world(frames):
+        gone = f", of a fake world of {frames.run['world_size']}"
     return f"{counted(len(ranks), 'rank')}{where}{gone}"
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from commtrace.errors import TraceError
 from commtrace.event import GroupRow
+from commtrace.schema import FAKE
 from commtrace.tracefile.clocks import Alignment, align
 from commtrace.tracefile.generations import base_of, generations
 from commtrace.tracefile.outline import OUTLINE_COLUMNS, SpoolOrOutline, rank_of
@@ -176,9 +177,11 @@ def _run_facts(
         1 + rank_of(recordings[-1]),
     )
     present = {rank_of(each) for each in recordings}
+    is_whole = len(present) == 1 and recordings[0].facts["run"].get("process_group") == FAKE
     return recordings[0].facts["run"] | {
         "world_size": world_size,
-        "missing_ranks": sorted(set(range(world_size)) - present),
+        # One process is the whole of a fake world: no other rank existed.
+        "missing_ranks": [] if is_whole else sorted(set(range(world_size)) - present),
         "torn_ranks": [
             rank_of(each)
             for each in recordings

@@ -23,6 +23,7 @@ from commtrace.analyze.consistency.disagreements import first_disagreements
 from commtrace.analyze.consistency.numbered import numbered
 from commtrace.analyze.consistency.transfers import comparable_ends
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import is_fake_world
 from commtrace.analyze.matching import is_transfer, partners
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, KINDS, ROOT, needing
 from commtrace.importers.matching import STREAM
@@ -32,12 +33,13 @@ COMPARED, ALONE = "", "in a group of one rank"
 UNNUMBERED = "without a number in the group"
 AFTER_LOSSES = "after calls that the trace has lost"
 UNRECORDED = "in a group whose other ranks left no recording"
+OF_FAKE = "in a group of a fake world, which has one rank"
 LOST = "in a group whose other ranks' calls the trace has lost"
 DISAGREED = "after the first disagreement in the group"
 AGREEING = "matched only because the ranks agree in number, kind, size and order of calls"
 NO_OTHER_END = "to or from a rank whose calls are unknown or may be lost"
 _STATUSES = (
-    *(COMPARED, ALONE, UNNUMBERED, AFTER_LOSSES, UNRECORDED, LOST, DISAGREED, AGREEING),
+    *(COMPARED, ALONE, UNNUMBERED, AFTER_LOSSES, UNRECORDED, OF_FAKE, LOST, DISAGREED, AGREEING),
     NO_OTHER_END,
 )
 _CODES = {status: code for code, status in enumerate(_STATUSES)}
@@ -210,6 +212,7 @@ def _of_collectives(
         return np.asarray(of_groups, dtype="float64")[group.codes]
 
     sizes = dict(zip(frames.groups["name"], frames.groups["size"], strict=True))
+    of_one = OF_FAKE if is_fake_world(frames) else UNRECORDED
     members = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
     num_recorded = by_group(members.groupby("group").size().to_dict(), 0)
     is_stream = by_group({each: each.startswith(STREAM) for each in group.categories}, 0) > 0
@@ -221,7 +224,7 @@ def _of_collectives(
         (number > by_group(differing, math.inf), DISAGREED),
         (is_inferred & (present > 1), AGREEING),
         ((present > 1) | is_missed, COMPARED),
-        (num_recorded <= 1, UNRECORDED),
+        (num_recorded <= 1, of_one),
     ]
     masks, statuses = zip(*conditions, strict=True)
     found = np.select(masks, [_CODES[each] for each in statuses], default=_CODES[LOST])
@@ -264,6 +267,8 @@ def _why_nothing(frames: Frames, comparison: Comparison) -> str:
         return "there is no call"
     if world_size == 1:
         return "a single rank has no peers"
+    if is_fake_world(frames):
+        return "a fake world has one rank"
     if num_calling == 1:
         return f"the calls of 1 of {world_size:,} ranks only"
     if comparison.is_complete:

@@ -16,6 +16,7 @@ import pandas as pd
 
 from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import is_fake_world
 from commtrace.analyze.matching import RECV, is_transfer, members, numbers
 from commtrace.analyze.sums import numbered_rows
 from commtrace.tracefile import EVERY
@@ -35,7 +36,8 @@ class Coverage:
 
     Attributes:
         reached: One row per member of each group that communicated: `group rank position last
-            count`, where `last` is -1 and `count` 0 for members without a call.
+            count`, where `last` is -1 and `count` 0 for members without a call. A fake
+            world has one rank.
         axes: Mesh axis of each group.
         unrecorded: Ranks without a recording.
         truncated: Ranks that did not close their recording.
@@ -84,11 +86,14 @@ def coverage(frames: Frames) -> Coverage:
     firsts = calls.groupby("rank")["first_id"].min()
     first_ids = dict(zip(firsts.index.tolist(), firsts.tolist(), strict=True))
     lacking = calls[calls["num_unnumbered"] > 0].groupby("rank")["num_unnumbered"].sum()
+    groups, ranks = frames.groups, frames.ranks
+    recorded = set(ranks["rank"]) | set(firsts.index)
     everyone = members(frames)
     everyone = everyone[everyone["group"].isin(set(made["group"]))]
+    if is_fake_world(frames):
+        everyone = everyone[everyone["rank"].isin(recorded)]
     reached = everyone.merge(made, on=["group", "rank"], how="left")
     reached = reached.fillna({"last": -1, "count": 0}).astype({"last": "int64", "count": "int64"})
-    groups, ranks = frames.groups, frames.ranks
     from_ring = frames.run.get("imported_from") == FLIGHT_RECORDER
     dropped = dict(zip(ranks["rank"], ranks["num_dropped"], strict=True))
     # Those of a recording have lost nothing but what was before the first call that was kept.
@@ -101,7 +106,6 @@ def coverage(frames: Frames) -> Coverage:
         rank for rank, first in first_ids.items() if from_ring and first > 0
     )
     partial = frozenset(frames.run.get("partial_dumps") or ())
-    recorded = set(ranks["rank"]) | set(first_ids)
     missing = set(frames.run.get("missing_ranks") or []) | (set(everyone["rank"]) - recorded)
     return Coverage(
         reached=reached,

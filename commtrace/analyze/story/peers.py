@@ -9,6 +9,7 @@ import pandas as pd
 
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.known import is_fake_world
 from commtrace.analyze.matching import TRANSFERS, numbers, partners
 
 _ALIKE = ("kind", "reduce_op", "root", "dtype")
@@ -96,7 +97,8 @@ def _of_part(part: Frames, call: pd.Series) -> MatchedCalls | None:
         for each, row in rows.iterrows()
     )
     arrived_ranks = {peer.rank for peer in peers}
-    missing = tuple(rank for rank in _required_ranks(part, call) if rank not in arrived_ranks)
+    required = () if is_fake_world(part.whole) else _required_ranks(part, call)
+    missing = tuple(rank for rank in required if rank not in arrived_ranks)
     return MatchedCalls(number, peers, int(arrived["last_rank"].loc[label]), missing)
 
 

@@ -174,7 +174,7 @@ class Call:
 
     def blocked_ns(self) -> int:
         """Return the time that the thread was observed to be blocked so far; -1 if unknown."""
-        if self.return_ns < 0:
+        if self.return_ns < 0 or self.request.group.is_fake:
             return _UNKNOWN
         begin = self.wait_begin_ns  # once, since another thread may end the wait
         waited_ns = self.waited_ns + (now() - begin if begin >= 0 else 0)

@@ -17,10 +17,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from commtrace.event import GroupRow
+from commtrace.schema import FAKE
 from commtrace.torch_internals.groups import resolve_group
 
 _Box = torch.ScriptObject
-_BACKENDS_IN_CPP = frozenset({"fake", "gloo", "mpi"})
+_BACKENDS_IN_CPP = frozenset({FAKE, "gloo", "mpi"})
 _MESH_PREFIX = "mesh_"
 
 
@@ -50,7 +51,7 @@ class Group:
         self.ranks = ranks
         self.group_rank = group_rank
         self.rank = ranks[group_rank]
-        self.is_fake = row.backend == "fake"
+        self.is_fake = row.backend == FAKE
         self.is_in_cpp = is_in_cpp
         self.seq = 0
 
