@@ -4,6 +4,7 @@
     trace = import_trace(["rank0.json.gz", "rank1.json.gz"])        traces of torch.profiler
     trace = import_trace(["nccl-inspector-42/"])        logs of NCCL Inspector
     trace = import_trace(["ras-1.json", "ras-2.json"])        snapshots of NCCL RAS
+    trace = import_trace(["et_rank0.json", "et_rank1.json"])        torch's ExecutionTraces
     trace = import_trace(["train.log"])        lines of torch's watchdog, or of NCCL_DEBUG=INFO
 
 Values that a source lacks stay unknown and are listed in `trace.run["lacks"]`. Each kind of source
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from commtrace.errors import UsageError
 from commtrace.importers.documents import (
+    EXECUTION,
     FLIGHT_RECORDER,
     INSPECTOR,
     LOG,
@@ -28,6 +30,7 @@ from commtrace.importers.documents import (
     documents_of,
 )
 from commtrace.importers.dump_entries import dump_of
+from commtrace.importers.execution_trace import execution_of, read_execution_traces
 from commtrace.importers.flight_recorder import read_dumps
 from commtrace.importers.inspector import read_inspector
 from commtrace.importers.inspector_lines import inspector_file_of
@@ -51,8 +54,15 @@ _READERS: dict[str, Reader] = {
     INSPECTOR: read_inspector,
     RAS: read_snapshots,
     LOG: read_logs,
+    EXECUTION: read_execution_traces,
 }
-_REDUCED = {FLIGHT_RECORDER: dump_of, INSPECTOR: inspector_file_of, RAS: snapshot_of, LOG: log_of}
+_REDUCED = {
+    FLIGHT_RECORDER: dump_of,
+    INSPECTOR: inspector_file_of,
+    RAS: snapshot_of,
+    LOG: log_of,
+    EXECUTION: execution_of,
+}
 
 
 def import_trace(sources: Iterable[Path | str], recording: Path | str | None = None) -> Trace:

@@ -40,13 +40,14 @@ FLIGHT_RECORDER = "flight recorder"
 INSPECTOR = "NCCL Inspector"
 RAS = "NCCL RAS"
 LOG = "log lines"
+EXECUTION = "execution trace"
 
 _PICKLE = b"\x80"
 _EVENTS = '"traceEvents"'
 _SUPPORTED = (
     "supported are chrome traces of torch.profiler (.json, .json.gz), flight-recorder dumps "
-    "(JSON or pickle), the logs of NCCL Inspector (JSON), the JSON output of `ncclras`, and text "
-    "with lines of torch's watchdog or of NCCL_DEBUG=INFO"
+    "(JSON or pickle), the logs of NCCL Inspector (JSON), the JSON output of `ncclras`, torch's "
+    "ExecutionTrace (JSON), and text with lines of torch's watchdog or of NCCL_DEBUG=INFO"
 )
 _NAME_FILES = "pass the files that the ranks wrote"
 
@@ -348,6 +349,8 @@ _LACKING_COMMA = re.compile(r'([0-9"el])(\s*\n\s*"[a-z_]+":)')
 def _of_values(path: Path, values: Any, summary: str) -> Document:
     if isinstance(values, dict) and isinstance(values.get("communicators"), list):
         return Document(path, RAS, values)
+    if isinstance(values, dict) and isinstance(values.get("nodes"), list) and "schema" in values:
+        return Document(path, EXECUTION, values)
     return Document(path, FLIGHT_RECORDER, _dump_in(values, summary))
 
 

@@ -36,21 +36,39 @@ _LARGE_BYTES = 16_000_000
 def read_profiles(documents: Sequence[Document]) -> Imported:
     """Import traces rank by rank, and list the missing information."""
     read, left_out = _read_all(documents)
+    return matched(read, left_out, _NO_FRAMES)
+
+
+class Unlocated(NamedTuple):
+    """Reasons for which calls have no source lines and no modules."""
+
+    frames: str
+    modules: str
+
+
+_NO_FRAMES = Unlocated(
+    "source lines (with_stack was off)", "modules (with_stack or with_modules was off)"
+)
+
+
+def matched(read: Sequence[ReadFile], left_out: list[str], unlocated: Unlocated) -> Imported:
+    """Match the calls of ranks that were read, and list the missing information."""
     ranks = ranks_of([each.document for each in read], [each.found.stated_rank for each in read])
     records = [each.record for each in read]
     world_size = max([*(record.world_size for record in records), 1 + max(ranks.numbers)])
-    matched = stream_groups(records, world_size)
+    by_stream = stream_groups(records, world_size)
     inferred = infer_members(records, world_size)
     with_sizes(records)
     # Before the numbering by order, which gives these calls a number.
     _without_doubles(records)
     numbered, left = number_by_order(records)
     summaries = [each.found for each in read]
-    lacks = [*left_out, *matched, *_lacks(records, summaries, inferred, numbered, left)]
+    found = _lacks(records, summaries, inferred, numbered, left, unlocated)
+    lacks = [*left_out, *by_stream, *found]
     return Imported(records, ranks.source, lacks, _kernels_text(summaries))
 
 
-class _Read(NamedTuple):
+class ReadFile(NamedTuple):
     """A file and its contents."""
 
     document: Document
@@ -58,7 +76,7 @@ class _Read(NamedTuple):
     found: Found
 
 
-def _read_all(documents: Sequence[Document]) -> tuple[list[_Read], list[str]]:
+def _read_all(documents: Sequence[Document]) -> tuple[list[ReadFile], list[str]]:
     """Read the files, one after the other or each in a process of its own.
 
     Returns:
@@ -73,8 +91,8 @@ def _read_all(documents: Sequence[Document]) -> tuple[list[_Read], list[str]]:
     return whole_ones((document.path, partial(_read, document)) for document in documents)
 
 
-def _read(document: Document) -> _Read:
-    return _Read(document, *read_file(document))
+def _read(document: Document) -> ReadFile:
+    return ReadFile(document, *read_file(document))
 
 
 def _size_of(path: Path) -> int:
@@ -83,7 +101,7 @@ def _size_of(path: Path) -> int:
     return 0
 
 
-def _read_elsewhere(document: Document) -> _Read:
+def _read_elsewhere(document: Document) -> ReadFile:
     """Read a file in another process; if that fails, in this one, which raises the error."""
     command = [sys.executable, "-c", _READER, str(document.path)]
     ended = subprocess.run(
@@ -92,7 +110,7 @@ def _read_elsewhere(document: Document) -> _Read:
     )  # fmt: skip
     if ended.returncode == 0:
         with suppress(Exception):  # a program that prints as it starts precedes the result
-            return _Read(document, *pickle.loads(ended.stdout))
+            return ReadFile(document, *pickle.loads(ended.stdout))
     return _read(document)
 
 
@@ -109,7 +127,7 @@ def write_record() -> None:
 def read_file(document: Document) -> tuple[RankRecord, Found]:
     """Read one file; its text and its events are dropped before the next one is read."""
     with _no_cycle_collection():
-        profile = Profile(loaded(document), recognizer(settings_of().kernels))
+        profile = Profile.of_chrome_trace(loaded(document), recognizer(settings_of().kernels))
         # As `ranks_of` decides, which refuses files of which this is not the rank.
         return profile.record(profile.rank if profile.rank >= 0 else max(document.rank_in_name, 0))
 
@@ -144,6 +162,7 @@ def _lacks(
     inferred: list[str],
     numbered: int,
     left: int,
+    unlocated: Unlocated,
 ) -> list[str]:
     calls = [call for record in records for call in record.comm]
     counts = {
@@ -160,9 +179,9 @@ def _lacks(
     }
     lacks = ["reasons of calls", "parameters of calls"]
     if calls and not any(call.source_file for call in calls):
-        lacks.append("source lines (with_stack was off)")
+        lacks.append(unlocated.frames)
     if calls and not any(found.has_modules for found in files):
-        lacks.append("modules (with_stack or with_modules was off)")
+        lacks.append(unlocated.modules)
     if inferred:
         lacks.append(f"the ranks of group {', '.join(inferred)}: inferred from the calls on it")
     if num_invalid := sum(found.num_invalid for found in files):

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from commtrace.errors import InvalidTraceError
@@ -57,21 +58,48 @@ class Found:
 
 
 class Profile:
-    """One rank's trace."""
+    """One rank's trace.
 
-    def __init__(self, document: Document, recognized: Callable[[str], Kernel | None]) -> None:
-        events = Events(document)
-        # Not the document: its text is as large as all that is kept of it.
-        self.path = document.path
-        self._found: Gathered = gather(events, recognized)
-        self._about = events.about
-        require_profile(self._found, self._about, f"cannot import {document.path}")
+    Args:
+        path: The file.
+        found: Its events.
+        about: What else it states, as traces of torch.profiler do.
+        num_bytes: Size of the file.
+        has_times: The times of events are times; otherwise only their order.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        found: Gathered,
+        about: Mapping[str, Any],
+        num_bytes: int,
+        *,
+        has_times: bool = True,
+    ) -> None:
+        self.path = path
+        self._found, self._about, self._has_times = found, about, has_times
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
         self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
         self._backend = _backend(str(self._distributed.get("backend") or ""))
-        self.rank = _stated_rank(self._distributed, document)
+        self.rank = _stated_rank(self._distributed, path)
         # A group described only by start, stride and size must not use more memory than the file.
-        self._most_members = max(len(document.content), MAX_RANKS)
+        self._most_members = max(num_bytes, MAX_RANKS)
+
+    @classmethod
+    def of_chrome_trace(
+        cls, document: Document, recognized: Callable[[str], Kernel | None]
+    ) -> Profile:
+        """Read a trace of torch.profiler.
+
+        Raises:
+            NotATraceError: it is one of another program.
+        """
+        events = Events(document)
+        found = gather(events, recognized)
+        require_profile(found, events.about, f"cannot import {document.path}")
+        # Not the document: its text is as large as all that is kept of it.
+        return cls(document.path, found, events.about, len(document.content))
 
     def record(self, rank: int) -> tuple[RankRecord, Found]:
         """Return the whole trace as rows, and facts about it."""
@@ -88,15 +116,15 @@ class Profile:
             host=str(self._about.get("host_name") or ""),
             pid=min(found.pids, default=-1),
             device=self._device,
-            start_ns=found.start + epoch,
-            end_ns=found.end + epoch,
+            start_ns=found.start + epoch if self._has_times else 0,
+            end_ns=found.end + epoch if self._has_times else 0,
             world_size=int(self._distributed.get("world_size") or 1),
             groups=self._groups(calls),
         )
         self._steps = sorted((start, end, number) for number, (start, end) in found.steps.items())
         self._step_starts = [start for start, *_ in self._steps]
         record.steps = [
-            StepRow(rank, number, start + epoch, end + epoch)
+            StepRow(rank, number, self._instant(start), self._instant(end))
             for number, (start, end) in sorted(found.steps.items())
         ]
         ops = [self._op_row(rank, op) for op in shown.ops]
@@ -114,6 +142,9 @@ class Profile:
         record.kernels = table_of("kernels", self._kernel_rows(rank, joined), record.strings)
         has_modules = any(row.module for rows in (ops, record.comm) for row in rows)
         return record, Found(self.rank, joined.ways, found.num_invalid, has_modules)
+
+    def _instant(self, ns: int) -> int:
+        return ns + self._epoch if self._has_times else NOT_KNOWN
 
     def _type_of_devices(self) -> str:
         has_device = bool(self._found.kernels or self._found.other_work)
@@ -162,8 +193,8 @@ class Profile:
             parent=parent,
             op=name.replace("::", "."),
             level="local",
-            start_ns=start + self._epoch,
-            duration_ns=end - start,
+            start_ns=self._instant(start),
+            duration_ns=end - start if self._has_times else NOT_KNOWN,
             step=self._step_of(start),
             phase=place["phase"],
             module=place.get("module", ""),
@@ -263,6 +294,8 @@ class Profile:
 
     def _times(self, call: HostCall, busy: Mapping[int, Intervals]) -> dict[str, int]:
         epoch = self._epoch
+        if not self._has_times:
+            return {}
         if call.work is None:
             return {"issue_ns": call.start + epoch, "call_ns": call.end - call.start}
         start, end = call.work
@@ -290,12 +323,12 @@ def _with_gaps_filled(row: Any, other: Any) -> Any:
     return type(row)(*(b if a in unknown else a for a, b in zip(row, other, strict=True)))
 
 
-def _stated_rank(about: Mapping[str, Any], document: Document) -> int:
+def _stated_rank(about: Mapping[str, Any], path: Path) -> int:
     """Return the rank that a trace states, checked against its world size."""
     rank, size = about.get("rank", NOT_KNOWN), about.get("world_size")
     if not is_int(rank) or not -1 <= rank < MAX_RANKS or (is_int(size) and 0 < size <= rank):
         raise InvalidTraceError(
-            f"cannot import {document.path}",
+            f"cannot import {path}",
             place="distributedInfo",
             found=f"rank {str(rank)[:40]} of {str(size)[:40]}",
             why=f"a rank is an integer below the world size and below {MAX_RANKS:,}",

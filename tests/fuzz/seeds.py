@@ -18,6 +18,7 @@ from commtrace.pytest_plugin import baseline
 from commtrace.tracefile import read_trace
 from commtrace.tracefile.dataset import prepare_dataset
 from tests.commtrace.importers.dumps import healthy
+from tests.commtrace.importers.executions import executions
 from tests.commtrace.importers.exported import Export
 from tests.commtrace.importers.inspector_logs import LAYOUTS
 from tests.commtrace.importers.profiles import training, write_profiles
@@ -40,6 +41,7 @@ class Seeds:
     logs: dict[str, bytes]
     snapshots: dict[str, bytes]
     texts: dict[str, bytes]
+    executions: dict[str, bytes]
     baseline: bytes
 
 
@@ -66,6 +68,7 @@ def seeds() -> Seeds:
             _logs(run, folder),
             _snapshots(),
             _texts(),
+            executions(2),
             (folder / "test_x.comms.json").read_bytes(),
         )
 

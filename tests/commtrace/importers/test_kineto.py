@@ -345,7 +345,7 @@ def test_a_text_is_dropped_once_its_events_are_read(tmp_path: Path) -> None:
     (document,), _ = documents_of([write_profiles(tmp_path, training(ranks=1))])
     text = Text(loaded(document).content)
     observed = weakref.ref(text)
-    profile = RankProfile(replace(document, content=text), recognizer())
+    profile = RankProfile.of_chrome_trace(replace(document, content=text), recognizer())
     del text
     assert observed() is None
     assert profile.record(0)[0].comm
