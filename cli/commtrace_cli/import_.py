@@ -32,8 +32,9 @@ def import_(
 
     Supported are traces of torch.profiler, flight-recorder dumps of torch and torchcomms, the
     logs of NCCL Inspector, snapshots of NCCL RAS (`ncclras -f json`), several of which show
-    progress, torch's ExecutionTraces, and text of any number of ranks with lines of torch's
-    watchdog at a time-out, or of `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=INIT,COLL`.
+    progress, torch's ExecutionTraces, SQLite exports of Nsight Systems, and text of any number of
+    ranks with lines of torch's watchdog at a time-out, or of `NCCL_DEBUG=INFO` with
+    `NCCL_DEBUG_SUBSYS=INIT,COLL`.
 
     Pass one file per rank, or folders of them. Chrome traces of torch.profiler may be gzipped.
     Dumps of the flight recorder may be JSON or pickle; a pickle with anything beyond plain values

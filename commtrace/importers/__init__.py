@@ -5,6 +5,7 @@
     trace = import_trace(["nccl-inspector-42/"])        logs of NCCL Inspector
     trace = import_trace(["ras-1.json", "ras-2.json"])        snapshots of NCCL RAS
     trace = import_trace(["et_rank0.json", "et_rank1.json"])        torch's ExecutionTraces
+    trace = import_trace(["report.sqlite"])        `nsys export --type sqlite`
     trace = import_trace(["train.log"])        lines of torch's watchdog, or of NCCL_DEBUG=INFO
 
 Values that a source lacks stay unknown and are listed in `trace.run["lacks"]`. Each kind of source
@@ -24,6 +25,7 @@ from commtrace.importers.documents import (
     FLIGHT_RECORDER,
     INSPECTOR,
     LOG,
+    NSYS,
     PROFILER,
     RAS,
     Document,
@@ -36,6 +38,7 @@ from commtrace.importers.inspector import read_inspector
 from commtrace.importers.inspector_lines import inspector_file_of
 from commtrace.importers.kineto import read_profiles
 from commtrace.importers.logs import log_of, read_logs
+from commtrace.importers.nsys import read_exports
 from commtrace.importers.ras import read_snapshots
 from commtrace.importers.ras_snapshots import snapshot_of
 from commtrace.importers.recorded import Imported, non_members
@@ -55,6 +58,7 @@ _READERS: dict[str, Reader] = {
     RAS: read_snapshots,
     LOG: read_logs,
     EXECUTION: read_execution_traces,
+    NSYS: read_exports,
 }
 _REDUCED = {
     FLIGHT_RECORDER: dump_of,

@@ -41,13 +41,16 @@ INSPECTOR = "NCCL Inspector"
 RAS = "NCCL RAS"
 LOG = "log lines"
 EXECUTION = "execution trace"
+NSYS = "Nsight Systems"
 
 _PICKLE = b"\x80"
+_SQLITE = b"SQLite format 3\0"
 _EVENTS = '"traceEvents"'
 _SUPPORTED = (
     "supported are chrome traces of torch.profiler (.json, .json.gz), flight-recorder dumps "
     "(JSON or pickle), the logs of NCCL Inspector (JSON), the JSON output of `ncclras`, torch's "
-    "ExecutionTrace (JSON), and text with lines of torch's watchdog or of NCCL_DEBUG=INFO"
+    "ExecutionTrace (JSON), SQLite exports of Nsight Systems, and text "
+    "with lines of torch's watchdog or of NCCL_DEBUG=INFO"
 )
 _NAME_FILES = "pass the files that the ranks wrote"
 
@@ -157,6 +160,8 @@ def _classified(path: Path, reduced: Mapping[str, Reduce]) -> Document:
     The head of a chrome trace mostly shows that it is one. A dump is small, and is read at once.
     """
     head = read_head(path, _HEAD_BYTES, f"cannot import {path}")
+    if head.startswith(_SQLITE):
+        return Document(path, NSYS, None)
     if not head.startswith(_PICKLE) and _is_chrome_trace(head.decode("utf-8-sig", "replace")):
         return Document(path, PROFILER, None)
     document = read_document(path)

@@ -16,7 +16,6 @@ _PROFILE = "profiles that torch.profiler's export_chrome_trace wrote"
 _NSYS = "`nsys export --type sqlite report.nsys-rep`, and import that file"
 
 _BYTES: tuple[tuple[bytes, str, str], ...] = (
-    (rb"SQLite format 3\x00", "a database of SQLite", "an export of `nsys export --type sqlite`"),
     (rb"PAR1", "a Parquet file", "the trace that it was made of"),
     (rb"ARROW1", "an Arrow file", "the trace that it was made of"),
     (rb"\x89HDF\r\n", "an HDF5 file", _PROFILE),

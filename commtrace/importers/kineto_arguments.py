@@ -17,6 +17,12 @@ from commtrace.importers.names import NOT_KNOWN, ROOTED, TRANSFERS, dtype_of, ki
 from commtrace.schema import MAX_RANKS
 from commtrace.tracefile.reading import DamageError, is_int
 
+MESSAGE_BYTES = "Message size [bytes]"
+"""Field of an annotation: bytes that a rank passes to NCCL, of which it may be one rank's part."""
+
+BYTES = "bytes"
+"""Element type of a message of which only the size in bytes is known."""
+
 _RECEIVES_FIRST = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Kinds whose operator takes the output as its first argument and the input as its second."""
 
@@ -176,6 +182,11 @@ def message_of(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str
     noted = (call.noted or {}).get("Input type") or ()
     dtype = next((t for t in (*of_worker, *types[:2], *noted) if dtype_of(str(t))[1] > 0), "")
     both = [_shapes(dims[place]) if place < len(dims) else [] for place in (0, 1)]
+    stated = (call.noted or {}).get(MESSAGE_BYTES)
+    if stated is not None:
+        received = kind in ("reduce_scatter", "scatter", "recv")
+        sent = stated if not received and kind != "all_to_all" else NOT_KNOWN
+        return sent, stated if received else NOT_KNOWN, BYTES, ("", "")
     if not any(both):
         into = _shapes((call.noted or {}).get("Input Dims"))
         out = into if kind in _SENDS_AS_MUCH else []

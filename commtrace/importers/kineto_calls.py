@@ -243,8 +243,8 @@ class _Walk:
             return None
         if _is_call(span) and not target.described:
             target.described = args
-        elif span_type == NOTE and target.noted is None:
-            target.noted = args
+        elif span_type == NOTE:
+            target.noted = args if target.noted is None else {**args, **target.noted}
         number = id_of(args)
         self._by_id[number] = target
         target.is_launched |= number in self._of_kernels

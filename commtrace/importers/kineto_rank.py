@@ -57,6 +57,9 @@ class Found:
     has_modules: bool
 
 
+_GROUP_NAME = "Process Group Name"
+
+
 class Profile:
     """One rank's trace.
 
@@ -164,8 +167,8 @@ class Profile:
             own = _backend(str(about.get("backend_config") or self._backend))
             groups[name] = _group(name, description, ranks, about.get("pg_size"), own)
         for call in calls:
-            args = call.described
-            name = str(args.get("Process Group Name") or "")
+            args = call.described or call.noted or {}
+            name = str(args.get(_GROUP_NAME) or "")
             listed = groups.get(name)
             if name and (listed is None or not listed.ranks):
                 ranks = self._ranks_in(str(args.get("Process Group Ranks") or ""), args)
@@ -206,7 +209,8 @@ class Profile:
         self, record: RankRecord, number: int, call: HostCall, busy: Mapping[int, Intervals]
     ) -> Any:
         kind, args = call.kind, call.described
-        group = str(args.get("Process Group Name") or self._only_group)
+        noted = call.noted or {}
+        group = str(args.get(_GROUP_NAME) or noted.get(_GROUP_NAME) or self._only_group)
         work = call.kernel_work
         if not group and work is not None and work.stream >= 0 and not record.groups:
             group = f"{STREAM}{work.stream}"
@@ -215,6 +219,8 @@ class Profile:
         size = len(ranks) or (row.size if row is not None else NOT_KNOWN)
         sent, received, dtype, shapes = arguments.message_of(call, kind)
         name, itemsize = dtype_of(dtype) if dtype else ("", NOT_KNOWN)
+        if dtype == arguments.BYTES:
+            name, itemsize = "", 1
         payload = payload_of(kind, sent, received, itemsize, size)
         if payload < 0 <= max(sent, received) and itemsize > 0:
             record.messages[number] = sent, received, itemsize

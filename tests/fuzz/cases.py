@@ -222,7 +222,7 @@ def _write_pickle(chance: random.Random, folder: Path, number: int) -> list[tupl
 
 
 def _write_log(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
-    """Write logs of NCCL Inspector, text of ranks that hang, or ExecutionTraces."""
+    """Write logs of NCCL Inspector, text of ranks that hang, ExecutionTraces, or SQLite exports."""
     sound, spoil = _LOGS[(number + number // len(_TURN)) % len(_LOGS)]
     commands = _imported(chance, folder, number, sound(), spoil)
     if sound is not _inspector_logs:
@@ -258,7 +258,14 @@ def _executions() -> dict[str, bytes]:
     return seeds().executions
 
 
-_LOGS = (_inspector_logs, _spoil_lines), (_texts, spoil_text), (_executions, spoil_bytes)
+def _exports() -> dict[str, bytes]:
+    return seeds().exports
+
+
+_LOGS = (
+    (_inspector_logs, _spoil_lines), (_texts, spoil_text), (_executions, spoil_bytes),
+    (_exports, spoil_bytes),
+)  # fmt: skip
 
 
 def _write_snapshot(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:

@@ -21,6 +21,7 @@ from tests.commtrace.importers.dumps import healthy
 from tests.commtrace.importers.executions import executions
 from tests.commtrace.importers.exported import Export
 from tests.commtrace.importers.inspector_logs import LAYOUTS
+from tests.commtrace.importers.nsys_exports import Call, Process, write_export
 from tests.commtrace.importers.profiles import training, write_profiles
 from tests.commtrace.importers.ras_layouts import communicator, missing, snapshot
 from tests.commtrace.importers.ras_layouts import rank as ras_rank
@@ -42,6 +43,7 @@ class Seeds:
     snapshots: dict[str, bytes]
     texts: dict[str, bytes]
     executions: dict[str, bytes]
+    exports: dict[str, bytes]
     baseline: bytes
 
 
@@ -69,6 +71,7 @@ def seeds() -> Seeds:
             _snapshots(),
             _texts(),
             executions(2),
+            _exports(folder),
             (folder / "test_x.comms.json").read_bytes(),
         )
 
@@ -103,6 +106,13 @@ def _texts() -> dict[str, bytes]:
     calls = [[nccl_init(r, 2), *[nccl_call(r, n, 2) for n in range(4 - r)]] for r in range(2)]
     found = {f"rank{r}.log": "\n".join(lines).encode() for r, lines in enumerate(calls)}
     return {"train.log": watchdog_log(*hang(), release="2.8").encode(), **found}
+
+
+def _exports(folder: Path) -> dict[str, bytes]:
+    """An export of Nsight Systems with two ranks."""
+    calls = [Call(ts=0), Call(ts=500, function="AllGather")]
+    processes = [Process(40 + rank, rank, calls, rank) for rank in range(2)]
+    return {"report.sqlite": write_export(folder / "report.sqlite", *processes).read_bytes()}
 
 
 def _dataset(spools: Path, target: Path) -> dict[str, bytes]:
