@@ -14,6 +14,7 @@ FLAGS, EXPLAINED_FLAGS = "flags", "explained flags"
 GATHERS_OF_TENSORS, GATHERS_OF_PARAMETERS = "gathers of known tensors", "gathers of parameters"
 NAMED_GRADIENTS, DEPENDENT = "reductions of named gradients", "with dependencies"
 WITH_SPLITS = "all-to-alls with splits"
+WRITTEN_BROADCASTS = "broadcasts of tensors whose last write is known"
 
 
 def _flags(comm: pd.DataFrame) -> pd.Series:
@@ -51,6 +52,10 @@ def _with_splits(comm: pd.DataFrame) -> pd.Series:
     return (comm["kind"] == "all_to_all") & (comm["input_splits"] != "")
 
 
+def _written_broadcasts(comm: pd.DataFrame) -> pd.Series:
+    return (comm["kind"] == "broadcast") & (comm["data_ready_ns"] >= 0)
+
+
 SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     FLAGS: _flags,
     EXPLAINED_FLAGS: _explained_flags,
@@ -59,5 +64,6 @@ SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     NAMED_GRADIENTS: _named_gradients,
     DEPENDENT: _dependent,
     WITH_SPLITS: _with_splits,
+    WRITTEN_BROADCASTS: _written_broadcasts,
 }
 """The selections by name."""

@@ -15,11 +15,17 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
+from commtrace.analyze.findings.each_step import (
+    OBJECT_COLLECTIVES,
+    REDUNDANT_BARRIER,
+    UNCHANGED_BROADCAST,
+)
 from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
 from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.pipelines import PIPELINE_BUBBLES
+from commtrace.analyze.findings.receives import SERIAL_RECEIVES
 from commtrace.analyze.findings.reduced import REPEATED_REDUCTION
 from commtrace.analyze.findings.repeated import (
     ALL_REDUCE_THEN_SHARD,
@@ -67,6 +73,10 @@ RULES: tuple[Rule, ...] = (
         WRONG_REDUCTION,
         OVERLAP,
         PIPELINE_BUBBLES,
+        SERIAL_RECEIVES,
+        OBJECT_COLLECTIVES,
+        REDUNDANT_BARRIER,
+        UNCHANGED_BROADCAST,
     ),
 )
 

@@ -23,6 +23,7 @@ from commtrace.analyze.selections import (
     NAMED_GRADIENTS,
     REDUCTIONS,
     WITH_SPLITS,
+    WRITTEN_BROADCASTS,
 )
 from commtrace.analyze.stragglers import longest_delay_ns
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT
@@ -191,6 +192,15 @@ def _lacks_dependencies(frames: Frames) -> str:
     )
 
 
+def _lacks_writes(frames: Frames) -> str:
+    if not census(frames).kinds["broadcast"] or census(frames).selected[WRITTEN_BROADCASTS]:
+        return ""
+    return (
+        "The trace does not state when tensors of broadcasts were written to (recorded with "
+        'detail="op", on the CPU).'
+    )
+
+
 def _lacks_waits(frames: Frames) -> str:
     if census(frames).known[WAIT]:
         return ""
@@ -242,5 +252,6 @@ IDENTITY = Need("the tensors or, by step, the parameters of all-gathers", _lacks
 GRADIENTS = Need("the parameters of reduced gradients, by step", _lacks_gradients)
 OWN_GRADIENTS = Need("gradients of the ranks' own backward passes", _lacks_own_gradients)
 DEPENDENCIES = Need("when data was ready and used", _lacks_dependencies)
+WRITES = Need("when tensors of broadcasts were written to", _lacks_writes)
 WAITS = Need("times of calls of all members of their groups", _lacks_waits)
 ALIGNMENT = Need("clocks that are aligned more exactly than delays last", _lacks_alignment)

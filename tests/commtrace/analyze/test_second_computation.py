@@ -22,6 +22,7 @@ from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
 from tests.commtrace.analyze.device_rows import device_trace
+from tests.commtrace.analyze.each_step_rows import BARRIER, OBJECTS, broadcasts, in_steps, received
 from tests.commtrace.analyze.pipelines.programs import piped_trace
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
@@ -95,6 +96,10 @@ TRACES: dict[str, Trace] = {
     **{f"routed{seed}": routed_trace(seed) for seed in range(2)},
     "training": training_trace(late_rank=2),
     "mesh": large_trace(PLAN),
+    "objects": in_steps(OBJECTS),
+    "barriers": in_steps(BARRIER),
+    "broadcasts": broadcasts(),
+    "receives": received(late=1),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),
     "accumulated": trace_of(accumulated(by_hand=True), num_ranks=1),

@@ -365,7 +365,8 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
             {
                 "repeated_all_gather", "all_reduce_then_shard", "ping_pong", "float32_messages",
                 "replication_fallback", "outside_modules", "padded_shards", "straggler", "stall",
-                "load_imbalance", "small_messages", "overlap_lost",
+                "load_imbalance", "small_messages", "overlap_lost", "serial_receives",
+                "object_collectives", "redundant_barrier", "unchanged_broadcast",
             },
         ),
     ],
@@ -451,13 +452,16 @@ def test_flags_and_gradients_are_not_taken_for_one_lot_of_small_messages() -> No
     [
         (
             {"steps_from": "none"},
-            {"repeated_reduction", "stall", "small_messages", "repeated_all_gather"},
+            {
+                "repeated_reduction", "stall", "small_messages", "repeated_all_gather",
+                "object_collectives", "redundant_barrier", "unchanged_broadcast",
+            },
         ),
         ({"steps_from": "recording"}, {"repeated_reduction"}),
         ({"steps_from": "optimizer"}, set()),
         ({"steps_from": "marked"}, set()),
     ],
-)
+)  # fmt: skip
 def test_rules_about_steps_say_that_they_lack_them(run: dict[str, Any], rules: set[str]) -> None:
     has_steps = run["steps_from"] != "none"
     calls = [

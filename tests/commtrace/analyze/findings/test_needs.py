@@ -15,6 +15,7 @@ from commtrace.analyze.findings.finding import savings
 from commtrace.analyze.findings.needs import Need
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import RECORDING, STEPS_FROM
+from tests.commtrace.analyze.each_step_rows import broadcasts
 from tests.commtrace.analyze.overlap_lost.lossy import issued_late, of_unknown_dependencies
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
@@ -48,7 +49,9 @@ def without(frames: Frames, **columns: Any) -> Frames:
     return replace(frames, comm=comm, steps=frames.steps[:0] if "step" in columns else frames.steps)
 
 
-INTEGERS = ("step", "payload_bytes", "wire_bytes", "blocked_ns", "complete_ns", "sent_id")
+INTEGERS = (
+    "step", "payload_bytes", "wire_bytes", "blocked_ns", "complete_ns", "sent_id", "data_ready_ns",
+)  # fmt: skip
 
 
 def small(**more: Any) -> Frames:
@@ -126,6 +129,11 @@ CASES: dict[str, tuple[Need, Frames, Frames]] = {
         needs.DEPENDENCIES,
         issued_late().run(),
         of_unknown_dependencies().run(),
+    ),
+    "writes": (
+        needs.WRITES,
+        load(broadcasts()),
+        without(load(broadcasts()), data_ready_ns=-1),
     ),
     "waits": (needs.WAITS, late(), without(late(), blocked_ns=-1)),
     "alignment": (needs.ALIGNMENT, on_two_hosts(2_000), on_two_hosts(4_000)),

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
+from tests.commtrace.analyze.second import each_step
 from tests.commtrace.analyze.second.fingerprinted import replicas
 from tests.commtrace.analyze.second.lost import losses
 from tests.commtrace.analyze.second.piped import piped
@@ -576,6 +577,29 @@ def _overlap_lost(run: Run) -> list[Found]:
     return [(calls, 0.0, cost, "") for calls, cost in losses(run)]
 
 
+def _object_collectives(run: Run) -> list[Found]:
+    found: list[Found] = []
+    for calls in each_step.carried_objects(run):
+        kept = _grouped(calls, lambda call: (call.rank, call.step)).values()
+        longest = sum(max(_transfer(run, call) for call in own) for own in kept)
+        found.append((calls, 0.0, _blocked(run, calls) - longest, ""))
+    return found
+
+
+def _redundant_barrier(run: Run) -> list[Found]:
+    every = each_step.barriers(run)
+    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in every]
+
+
+def _unchanged_broadcast(run: Run) -> list[Found]:
+    every = each_step.broadcasts(run)
+    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in every]
+
+
+def _serial_receives(run: Run) -> list[Found]:
+    return [(calls, 0.0, cost, "") for calls, cost in each_step.serial_receives(run)]
+
+
 RULES: dict[str, Callable[[Run], list[Found]]] = {
     "repeated_all_gather": _repeated_all_gather,
     "ping_pong": _ping_pong,
@@ -593,4 +617,8 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "overlap_lost": _overlap_lost,
     "imbalance": imbalance,
     "pipeline_bubbles": piped,
+    "object_collectives": _object_collectives,
+    "redundant_barrier": _redundant_barrier,
+    "unchanged_broadcast": _unchanged_broadcast,
+    "serial_receives": _serial_receives,
 }

@@ -1,0 +1,143 @@
+"""Receives in a fixed order, which keep senders waiting whose data is there.
+
+    receiver    recv from 1 ........waits........──  recv from 2 ──
+    rank 1          computes                     send
+    rank 2               send ......is delayed......─────────────
+
+A rank that receives from several others, one after the other, waits for the first of them although
+others have sent. Their sends could have been taken: what they wait for meanwhile is the cost.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
+from commtrace.analyze.census import census
+from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
+from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, WAITS, clock_error_ns
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import RECV, SEND, partners
+from commtrace.analyze.measures import counted_ns
+from commtrace.units import text_of_duration, text_of_ranks
+
+_LEAST_CALLS = 3
+
+
+def serial_receives(frames: Frames) -> list[Finding]:
+    """Receives that wait for one rank while others, which are received from later, have sent."""
+    if not census(frames).kinds[RECV]:
+        return []
+    least = frames.settings.threshold("straggler_share") * counted_ns(frames)
+    waiting = dict(selected(frames, _waiting))
+    found = []
+    for receiver, sends in selected(frames, _delayed_sends):
+        if sends.cost_ns < max(least, 1) or len(sends.rows) < _LEAST_CALLS:
+            continue
+        calls = waiting[receiver]
+        first = calls.first.iloc[0]
+        line = f", at {first['source_file']}:{first['source_line']}" if first["source_file"] else ""
+        delayed = text_of_ranks(sorted(set(sends.first["rank"])))
+        found.append(
+            Finding(
+                f"Rank {receiver} receives from others in a fixed order{line}: while it waits for "
+                f"one of them, {delayed} wait {text_of_duration(sends.cost_ns)} for it to receive "
+                "what they have to send.",
+                "Post the receives of all sources at once (irecv), and take whichever is done "
+                "first.",
+                calls.joined(sends),
+            )
+        )
+    return found
+
+
+@of_each_call(OF_COLLECTIVES)
+def _sent(frames: Frames) -> pd.Series:
+    """Return when the send of each receive was issued, in ns since the start; nan unknown."""
+    comm, partner = frames.comm, partners(frames)
+    issue = (comm["issue_ns"] - frames.start_ns).where(comm["issue_ns"] >= 0)
+    sent = issue.reindex(partner).set_axis(comm.index)
+    return sent.where((comm["kind"] == RECV) & (partner >= 0))
+
+
+@of_each_call(OF_RANKS)
+def _behind(frames: Frames) -> pd.DataFrame:
+    """Return for how many ns each receive is `behind` others, and how many it has others `wait`.
+
+    Receives of a rank follow each other if it makes no other call in between. One is behind another
+    while that waits for its send, from when its own send was issued.
+    """
+    comm = frames.comm
+    behind, kept = np.zeros(len(comm)), np.zeros(len(comm))
+    sent = _sent(frames).to_numpy()
+    if not np.isfinite(sent).any():
+        return pd.DataFrame({"behind": behind, "wait": kept}, index=comm.index)
+    issue = (comm["issue_ns"] - frames.start_ns).to_numpy("float64")
+    peer, stage = comm["peer"].to_numpy(), comm["stage"].to_numpy()
+    order = np.lexsort([comm[name].to_numpy() for name in ("id", "thread", "rank")])
+    owner = list(zip(comm["rank"], comm["thread"], strict=True))
+    row: list[int] = []
+    for place in order.tolist():
+        # Pipeline stages receive in the order of their schedule.
+        is_receive = math.isfinite(sent[place]) and stage[place] < 0
+        if row and (
+            not is_receive
+            or owner[row[-1]] != owner[place]
+            or peer[place] in {peer[each] for each in row}
+        ):
+            row = []
+        if not is_receive:
+            continue
+        for before in row:
+            # A receive that was issued ahead of the wait can be served at any time.
+            if issue[place] >= sent[before]:
+                since = max(sent[place], issue[before])
+                late = max(sent[before] - since, 0.0)
+                behind[place] += late
+                kept[before] += late
+        row.append(place)
+    return pd.DataFrame({"behind": behind, "wait": kept}, index=comm.index)
+
+
+@of_each_call(OF_COLLECTIVES)
+def _delay(frames: Frames) -> pd.Series:
+    """Return for how many ns each send's receive is behind others."""
+    behind = _behind(frames)["behind"]
+    delay = behind.reindex(partners(frames)).set_axis(frames.comm.index)
+    return delay.where(frames.comm["kind"] == SEND).fillna(0.0)
+
+
+def _delayed_sends(frames: Frames) -> Selected:
+    """Return the sends that wait for a receive that is behind others, by the receiving rank."""
+    comm = frames.comm
+    # A send that does not block its rank, of a small message, is not delayed.
+    waited = arrivals(frames)["wait_ns"].clip(lower=0)
+    delay = pd.concat([_delay(frames), waited], axis=1).min(axis=1)
+    rows = comm[delay > clock_error_ns(frames.whole)]
+    return {
+        int(str(peer)): calls_in(
+            frames, each, cost_bytes=0.0, cost_ns=float(delay[each.index].sum())
+        )
+        for peer, each in rows.groupby("peer")
+    }
+
+
+def _waiting(frames: Frames) -> Selected:
+    """Return the receives that let other sends wait, by rank."""
+    rows = frames.comm[_behind(frames)["wait"] > 0]
+    return {
+        int(str(rank)): calls_in(frames, each, cost_bytes=0.0, cost_ns=0.0)
+        for rank, each in rows.groupby("rank")
+    }
+
+
+SERIAL_RECEIVES = Rule(
+    "serial_receives",
+    "receives in a fixed order that keep senders waiting",
+    serial_receives,
+    (WAITS, DURATION, ALIGNMENT),
+)

@@ -1,0 +1,84 @@
+"""Runs with communication in each step that changes nothing, and with receives in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from commtrace.tracefile import Trace
+from tests.commtrace.analyze.rows import START_NS, call, group, step, trace_of
+
+NUM_STEPS = 6
+LENGTH = 10_000_000
+SPANS = [step(rank, n, n * LENGTH, (n + 1) * LENGTH) for rank in (0, 1) for n in range(NUM_STEPS)]
+
+
+def in_steps(per_step: Sequence[dict[str, Any]], steps: Sequence[int] = range(NUM_STEPS)) -> Trace:
+    """Return a run of two ranks that make these calls in some of 6 steps, a millisecond each."""
+    rows: list[Any] = []
+    for rank in range(2):
+        number = 0
+        for each in range(NUM_STEPS):
+            made = [
+                columns for columns in per_step if each in steps or columns["kind"] == "all_reduce"
+            ]
+            for place, columns in enumerate(made):
+                at = each * LENGTH + 1_000_000 * (place + 1)
+                ends = {"until": at + 1_000_000, "blocked_ns": 1_000_000, "call_ns": 1_000_000}
+                line = {"source_file": "train.py", "source_line": 10 + place}
+                known = {"rank": rank, "id": number, "seq": number, "step": each, "at": at}
+                rows.append(call(**(known | ends | line | columns)))
+                number += 1
+    return trace_of(rows, steps=SPANS)
+
+
+REDUCE: dict[str, Any] = {"kind": "all_reduce", "source_line": 99}
+OBJECTS = [{"kind": "all_gather", "carries": "objects", "source_line": 5}] * 2 + [REDUCE]
+BARRIER = [{"kind": "barrier", "source_line": 5, "wire_bytes": 0}, REDUCE]
+
+
+def broadcasts(*, written_on: Sequence[int] = ()) -> Trace:
+    """Return a run with a broadcast in each step, of a tensor that some ranks write to before."""
+    trace_rows: list[Any] = []
+    for rank in range(2):
+        for each in range(NUM_STEPS):
+            at = each * LENGTH + 2_000_000
+            ready = at - 1_000_000 if rank in written_on or not each else at - LENGTH + 1_000_000
+            trace_rows.append(
+                call(
+                    rank=rank, id=each, seq=each, step=each, at=at, until=at + 1_000_000,
+                    kind="broadcast", root=0, dtype="float32", payload_bytes=4096, wire_bytes=4096,
+                    blocked_ns=1_000_000, call_ns=1_000_000, source_file="train.py", source_line=7,
+                    data_ready_ns=START_NS + ready,
+                )
+            )  # fmt: skip
+    return trace_of(trace_rows, steps=SPANS)
+
+
+def received(late: int, *, num: int = 5, is_posted_ahead: bool = False) -> Trace:
+    """Return a run in which rank 0 receives from ranks 1, 2 and 3, of which one sends late.
+
+    A round takes 100 ms. All send 10 ms after its begin, the late one 60 ms after it.
+    """
+    ms = 1_000_000
+    rows: list[Any] = []
+    for each in range(num):
+        begin = 100 * ms * each
+        sends = {rank: begin + (60 if rank == late else 10) * ms for rank in (1, 2, 3)}
+        at = begin
+        for place, (rank, sent) in enumerate(sends.items()):
+            issued = begin + place if is_posted_ahead else at
+            end = max(at, sent) + ms
+            line = {"source_file": "train.py", "source_line": 3 if rank else 9}
+            rows += [
+                call(
+                    rank=0, id=3 * each + place, kind="recv", peer=rank, at=issued, until=end,
+                    call_ns=end - issued, blocked_ns=end - issued, **line,
+                ),
+                call(
+                    rank=rank, id=each, kind="send", peer=0, at=sent, until=end,
+                    call_ns=end - sent, blocked_ns=end - sent,
+                ),
+            ]  # fmt: skip
+            at = end
+    return trace_of(rows, num_ranks=4, groups=[group(ranks=range(4))])

@@ -1,0 +1,89 @@
+"""Communication of most steps that is not needed, and what looks alike and is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from commtrace.analyze import load
+from commtrace.analyze.findings import findings
+from commtrace.tracefile import Trace
+from tests.commtrace.analyze.each_step_rows import (
+    BARRIER,
+    NUM_STEPS,
+    OBJECTS,
+    REDUCE,
+    broadcasts,
+    in_steps,
+    received,
+)
+
+RULES = ["object_collectives", "redundant_barrier", "unchanged_broadcast", "serial_receives"]
+
+
+def found(trace: Trace) -> list[dict[str, Any]]:
+    table = findings(load(trace))
+    return table[table["rule"].isin(RULES)].to_dict("records")
+
+
+def test_objects_of_most_steps_are_found_with_their_line() -> None:
+    (one,) = found(in_steps(OBJECTS))
+    assert one["rule"] == "object_collectives"
+    assert one["title"] == (
+        "In most steps, 12 calls carry Python objects, at train.py:5: each object is pickled, and "
+        "takes a message more for its size."
+    )
+    assert one["cost_ns"] == NUM_STEPS * 1_000_000  # one message of each step remains
+
+
+def test_a_barrier_before_a_collective_of_its_group_is_redundant() -> None:
+    (one,) = found(in_steps(BARRIER))
+    assert (one["rule"], one["num_calls"]) == ("redundant_barrier", NUM_STEPS)
+    assert one["source"] == "train.py:5"
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        {"kind": "broadcast", "root": 0},
+        {"kind": "all_reduce", "group": "other"},
+        {"kind": "send", "peer": 1},
+    ],
+)
+def test_a_barrier_before_what_does_not_wait_for_its_group_is_none(behind: dict[str, Any]) -> None:
+    assert found(in_steps([BARRIER[0], behind])) == []
+
+
+def test_a_broadcast_of_what_no_rank_has_written_to_is_found() -> None:
+    (one,) = found(broadcasts())
+    assert (one["rule"], one["num_calls"]) == ("unchanged_broadcast", NUM_STEPS - 1)
+
+
+@pytest.mark.parametrize("ranks", [(0,), (1,), (0, 1)])
+def test_a_broadcast_of_what_a_rank_has_written_to_is_needed(ranks: tuple[int, ...]) -> None:
+    assert found(broadcasts(written_on=ranks)) == []
+
+
+@pytest.mark.parametrize("calls", [OBJECTS, BARRIER])
+def test_what_few_steps_do_is_no_finding(calls: list[dict[str, Any]]) -> None:
+    assert found(in_steps(calls, steps=[0, 5])) == []
+    assert found(in_steps([REDUCE])) == []
+
+
+def test_receives_in_a_fixed_order_cost_what_the_others_wait() -> None:
+    (one,) = found(received(late=1))
+    assert one["title"] == (
+        "Rank 0 receives from others in a fixed order, at train.py:3: while it waits for one of "
+        "them, ranks 2, 3 wait 500 ms for it to receive what they have to send."
+    )
+    assert one["cost_ns"] == 500_000_000 / 4  # mean over ranks
+    assert one["source"] == "train.py:3"
+
+
+@pytest.mark.parametrize(
+    "trace", [received(late=3), received(late=0), received(late=1, is_posted_ahead=True)]
+)
+def test_receives_that_keep_nobody_waiting_are_no_finding(trace: Trace) -> None:
+    """The late rank is the last one, no rank is late, or all receives are posted ahead."""
+    assert found(trace) == []

@@ -1,0 +1,111 @@
+"""Second computation of what most steps communicate for nothing, and of serial receives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.commtrace.analyze.by_hand import EVERYONE
+from tests.commtrace.analyze.second.run import Run
+
+
+def _most_steps(run: Run, calls: list[Any]) -> list[list[Any]]:
+    """Lists of calls of one line each, of the ranks on which most steps have some."""
+    found: dict[Any, list[Any]] = {}
+    for call in calls:
+        line = call.group, call.source_file, call.source_line
+        alike = {
+            each.step
+            for each in calls
+            if each.step >= 0
+            and (each.rank, each.group, each.source_file, each.source_line) == (call.rank, *line)
+        }
+        num_steps = sum(each.rank == call.rank for each in run.steps)
+        if call.step >= 0 and len(alike) >= max(3, num_steps / 2):
+            found.setdefault(line, []).append(call)
+    return [*found.values()]
+
+
+def carried_objects(run: Run) -> list[list[Any]]:
+    return _most_steps(run, [call for call in run.comm if call.carries == "objects"])
+
+
+def barriers(run: Run) -> list[list[Any]]:
+    found = []
+    for call in run.comm:
+        later = [
+            each
+            for each in run.comm
+            if (each.rank, each.thread) == (call.rank, call.thread) and each.id > call.id
+        ]
+        after = sorted(later, key=lambda each: each.id)[:1]
+        is_awaited = any(each.kind in EVERYONE and each.group == call.group for each in after)
+        if call.kind == "barrier" and is_awaited:
+            found.append(call)
+    return _most_steps(run, found)
+
+
+def broadcasts(run: Run) -> list[list[Any]]:
+    calls = [
+        (call, number)
+        for call, number in zip(run.comm, run.numbers, strict=True)
+        if call.kind == "broadcast" and number >= 0
+    ]
+    before: dict[tuple[str, int], list[int]] = {}
+    for call, number in calls:
+        key = call.rank, call.group, call.root, call.dtype, call.payload_bytes
+        wrote = [
+            earlier
+            for each, earlier in calls
+            if (each.rank, each.group, each.root, each.dtype, each.payload_bytes) == key
+            and each.complete_ns == call.data_ready_ns >= 0
+            and earlier < number
+        ]
+        before.setdefault((call.group, number), []).extend(wrote[:1])
+    unchanged = [
+        call
+        for call, number in calls
+        if len(before[call.group, number]) == len(run.members(call.group))
+        and len(set(before[call.group, number])) == 1
+    ]
+    return _most_steps(run, unchanged)
+
+
+def serial_receives(run: Run) -> list[tuple[list[Any], float]]:
+    """Receives of each rank that let other sends wait, with these sends and their cost."""
+    sends: dict[tuple[Any, ...], list[Any]] = {}
+    for call in sorted(run.comm, key=lambda call: call.id):
+        if call.kind == "send" and call.peer >= 0:
+            sends.setdefault((call.group, call.rank, call.peer), []).append(call)
+    found: dict[int, tuple[list[Any], dict[tuple[int, int], float]]] = {}
+    for rank in run.ranks:
+        last: list[tuple[Any, Any]] = []
+        for call in sorted((c for c in run.comm if c.rank == rank), key=lambda c: (c.thread, c.id)):
+            ends = sends.get((call.group, call.peer, rank), [])
+            sent = ends.pop(0) if call.kind == "recv" and ends else None
+            thread = last[-1][0].thread if last else call.thread
+            if sent is None or call.stage >= 0 or thread != call.thread:
+                last = []
+            if sent is None or call.stage >= 0:
+                continue
+            if call.peer in {each.peer for each, _ in last}:
+                last = []
+            for before, other in last:
+                late = other.issue_ns - max(sent.issue_ns, before.issue_ns)
+                if call.issue_ns >= other.issue_ns and late > 0:
+                    receives, delays = found.setdefault(rank, ([], {}))
+                    receives += [before] if before not in receives else []
+                    key = sent.rank, sent.id
+                    delays[key] = delays.get(key, 0.0) + late
+            last.append((call, sent))
+    results = []
+    by_id = {(call.rank, call.id): call for call in run.comm}
+    for receives, delays in found.values():
+        costs = {
+            key: min(delay, wait[0])
+            for key, delay in delays.items()
+            if (wait := run.wait_of[key]) is not None and wait[0] > 0
+        }
+        if len(costs) >= 3 and sum(costs.values()) * 50 >= run.counted_ns:
+            calls = [*receives, *(by_id[key] for key in costs)]
+            results.append((calls, float(sum(costs.values()))))
+    return results
