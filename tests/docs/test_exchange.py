@@ -186,6 +186,8 @@ CASES = [
           "output_shapes": "[7,3]"}, undescribed),
     Case("Input type", args("nccl:", **{"Input type": ["double"]}),
          {"dtype": "float64", "payload_bytes": 128, "wire_bytes": 128}, undescribed),
+    Case("Message size [bytes]", args("nccl:", **{"Message size [bytes]": 64}),
+         {"payload_bytes": 64, "wire_bytes": 64, "dtype": ""}, undescribed),
     Case("In split size",
          described(**{"Collective name": "all_to_allv", "In split size": "[3, 1]"}),
          {"input_splits": "1536,512"}),

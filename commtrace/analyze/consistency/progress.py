@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from commtrace.analyze.consistency.coverage import LOG
 from commtrace.analyze.consistency.disagreements import UNEVEN
 from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
 from commtrace.analyze.consistency.stuck import GroupProgress, RankProgress, stuck_members
@@ -42,6 +43,7 @@ def unlike_progress(frames: Frames, differing: Mapping[str, int]) -> Iterator[Pr
     names = frames.groups["name"].astype(object)
     axes = dict(zip(names, frames.groups["mesh_axis"].astype(object), strict=True))
     counted_groups = set(table.loc[table["kind"] == "", "group"])
+    has_all = frames.run.get("imported_from") != LOG
     listed = _listed(frames, sorted(counted_groups))
     everyone = members(frames)
     members_of = {group: rows["rank"].tolist() for group, rows in everyone.groupby("group")}
@@ -52,7 +54,9 @@ def unlike_progress(frames: Frames, differing: Mapping[str, int]) -> Iterator[Pr
         for problem in (
             *_of_states(str(group), last, times[-1]),
             *_of_counts(str(group), last, before, times[-1]),
-            *_of_numbers(str(group), last, listed, members_of.get(group, ()), differing),
+            *_of_numbers(
+                str(group), last, listed, members_of.get(group, ()), differing, has_all=has_all
+            ),
         ):
             yield replace(problem, mesh_axis=axes.get(group, ""))
 
@@ -63,14 +67,23 @@ def _of_numbers(
     listed: pd.DataFrame,
     members_of_group: Collection[int],
     differing: Mapping[str, int],
+    *,
+    has_all: bool,
 ) -> Iterator[Problem]:
     if (last["kind"] == "").any():
-        own = progress_of(group, last[last["kind"] == ""], listed, members_of_group)
+        own = progress_of(
+            group, last[last["kind"] == ""], listed, members_of_group, has_all=has_all
+        )
         yield from stuck_members(own, differing.get(group))
 
 
 def progress_of(
-    group: str, last: pd.DataFrame, listed: pd.DataFrame, members: Collection[int]
+    group: str,
+    last: pd.DataFrame,
+    listed: pd.DataFrame,
+    members: Collection[int],
+    *,
+    has_all: bool,
 ) -> GroupProgress:
     """Return how far each member has come, by the counts and by the calls in flight."""
     in_flight: dict[int, dict[int, tuple[str, str]]] = {}
@@ -86,7 +99,7 @@ def progress_of(
             most = max(int(issued), int(completed), *calls, 0)
             of_ranks[int(rank)] = RankProgress(most, int(completed), calls)
     silent = tuple(sorted(set(members) - of_ranks.keys()))
-    return GroupProgress(group, of_ranks, silent)
+    return GroupProgress(group, of_ranks, silent, has_all)
 
 
 def _listed(frames: Frames, groups: Collection[str]) -> pd.DataFrame:

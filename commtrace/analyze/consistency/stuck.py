@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
-from commtrace.units import text_of_ranks
+from commtrace.units import counted, text_of_ranks
 
 SEQ_NUM = "SeqNum"
 """Name by which torch's watchdog prints the number of a collective, which counts from 1."""
@@ -48,11 +48,16 @@ class RankProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """The members of a group, by rank; `silent` ones have no line."""
+    """The members of a group, by rank; `silent` ones have no line.
+
+    Attributes:
+        has_all: The group has no other members; of a log, the number of ranks is unknown.
+    """
 
     group: str
     of_ranks: Mapping[int, RankProgress]
     silent: tuple[int, ...]
+    has_all: bool
 
 
 def stuck_members(progress: GroupProgress, differs_at: int | None) -> Iterator[Problem]:
@@ -93,8 +98,9 @@ def stuck_members(progress: GroupProgress, differs_at: int | None) -> Iterator[P
             **common,
         )  # fmt: skip
         return
-    every = not progress.silent
-    who = "All ranks" if every else at_the_start(sorted({*inside, *passed, *of_ranks}))
+    every = progress.has_all and not progress.silent
+    issued = sorted(of_ranks)
+    who = "All ranks" if every else at_the_start(issued)
     less = (
         f" It has completed on {text_of_ranks(passed)}, but not on {text_of_ranks(inside)}."
         if passed
@@ -103,7 +109,8 @@ def stuck_members(progress: GroupProgress, differs_at: int | None) -> Iterator[P
     verdict = (
         " No desync: the network, a device or a process that died may be the cause."
         if every
-        else ""
+        else f" No desync among the {counted(len(issued), 'rank')} with lines; another one may "
+        "lack it."
     )
     yield Problem(
         problem="hanging call", is_fault=True, ranks=numbers_text(inside if passed else ()),

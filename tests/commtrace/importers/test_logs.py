@@ -65,8 +65,9 @@ def test_if_all_ranks_have_issued_the_call_no_rank_is_blamed(release: str, tmp_p
     text = watchdog_log(*[Stuck(rank, 8, 9, 7) for rank in range(4)], release=release)
     (fault,) = faults(imported(tmp_path, text))
     assert (fault["problem"], fault["ranks"]) == ("hanging call", "")
-    assert "All ranks issued all_reduce SeqNum 8" in fault["explanation"]
-    assert "No desync" in fault["explanation"]
+    text = "Ranks 0-3 issued all_reduce SeqNum 8 of group "
+    assert fault["explanation"].startswith(text)
+    assert "No desync among the 4 ranks with lines; another" in fault["explanation"]
 
 
 def test_the_rank_whose_device_completed_less_is_named(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_ranks_without_lines_are_unknown_not_missing(tmp_path: Path) -> None:
     (fault,) = faults(frames)
     assert (fault["ranks"], fault["problem"]) == ("", "hanging call")
     assert "Ranks 1, 2 wrote nothing: progress unknown." in fault["explanation"]
-    assert "No desync" not in fault["explanation"]
+    assert "No desync among the 2 ranks with lines" in fault["explanation"]
     assert not [row for row in problems(frames) if row["ranks"] == "1,2" and row["is_fault"]]
 
 
