@@ -9,6 +9,8 @@ with the longest delay of each rank.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
@@ -66,6 +68,19 @@ COLUMNS = (
 )
 
 MOST_PLACES = 16
+
+STANDS_OUT = 1.5
+"""Multiple of its even share from which on a rank stands out as the one that others wait for."""
+
+
+def stands_out(share: Any, num_ranks: int) -> Any:
+    """Return whether a share of the delays or waits, or each of several, is no even share.
+
+    Of four ranks that behave alike each causes about a quarter, one of them the most: that is no
+    statement about this rank.
+    """
+    return share >= STANDS_OUT / max(num_ranks, 1)
+
 
 OF_LATE_CALL = ["rank", "id", "step", "kind", "phase", "module", "source_file", "source_line"]
 """Columns of the call of a straggler."""

@@ -18,6 +18,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.gpu_time import SUMS, shares
 from commtrace.analyze.known import is_fake_world, why_incomplete
 from commtrace.analyze.measures import recorded_ns
+from commtrace.analyze.stragglers import stands_out
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
 from commtrace.units import counted, known_note, text_of_bytes, text_of_duration
@@ -207,6 +208,10 @@ def _late(frames: Frames, ranks: pd.DataFrame) -> Tile:
         return Tile(title, NOT_KNOWN, none if waits.is_unknown else _joined("no waits", waits.note))
     worst = ranks.sort_values("caused_wait_ns", ascending=False, kind="stable").iloc[0]
     share = worst["caused_wait_ns"] / waits.total
+    if not stands_out(share, frames.num_ranks):
+        waited = text_of_duration(waits.total / frames.num_ranks)
+        note = f"no rank stands out: each waited {waited} for others on average"
+        return Tile(title, "none", _joined(note, waits.note), target="waits")
     waited = text_of_duration(int(worst["caused_wait_ns"]))
     note = _joined(f"others waited {waited} for it, {share:.0%} of the total wait", waits.note)
     return Tile(title, f"rank {worst['rank']}", note, target="waits")

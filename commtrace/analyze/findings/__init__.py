@@ -1,6 +1,7 @@
 """Findings: the rules for avoidable communication, and their results as a table.
 
-Costs are estimated savings per rank, as the mean over ranks. Rules that lack data in a trace are
+Costs are estimated savings per rank, as the mean over ranks, and capped by the time for which their
+calls blocked ranks (`findings.savings`). Rules that lack data in a trace are
 listed in `unanswered`, so that an empty result is not mistaken for a clean run. Findings muted by
 the settings are omitted and counted (`muted`).
 """
@@ -32,6 +33,7 @@ from commtrace.analyze.findings.repeated import (
     PING_PONG,
     REPEATED_ALL_GATHER,
 )
+from commtrace.analyze.findings.savings import capped
 from commtrace.analyze.findings.stragglers import LOAD_IMBALANCE, STALL, STRAGGLER
 from commtrace.analyze.findings.traffic import (
     FLOAT32_MESSAGES,
@@ -99,14 +101,26 @@ def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]
     lacking = unanswered(frames)
     rules = [rule for rule in RULES if rule.name not in lacking]
     found = frames.together(partial(rule.find, frames) for rule in rules)
+    every = [(rule, each) for rule, of_rule in zip(rules, found, strict=True) for each in of_rule]
+    reasons = [_muted_because(frames, rule, each) for rule, each in every]
+    kept = iter(
+        capped(
+            frames,
+            [each for (_, each), reason in zip(every, reasons, strict=True) if not reason],
+        )
+    )
     results = []
-    for rule, of_rule in zip(rules, found, strict=True):
-        for finding in of_rule:
-            row = table_row(frames, rule, finding)
-            place = rule.name, str(row["module"]), str(row["source"])
-            reasons = [each.reason for each in frames.settings.muted if each.mutes(*place)]
-            results.append((rule, finding, row, reasons[0] if reasons else ""))
+    for (rule, each), reason in zip(every, reasons, strict=True):
+        finding = each if reason else next(kept)
+        results.append((rule, finding, table_row(frames, rule, finding), reason))
     return results
+
+
+def _muted_because(frames: Frames, rule: Rule, finding: Finding) -> str:
+    """Return the reason for which the settings mute a finding; "" if they do not."""
+    row = table_row(frames, rule, finding)
+    place = rule.name, str(row["module"]), str(row["source"])
+    return next((each.reason for each in frames.settings.muted if each.mutes(*place)), "")
 
 
 def reported(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any]]]:

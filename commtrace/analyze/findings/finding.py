@@ -66,6 +66,8 @@ class Evidence:
         cost_bytes: Wire bytes that could be saved, summed over the calls; nan if unknown.
         cost_ns: Time that could be saved, summed over the calls; nan if unknown.
         share: Sum over the calls of a share that the rule computes for each.
+        waiting: The calls in which ranks were blocked for the time that could be saved: these
+            calls, or those of the ranks that waited for them.
     """
 
     rows: CallSet
@@ -73,6 +75,7 @@ class Evidence:
     num_in_steps: int
     shared: Mapping[str, str]
     first: pd.DataFrame
+    waiting: CallSet
     payload_bytes: float = 0.0
     cost_bytes: float = 0.0
     cost_ns: float = 0.0
@@ -80,9 +83,8 @@ class Evidence:
 
     def joined(self, other: Evidence) -> Evidence:
         """Return the calls of both."""
-        shared = {
-            name: value for name, value in self.shared.items() if other.shared.get(name) == value
-        }
+        both = [dict(each.shared) for each in (self, other) if len(each.rows)]
+        shared = dict(both[0].items() & both[-1].items()) if both else {}
         return Evidence(
             rows=self.rows.joined(other.rows),
             num_untimed=self.num_untimed + other.num_untimed,
@@ -93,15 +95,21 @@ class Evidence:
             cost_bytes=_sum(self.cost_bytes, other.cost_bytes),
             cost_ns=_sum(self.cost_ns, other.cost_ns),
             share=self.share + other.share,
+            waiting=self.waiting.joined(other.waiting),
         )
 
 
-def calls_in(frames: Frames, rows: pd.DataFrame, **costs: float) -> Evidence:
+def calls_in(
+    frames: Frames, rows: pd.DataFrame, waiting: pd.Index | None = None, **costs: float
+) -> Evidence:
     """Return rows of table `comm` as the calls of a finding.
+
+    The table of findings caps the time: see `findings.savings`.
 
     Args:
         frames: The run, or the part of it that has the rows.
         rows: The rows.
+        waiting: Labels of the calls in which ranks were blocked for the time; by default, `rows`.
         costs: `cost_bytes`, `cost_ns` and `share`; by default, the calls' wire bytes and the time
             of their transfer.
     """
@@ -116,6 +124,7 @@ def calls_in(frames: Frames, rows: pd.DataFrame, **costs: float) -> Evidence:
         shared=shared,
         first=_first(rows[_OF_FIRST].astype(dict.fromkeys(["source_file"], object))),
         payload_bytes=float(rows["payload_bytes"].clip(lower=0).astype("float64").sum()),
+        waiting=CallSet.of(rows.index if waiting is None else waiting),
         **costs,
     )
 

@@ -1,7 +1,7 @@
 """Stragglers: a rank that is always late, a rank that stalled once, and ranks late in turn.
 
 The cost is the time in which all others waited (`delayed_calls` of `commtrace.analyze.stragglers`),
-multiplied by the number of ranks involved. If n ranks behave alike, each causes 1/n of all delays.
+on each of the ranks that waited. If n ranks behave alike, each causes 1/n of all delays.
 A rank counts as late if its odds are `straggler_ratio` times as high and its delays are spread over
 several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`).
 """
@@ -9,7 +9,7 @@ several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
@@ -18,12 +18,14 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE
+from commtrace.analyze.balance import balance
 from commtrace.analyze.cached_per_run import cached_per_run, of_run
+from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.stragglers import delayed_calls
+from commtrace.analyze.stragglers import delayed_calls, stands_out
 from commtrace.units import text_of_duration
 
 _PLACE = ["kind", "phase", "module", "source_file", "source_line"]
@@ -39,7 +41,7 @@ def stragglers(frames: Frames) -> list[Finding]:
     of_ranks = [sums[sums["rank"] == rank] for rank in late]
     worst_places = [_worst_place(own) for own in of_ranks]
     evidence = frames.together(
-        partial(_calls, frames, own["cost"].sum(), _at_place, rank, place)
+        partial(_calls, frames, own["cost"].sum(), (_at_place, rank, place), (_by_rank, rank))
         for rank, own, (place, _) in zip(late, of_ranks, worst_places, strict=True)
     )
     found = []
@@ -66,7 +68,7 @@ def stalls(frames: Frames) -> list[Finding]:
     stalled = stalled.sort_values(["cost", "rank", "id"], ascending=[False, True, True])
     of_ranks = [*stalled.groupby("rank")]
     evidence = frames.together(
-        partial(_calls, frames, own["cost"].sum(), _among, frozenset(own.index))
+        partial(_calls, frames, own["cost"].sum(), (_among, frozenset(own.index)))
         for _, own in of_ranks
     )
     return [
@@ -86,25 +88,58 @@ def stalls(frames: Frames) -> list[Finding]:
 def load_imbalance(frames: Frames) -> list[Finding]:
     """Delays caused by changing ranks that together are a large share of the run.
 
-    The first collective of a group is excluded, since ranks start at different times.
+    Even work in each step would save no more than by what the busiest rank works longer there than
+    the mean; the rest of the delays is that of ranks that are late in turn within a step, as on any
+    busy machine. The first collective of a group is excluded, since ranks start at different times.
     """
     sums = _joined(frames.by_collectives(_of_changing_ranks, fold=_joined))
     cost = float(sums["cost"].sum())
     if sums["rank"].nunique() < 2 or cost < _least_cost(frames, "imbalance_share"):
         return []
-    share = (sums.groupby("rank")["cost"].sum() / cost).sort_values(ascending=False, kind="stable")
-    most = ", ".join(f"rank {rank} {part:.0%}" for rank, part in share.head(3).items())
+    uneven_ns = _uneven_ns(frames)
+    is_uneven = not 2 * uneven_ns < cost  # True for nan
     place, _ = _worst_place(sums)
+    delay = text_of_duration(sums["delay_ns"].sum())
+    title = f"Changing ranks delay all others, by {delay}{_standing_out(frames, sums, cost)}"
     return [
         Finding(
-            title=f"Changing ranks delay all others, by "
-            f"{text_of_duration(sums['delay_ns'].sum())} "
-            f"({most}); mostly before {_text(place)}.",
-            advice="Balance the load in each step: batches of equal length, experts of equal load, "
-            "garbage collection at the same time; or more cores, if ranks share them.",
-            calls=_calls(frames, cost, _changing),
+            title=f"{title}; mostly before {_text(place)}."
+            if is_uneven
+            else f"{title}; mostly before {_text(place)}. Over whole steps, their work is nearly "
+            f"even: the busiest rank works {text_of_duration(uneven_ns / frames.num_ranks)} more "
+            "than the mean in all.",
+            advice=_ADVICE_ON_LOAD[is_uneven],
+            calls=_calls(frames, np.fmin(cost, uneven_ns), (_changing,)),
         )
     ]
+
+
+_ADVICE_ON_LOAD = {
+    True: "Balance the load in each step: batches of equal length, experts of equal load, garbage "
+    "collection at the same time; or more cores, if ranks share them.",
+    False: "Ranks that are late in turn within a step often share cores, or differ by chance: give "
+    "each rank cores of its own, or communicate less often.",
+}
+"""Advice, by whether the ranks' work in a step is uneven."""
+
+
+def _standing_out(frames: Frames, sums: pd.DataFrame, cost: float) -> str:
+    """Name the ranks that cause more than others, in brackets; none of them may stand out."""
+    share = (sums.groupby("rank")["cost"].sum() / cost).sort_values(ascending=False, kind="stable")
+    most = share[stands_out(share, frames.num_ranks)].head(3)
+    named = ", ".join(f"rank {rank} {part:.0%}" for rank, part in most.items())
+    return f" ({named or 'no rank stands out'})"
+
+
+def _uneven_ns(frames: Frames) -> float:
+    """Return the time by which the busiest rank of each step works longer than the mean, summed
+    over the steps and ranks; nan if unknown.
+    """
+    table = balance(frames)
+    inside = table[table["step"] >= 0]
+    steps = inside if len(inside) else table
+    longer = (steps["max_useful_ns"] - steps["mean_useful_ns"]).where(steps["num_unknown"] == 0)
+    return float(longer.clip(lower=0).sum(min_count=1)) * frames.num_ranks
 
 
 @cached_per_run
@@ -118,7 +153,7 @@ def _delays(part: Frames) -> pd.DataFrame:
     if len(part.steps):
         events = events[events["step"] >= 0]
     # In floats, since the squares in `_late_ranks` could overflow 64 bits.
-    events = events.assign(cost=events["delay_ns"].astype("float64") * events["num_ranks"])
+    events = events.assign(cost=events["delay_ns"].astype("float64") * (events["num_ranks"] - 1))
     return events[events["kind"].isin(NEEDS_EVERYONE)]
 
 
@@ -194,11 +229,15 @@ def _changing(part: Frames) -> pd.DataFrame:
 
 def _at_place(part: Frames, rank: int, place: tuple[Any, ...]) -> pd.DataFrame:
     """Return the delays that a rank causes at a place."""
-    events = _delays(part)
-    events = events[events["rank"] == rank]
+    events = _by_rank(part, rank)
     for name, value in zip(_PLACE, place, strict=True):
         events = events[events[name] == value]
     return events
+
+
+def _by_rank(part: Frames, rank: int) -> pd.DataFrame:
+    """Return the delays that a rank causes."""
+    return _delays(part)[_delays(part)["rank"] == rank]
 
 
 def _among(part: Frames, rows: frozenset[int]) -> pd.DataFrame:
@@ -239,26 +278,39 @@ def _sums_of(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(by, observed=True)[_SUMS].sum().reset_index()
 
 
-def _calls(frames: Frames, cost_ns: float, select: Callable[..., Any], *args: Any) -> Evidence:
+_Selection = tuple[Any, ...]
+"""A function that returns delays of a part, and its further arguments."""
+
+
+def _calls(
+    frames: Frames, cost_ns: float, shown: _Selection, every: _Selection | None = None
+) -> Evidence:
     """Return the calls of the stragglers of some delays, with the cost of these and others.
 
     Args:
         frames: The run.
         cost_ns: The cost.
-        select: Returns the delays of a part, given `args`.
-        args: Its further arguments.
+        shown: Selects the delays.
+        every: Selects these and the others; by default, there are no others.
     """
-    of_parts = frames.by_collectives(_calls_of_part, (select, *args))
+    of_parts = frames.by_collectives(_calls_of_part, shown, every or shown)
     calls = reduce(Evidence.joined, filter(None, of_parts))
     return replace(calls, cost_ns=float(cost_ns))
 
 
-def _calls_of_part(part: Frames, selection: tuple[Any, ...]) -> Evidence | None:
-    select, *args = selection
-    rows = select(part, *args).index
-    if rows.empty:
+def _calls_of_part(part: Frames, shown: _Selection, every: _Selection) -> Evidence | None:
+    rows, late = (select(part, *args).index for select, *args in (shown, every))
+    if late.empty:
         return None
-    return calls_in(part, part.comm.loc[rows], cost_bytes=0.0, cost_ns=0.0)
+    return calls_in(part, part.comm.loc[rows], _waiting(part, late), cost_bytes=0.0, cost_ns=0.0)
+
+
+def _waiting(part: Frames, late: pd.Index) -> pd.Index:
+    """Return the calls of the other members of collectives, by those of their stragglers."""
+    calls = member_calls(part)
+    collective = calls["collective"]
+    is_member = collective.isin(collective.loc[late].to_numpy())
+    return calls.index[is_member].difference(late)
 
 
 def _least_cost(frames: Frames, share: str) -> float:

@@ -50,6 +50,22 @@ def test_the_tiles_of_a_small_run() -> None:
     assert extent(Answers(frames)) == ["2 ranks on 1 host", "2 steps, median 500 µs"]
 
 
+@pytest.mark.parametrize(("late_to", "value"), [((3, 3, 2, 2), "none"), ((6, 2, 1, 1), "rank 0")])
+def test_a_rank_is_the_worst_from_one_and_a_half_times_its_even_share_on(
+    late_to: tuple[int, ...], value: str
+) -> None:
+    """Four ranks, each late by the same time to some of ten collectives."""
+    late = [rank for rank, num in enumerate(late_to) for _ in range(num)]
+    calls = [
+        call(rank=r, id=n, seq=n, at=100 * n + 40 * (late[n] == r), until=100 * n + 50,
+             call_ns=50 - 40 * (late[n] == r), blocked_ns=50 - 40 * (late[n] == r))
+        for n in range(10) for r in range(4)
+    ]  # fmt: skip
+    found = texts(run_of(calls, num_ranks=4))["Worst rank"]
+    assert found[0] == value
+    assert found[1].startswith("no rank stands out") == (value == "none")
+
+
 def test_without_steps_the_share_is_of_the_recorded_time() -> None:
     found = texts(run_of([call(at=0, blocked_ns=100_000)]))
     assert found["Exposed"] == ("5.0%", "of the recorded time is exposed communication")

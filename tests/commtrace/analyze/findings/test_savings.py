@@ -1,0 +1,80 @@
+"""Laws of savings: none exceeds the time for which its calls blocked ranks, nor do all together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commtrace.analyze import Frames, load
+from commtrace.analyze.findings import findings, reported
+from commtrace.analyze.findings.finding import Finding, calls_in
+from commtrace.analyze.findings.savings import capped
+from commtrace.settings import DEFAULTS, THRESHOLDS, Settings
+from commtrace.tracefile import read_trace
+from tests.commtrace.analyze.rows import call, run_of
+from tests.commtrace.analyze.split_run import SplitRun
+from tests.commtrace.analyze.test_hard_traces import HARD
+from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
+
+GOLD = sorted((Path(__file__).parents[3] / "gold").glob("*.json"))
+PIPELINES = {"bubble_share", "schedule_share"}
+"""Thresholds of idle time, of which there may be none."""
+KEENER = replace(
+    DEFAULTS,
+    thresholds={**dict.fromkeys(THRESHOLDS.keys() - PIPELINES, 0.0), "straggler_ratio": 2.0},
+)
+"""Settings with which rules report what is small, too."""
+
+RUNS: dict[str, Callable[[], Frames]] = {
+    **{name: (lambda trace=trace: load(trace)) for name, trace in (TRACES | FAULTY).items()},
+    **{name: (lambda frames=frames: frames) for name, frames in HARD.items()},
+    **{path.stem: (lambda path=path: load(read_trace(path))) for path in GOLD},
+}
+
+
+def blocked_ns(frames: Frames, finding: Finding) -> float:
+    places = finding.calls.waiting.places_in(frames.comm.index)
+    return float(frames.comm["blocked_ns"].clip(lower=0).iloc[places].astype("float64").sum())
+
+
+@pytest.mark.parametrize("settings", [DEFAULTS, KEENER], ids=["default", "keener"])
+@pytest.mark.parametrize("name", RUNS)
+def test_no_finding_saves_more_than_its_calls_blocked_and_all_together_neither(
+    name: str, settings: Settings
+) -> None:
+    frames = RUNS[name]().with_settings(settings)
+    every = reported(frames)
+    for rule, finding, row in every:
+        saved = row["cost_ns"] * max(frames.num_ranks, 1)
+        assert not saved > blocked_ns(frames, finding) * (1 + 1e-9), (rule.name, row["title"])
+    total = np.nansum([row["cost_ns"] for *_, row in every]) * max(frames.num_ranks, 1)
+    assert total <= frames.comm["blocked_ns"].clip(lower=0).astype("float64").sum() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["random0", "routed0", "training", "in turn", "stalled"])
+def test_savings_of_a_run_in_parts_are_those_of_the_run_in_memory(name: str) -> None:
+    whole = RUNS[name]()
+    pd.testing.assert_frame_equal(findings(SplitRun(whole)), findings(whole), rtol=1e-12)
+
+
+def test_of_two_findings_on_the_same_calls_the_second_saves_what_the_first_leaves() -> None:
+    frames = run_of([call(id=n, blocked_ns=100) for n in range(2)], num_ranks=1)
+    first, second, beyond = (
+        Finding("", "", calls_in(frames, frames.comm.iloc[:num], cost_bytes=0.0, cost_ns=cost))
+        for num, cost in ((2, 150.0), (1, 60.0), (1, 500.0))
+    )
+    saved = [each.calls.cost_ns for each in capped(frames, [first, second])]
+    assert saved == [150, pytest.approx(25)]
+    assert [each.calls.cost_ns for each in capped(frames, [beyond])] == [100]
+
+
+def test_a_saving_of_calls_of_unknown_blocked_time_is_unknown() -> None:
+    frames = run_of([call(blocked_ns=-1)], num_ranks=1)
+    given = Finding("", "", calls_in(frames, frames.comm, cost_bytes=0.0, cost_ns=5.0))
+    assert math.isnan(capped(frames, [given])[0].calls.cost_ns)
