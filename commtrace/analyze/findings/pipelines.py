@@ -50,10 +50,8 @@ _MOST = 0.5
 that one delay causes."""
 _LEAST_NS = 1_000_000
 """Idle time of all ranks in a round that is worth a finding."""
-_LEAST_ACTION_NS = 500_000
-"""Mean time of actions, below which a pipeline is a toy: it is idle whatever its stages do."""
-_LEAST_OF_DELAYS_NS = 3_000_000
-"""The same, below which the host delays actions in all ways, so that no delay is a clear cause."""
+_LEAST_ACTION_NS = 3_000_000
+"""Mean time of actions, below which the host delays them in all ways: no delay is a clear cause."""
 _LEAST_NAMED = 0.05
 """Share of the pipeline's time from which on one of several causes is named."""
 _FEW_ROUNDS = 3
@@ -105,7 +103,7 @@ class _Rounds:
 def pipeline_bubbles(frames: Frames) -> list[Finding]:
     """Idle time of the schedule, of each clear cause, and of all others together."""
     of = _judged(frames)
-    if of is None or of.action_ns < _LEAST_ACTION_NS:
+    if of is None:
         return []
     found = _causes(frames, of)
     calls = {causes: sorted({*of.rows(causes)["transfer"]} - {""}) for causes in found}
@@ -169,7 +167,7 @@ def _causes(frames: Frames, of: _Rounds) -> list[tuple[str, ...]]:
     if of.of_ideal >= of_schedule and of.is_usual(_SCHEDULE, 0.0):
         found.append(_SCHEDULE)
     main = [each for each in _BEYOND if of.share(each) >= _MOST * of.share(*_BEYOND)]
-    clear = [each for each in main if each in _DELAYS and of.action_ns >= _LEAST_OF_DELAYS_NS]
+    clear = [each for each in main if each in _DELAYS and of.action_ns >= _LEAST_ACTION_NS]
     clear = [each for each in (IMBALANCE, *clear) if of.is_usual((each,), of_cause)]
     others = [each for each in _BEYOND if each not in clear or each not in main]
     if _SCHEDULE not in found and of.is_usual(tuple(others), of_several):

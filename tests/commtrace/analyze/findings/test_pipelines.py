@@ -113,9 +113,13 @@ def test_causes_of_which_none_is_clear_are_judged_by_their_sum() -> None:
     assert "Let a stage compute for longer than a transfer takes" in finding.advice
 
 
-def test_a_pipeline_of_tiny_actions_is_not_judged() -> None:
-    tiny = Program(one_f_one_b(2, 4), lambda act: equal(act) // 100, transfer=MS)
-    assert found_in(tiny) == []
+def test_a_pipeline_of_tiny_actions_waits_for_transfers() -> None:
+    tiny = Program(
+        one_f_one_b(2, 4), lambda act: equal(act) // 100, transfer=MS,
+        send_late=lambda act: MS * (act.micro_batch % 2),
+    )  # fmt: skip
+    (finding,) = found_in(tiny)
+    assert finding.title.startswith("Stages are idle for 87%")
 
 
 def test_slow_transfers_are_a_cause() -> None:

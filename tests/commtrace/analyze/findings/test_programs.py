@@ -183,7 +183,7 @@ def one_weight_for_all_steps(path: str) -> None:
         (stepping_by_hand, {}),
         (fully_sharded, {"repeated_all_gather": 3}),  # one per unit
         (fully_sharded_and_kept, {}),
-        (pipeline, {}),
+        (pipeline, {"pipeline_bubbles": 1}),
         (one_weight_for_all_steps, {"repeated_all_gather": 1}),
     ],
 )

@@ -378,8 +378,6 @@ def piped(run: Run) -> list[tuple[list[Any], float, float, str]]:
 
     beyond, schedule = CAUSES[2:], CAUSES[:2]
     action = mean(act.duration_ns for each in late for act in each.acts)
-    if action < 500_000:
-        return []
     is_long = action >= 3_000_000
     most = [each for each in beyond if 2 * idle((each,)) >= idle(beyond)]
     clear = [
