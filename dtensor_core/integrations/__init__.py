@@ -1,14 +1,15 @@
 """Patches of torch, and of transformers, where they test for torch's own DTensor class.
 
-They cover checkpoints, fully sharded data parallelism, pipeline stages, optimizers, gradient
-clipping, parameters, Python functions that make tensors, and saving a transformers model. Each
-module patches what it names once, when this package is imported or when the program loads that
-part.
+They cover checkpoints, fully sharded data parallelism, flexible attention, pipeline stages,
+optimizers, gradient clipping, parameters, Python functions that make tensors, and saving a
+transformers model. Each module patches what it names once, when this package is imported or when
+the program loads that part.
 """
 
 from dtensor_core.integrations import (
     checkpoint,
     factories,
+    flex_attention,
     fsdp,
     optimizers,
     parameters,
@@ -20,6 +21,7 @@ from dtensor_core.integrations import (
 _PATCHES = (
     checkpoint,
     factories,
+    flex_attention,
     fsdp,
     optimizers,
     parameters,
