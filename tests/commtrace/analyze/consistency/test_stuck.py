@@ -1,0 +1,61 @@
+"""Members that wait in a collective, by their progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from commtrace.analyze.consistency.problem import Problem
+from commtrace.analyze.consistency.stuck import GroupProgress, RankProgress, stuck_members
+
+REDUCE = ("all_reduce", "[8]")
+
+
+def at(issued: int, completed: int) -> RankProgress:
+    in_flight = {number: REDUCE for number in range(completed + 1, issued + 1)}
+    return RankProgress(issued, completed, in_flight)
+
+
+def problems(
+    ranks: Mapping[int, RankProgress], silent: tuple[int, ...] = (), differs_at: int | None = None
+) -> list[Problem]:
+    return [*stuck_members(GroupProgress("0", ranks, silent, has_all=True), differs_at)]
+
+
+def test_members_that_have_completed_what_they_issued_are_not_stuck() -> None:
+    assert problems({0: at(8, 8), 1: at(7, 7)}) == []
+
+
+def test_if_all_members_issued_the_call_it_is_no_desync() -> None:
+    (problem,) = problems({0: at(8, 7), 1: at(9, 7)})
+    assert (problem.problem, problem.ranks, problem.number) == ("hanging call", "", 7)
+    assert problem.explanation.startswith("All ranks issued all_reduce SeqNum 8 of group 0")
+
+
+@pytest.mark.parametrize(
+    ("behind", "problem", "blamed"),
+    [((2,), "missing call", "2"), ((1, 2, 3), "extra call", "0"), ((2, 3), "missing call", "")],
+)
+def test_the_minority_is_blamed_and_nobody_in_a_tie(
+    behind: tuple[int, ...], problem: str, blamed: str
+) -> None:
+    (found,) = problems({rank: at(7, 7) if rank in behind else at(8, 7) for rank in range(4)})
+    assert (found.problem, found.ranks) == (problem, blamed)
+
+
+def test_silent_members_are_named_as_unknown_and_never_blamed() -> None:
+    (problem,) = problems({0: at(8, 7), 1: at(8, 7)}, silent=(2,))
+    assert problem.ranks == ""
+    assert problem.explanation.endswith("Rank 2 wrote nothing: progress unknown.")
+
+
+def test_an_earlier_disagreement_is_the_cause() -> None:
+    assert problems({0: at(8, 7), 1: at(7, 7)}, differs_at=7) == []
+    assert problems({0: at(8, 7), 1: at(7, 7)}, differs_at=8)
+
+
+def test_without_counts_a_member_waits_in_its_first_call_in_flight() -> None:
+    ranks = {0: RankProgress(8, -1, {8: REDUCE, 9: REDUCE}), 1: RankProgress(7, -1, {7: REDUCE})}
+    (problem,) = problems(ranks)
+    assert problem.number == 6
