@@ -262,6 +262,10 @@ COMM = (
     Column(
         "device_ns", int, "ns", "time for which a device ran the call", 7, title="On the device",
     ),
+    Column(
+        "used_shard", int, "",
+        "0 if operators used all of the result; 1 + d if only the rank's own shard along dim d", 8,
+    ),
 )  # fmt: skip
 
 OPS = (

@@ -13,8 +13,8 @@ REDUCTIONS = ("all_reduce", "reduce_scatter")
 FLAGS, EXPLAINED_FLAGS = "flags", "explained flags"
 GATHERS_OF_TENSORS, GATHERS_OF_PARAMETERS = "gathers of known tensors", "gathers of parameters"
 NAMED_GRADIENTS, DEPENDENT = "reductions of named gradients", "with dependencies"
-WITH_SPLITS = "all-to-alls with splits"
 WRITTEN_BROADCASTS = "broadcasts of tensors whose last write is known"
+WITH_SPLITS, FOLLOWED = "all-to-alls with splits", "with uses of their results"
 
 
 def _flags(comm: pd.DataFrame) -> pd.Series:
@@ -56,6 +56,10 @@ def _written_broadcasts(comm: pd.DataFrame) -> pd.Series:
     return (comm["kind"] == "broadcast") & (comm["data_ready_ns"] >= 0)
 
 
+def _followed(comm: pd.DataFrame) -> pd.Series:
+    return comm["used_shard"] >= 0
+
+
 SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     FLAGS: _flags,
     EXPLAINED_FLAGS: _explained_flags,
@@ -65,5 +69,6 @@ SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     DEPENDENT: _dependent,
     WITH_SPLITS: _with_splits,
     WRITTEN_BROADCASTS: _written_broadcasts,
+    FOLLOWED: _followed,
 }
 """The selections by name."""

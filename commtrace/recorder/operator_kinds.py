@@ -18,6 +18,8 @@ DTENSOR, LOCAL = "dtensor", "local"
 """Levels of operators."""
 _MAX_KINDS = 1 << 16
 """Bound on the kinds and places of a thread."""
+_REARRANGING = frozenset({"aten::cat", "aten::clone", "aten::_unsafe_view"})
+"""Operators that only move elements, and return a tensor that autograd takes for a new one."""
 _NO_TASK = -2
 """Autograd task of no operator, not even of those outside of tasks."""
 
@@ -89,10 +91,12 @@ class OperatorKind:
         computes: its results are no views of its arguments.
         new: the class of its result, if it is a single tensor of its own; else None.
         written: positions of the arguments that it writes to without returning them.
+        rearranges: it only moves elements.
     """
 
     __slots__ = (
-        "computes", "function", "known", "level", "local", "new", "op", "where", "written",
+        "computes", "function", "known", "level", "local", "new", "op", "rearranges", "where",
+        "written",
     )  # fmt: skip
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
@@ -106,6 +110,7 @@ class OperatorKind:
         returned = [each.alias_info for each in schema.returns]
         self.computes = not returned or any(not info or info.is_write for info in returned)
         self.new = Tensor if returned == [None] else None
+        self.rearranges = schema.name in _REARRANGING
         self.written: tuple[int, ...] = ()
         if not returned:
             self.written = tuple(

@@ -27,6 +27,7 @@ from commtrace.analyze.consistency.disagreements import disagreements, first_dis
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS, Problem
 from commtrace.analyze.consistency.progress import unlike_progress
+from commtrace.analyze.consistency.races import races
 from commtrace.analyze.consistency.reductions import wrongly_reduced
 from commtrace.analyze.consistency.replicas import differing_replicas
 from commtrace.analyze.consistency.stuck import as_seq_num
@@ -54,6 +55,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         lambda: hanging_calls(frames),
         lambda: [*differing_replicas(frames)],
         lambda: [*wrongly_reduced(frames)],
+        lambda: races(frames),
     ]
     absent, differing, hanging, *of_values = frames.together(first)
     all_waits = [] if covered.has_timed_out_only else waits(hanging, covered, absent)

@@ -18,6 +18,7 @@ from commtrace.analyze.selections import (
     DEPENDENT,
     EXPLAINED_FLAGS,
     FLAGS,
+    FOLLOWED,
     GATHERS_OF_PARAMETERS,
     GATHERS_OF_TENSORS,
     NAMED_GRADIENTS,
@@ -78,6 +79,19 @@ def _lacks_layouts(frames: Frames) -> str:
         "No call has source and target layouts: only redistributions of dtensor_core and of "
         "torch's DTensor announce them."
     )
+
+
+def _lacks_uses(frames: Frames) -> str:
+    if not census(frames).kinds["all_reduce"] or census(frames).selected[FOLLOWED]:
+        return ""
+    return (
+        "The trace does not state which part of a result operators used (recorded with "
+        'detail="op", on the CPU).'
+    )
+
+
+def _lacks_layouts_and_uses(frames: Frames) -> str:
+    return "" if census(frames).selected[FOLLOWED] else _lacks_layouts(frames)
 
 
 def _lacks_modules(frames: Frames) -> str:
@@ -240,6 +254,11 @@ def _lacks_splits(frames: Frames) -> str:
 STEPS = Need("steps", _lacks_steps)
 DURATION = Need("the duration of the steps or of the run", _lacks_duration)
 LAYOUTS = Need("source and target layouts of calls", _lacks_layouts)
+USES = Need("which part of a result was used", _lacks_uses)
+LAYOUTS_OR_USES = Need(
+    "source and target layouts of calls, or which part of a result was used",
+    _lacks_layouts_and_uses,
+)
 MODULES = Need("modules of calls", _lacks_modules)
 MODULES_OF_PASSES = Need("modules of calls in each pass", _lacks_modules_of_passes)
 SIZES = Need("message sizes", _lacks_sizes)

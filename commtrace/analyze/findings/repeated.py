@@ -16,8 +16,8 @@ from commtrace.analyze.findings.finding import (
     transfer_ns,
     wire_bytes,
 )
-from commtrace.analyze.findings.layouts import Layout, layout
-from commtrace.analyze.findings.needs import IDENTITY, LAYOUTS
+from commtrace.analyze.findings.layouts import layout
+from commtrace.analyze.findings.needs import IDENTITY, LAYOUTS_OR_USES, USES
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
 
@@ -131,8 +131,10 @@ def _announced(frames: Frames) -> pd.DataFrame:
 
 
 def ping_pong(frames: Frames) -> list[Finding]:
-    """Redistributions that revert the preceding one, or repeat an all-gather with its layouts."""
-    return [
+    """Redistributions that revert the preceding one, or repeat an all-gather with its layouts; and
+    all-gathers of whose result each rank uses its own shard only.
+    """
+    moved = [
         Finding(
             f"In {module or 'no module'}, a call {source} -> {target} {observation}.",
             advice,
@@ -155,6 +157,61 @@ def ping_pong(frames: Frames) -> list[Finding]:
         )
         for (module, source, target), calls in selected(frames, select)
     ]
+    gathered = [
+        Finding(
+            f"In {module or 'no module'}, a tensor is gathered{_of(spec)} and sharded again at "
+            f"once, along dim {dim}: each rank uses its own shard only.",
+            f"Leave out both redistributions, or state Shard({dim}) on both sides "
+            "(output_layouts of the module before, input_layouts of the next one)."
+            if is_same
+            else f"Redistribute to Shard({dim}) directly: an all-to-all sends a fraction.",
+            calls,
+            module,
+        )
+        for (module, spec, dim, is_same), calls in selected(frames, _gathered_to_be_sharded)
+    ]
+    return moved + gathered
+
+
+def _of(spec: str) -> str:
+    return f" ({spec})" if spec else ""
+
+
+@of_each_call(OF_COLLECTIVES)
+def _own_shard(frames: Frames) -> pd.Series:
+    """Return the dim of which each member uses its own shard of the result only; -1 if unknown or
+    if a member uses more.
+    """
+    number = numbers(frames)
+    calls = frames.comm[number >= 0]
+    by = [calls["group"].cat.codes, number[calls.index]]
+    used = calls["used_shard"].groupby(by)
+    is_shard = used.transform("min") == used.transform("max")
+    return (calls["used_shard"] - 1).where(is_shard, -1).reindex(frames.comm.index, fill_value=-1)
+
+
+def _gathered_to_be_sharded(frames: Frames) -> Selected:
+    """Return all-gathers by module, layout, dim, and whether the same dim was sharded before."""
+    own = _own_shard(frames)
+    calls = frames.comm[(frames.comm["kind"] == "all_gather") & (own >= 0)]
+    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
+    sizes = dict(zip(frames.groups["name"], frames.groups["size"], strict=True))
+    by = ["module", "source_spec", "group"]
+    found: Selected = {}
+    for (module, spec, group, dim), rows in calls.groupby([*by, own[calls.index]], observed=True):
+        known = layout(str(spec))
+        before = None if known is None else known.sharded.get(axes.get(group, ""))
+        is_same = before == dim
+        # A shard along another dim has to be exchanged.
+        part = 1.0 if is_same else 1 - 1 / max(int(sizes.get(group, 1)), 1)
+        costs = {
+            "cost_bytes": wire_bytes(rows) * part,
+            "cost_ns": transfer_ns(frames, rows) * part,
+        }
+        key = str(module), str(spec), int(dim), is_same
+        evidence = calls_in(frames, rows, **costs)
+        found[key] = found[key].joined(evidence) if key in found else evidence
+    return found
 
 
 def _reverting(frames: Frames) -> Selected:
@@ -175,7 +232,8 @@ def _repeating(frames: Frames) -> Selected:
         ]
     )
     is_gather = (calls["kind"] == "all_gather") & (calls["phase"] == "forward")
-    return _by_layouts(frames, calls[is_gather & is_same])
+    is_reported = calls.index.isin(frames.comm.index[_own_shard(frames) >= 0])
+    return _by_layouts(frames, calls[is_gather & is_same & ~is_reported])
 
 
 def _by_layouts(frames: Frames, calls: pd.DataFrame) -> Selected:
@@ -184,49 +242,33 @@ def _by_layouts(frames: Frames, calls: pd.DataFrame) -> Selected:
 
 
 def all_reduce_then_shard(frames: Frames) -> list[Finding]:
-    """All-reduces directly followed by an all-gather of a shard of their result."""
+    """All-reduces of whose result each rank uses its own shard only."""
     return [
         Finding(
-            f"In {module or 'no module'}, only a shard of an all-reduce's result is used: the "
-            f"next call gathers a shard of that shape ({spec}).",
-            "Use a reduce-scatter, which sends half as much (output_layouts=Shard(...) instead of "
-            "Replicate()).",
+            f"In {module or 'no module'}, each rank uses only its own shard of an all-reduce's "
+            f"result, along dim {dim}{_of(spec)}.",
+            f"Use a reduce-scatter, which sends half as much (output_layouts=Shard({dim}) instead "
+            "of Replicate()).",
             calls,
             module,
         )
-        for (module, spec), calls in selected(frames, _used_as_shard)
+        for (module, spec, dim), calls in selected(frames, _used_as_shard)
     ]
 
 
 def _used_as_shard(frames: Frames) -> Selected:
-    calls = _announced(frames)
-    calls = calls[(calls["kind"] == "all_gather") & (calls["before_kind"] == "all_reduce")]
-    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
-    pairs = calls[["group", "source_spec", "before_target_spec"]].astype(object).drop_duplicates()
-    fitting = {
-        (group, now, before)
-        for group, now, before in pairs.itertuples(index=False)
-        if _is_shard_of(layout(now), layout(before), axes.get(group, ""))
-    }
-    keys = zip(calls["group"], calls["source_spec"], calls["before_target_spec"], strict=True)
-    calls = calls[np.array([key in fitting for key in keys], dtype=bool)]
-    reduces = frames.comm.loc[calls["before_row"].astype("int64")]
+    own = _own_shard(frames)
+    reduces = frames.comm[(frames.comm["kind"] == "all_reduce") & (own >= 0)]
+    by = ["module", "target_spec", own[reduces.index]]
     return {
-        key: calls_in(
+        (str(module), str(spec), int(dim)): calls_in(
             frames,
             rows,
             cost_bytes=wire_bytes(rows) / 2,
             cost_ns=transfer_ns(frames, rows) / 2,
         )
-        for key, rows in reduces.groupby(["module", "target_spec"], observed=True)
+        for (module, spec, dim), rows in reduces.groupby(by, observed=True)
     }
-
-
-def _is_shard_of(now: Layout | None, before: Layout | None, axis: str) -> bool:
-    if now is None or before is None:
-        return False
-    is_same = (now.shape, now.dtype) == (before.shape, before.dtype)
-    return is_same and before.on(axis) == "R" and now.on(axis).startswith("S")
 
 
 REPEATED_ALL_GATHER = Rule(
@@ -236,11 +278,14 @@ REPEATED_ALL_GATHER = Rule(
     (IDENTITY,),
 )
 PING_PONG = Rule(
-    "ping_pong", "a redistribution that the next one reverts or repeats", ping_pong, (LAYOUTS,)
+    "ping_pong",
+    "a redistribution that is reverted or repeated at once",
+    ping_pong,
+    (LAYOUTS_OR_USES,),
 )
 ALL_REDUCE_THEN_SHARD = Rule(
     "all_reduce_then_shard",
     "an all-reduce of whose result only a shard is used",
     all_reduce_then_shard,
-    (LAYOUTS,),
+    (USES,),
 )

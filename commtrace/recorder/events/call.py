@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from functools import lru_cache
 from json import dumps
-from typing import Any
+from typing import Any, Protocol
 
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.location import Location, text_of_stack
@@ -18,6 +18,14 @@ from commtrace.recorder.events.request import Request
 from commtrace.recorder.thread_state import CallStack, ThreadState, operator_of
 
 _UNKNOWN = -1
+
+
+class Follower(Protocol):
+    """Interface to what follows the result of a call; see `Result`."""
+
+    def part(self) -> int:
+        """Return column `used_shard`."""
+        ...
 
 
 class Call:
@@ -39,14 +47,15 @@ class Call:
         sent_id: number of the contents sent.
         data_ready_ns: when the contents had been written.
         result_used_ns: when the result was first used.
+        follower: knows which part of the result has been used.
         is_watched: the completion of the call will still be reported.
         expects_blocked_time: the blocked time of the call will still be reported.
     """
 
     __slots__ = (
-        "complete_ns", "data_ready_ns", "expects_blocked_time", "functional_op", "id", "is_settled",
-        "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "part", "region",
-        "request", "result_used_ns", "return_ns", "sent_id", "seq", "stack", "thread",
+        "complete_ns", "data_ready_ns", "expects_blocked_time", "follower", "functional_op", "id",
+        "is_settled", "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "part",
+        "region", "request", "result_used_ns", "return_ns", "sent_id", "seq", "stack", "thread",
         "wait_begin_ns", "waited_ns", "work",
     )  # fmt: skip
 
@@ -80,6 +89,7 @@ class Call:
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
         self.data_ready_ns = self.result_used_ns = _UNKNOWN
         self.work: Any = None
+        self.follower: Follower | None = None
         self.is_settled = self.is_watched = self.expects_blocked_time = False
 
     def issued(self, at_ns: int) -> None:
@@ -100,8 +110,30 @@ class Call:
         self.data_ready_ns = at_ns
 
     def used(self, at_ns: int) -> None:
-        """Note the first use of the result."""
-        self.result_used_ns = at_ns
+        """Note a use of the result, of which the first counts, by an operator that has ended.
+
+        It precedes the completion only if the call is known to be in progress still: a backend's
+        report waits for the interpreter lock, and an operator may have waited for its arguments.
+        """
+        if self.result_used_ns < 0:
+            self._ask_whether_complete(at_ns)
+            self.result_used_ns = max(at_ns, self.complete_ns)
+
+    def overwritten(self, at_ns: int) -> None:
+        """Note that what it sends is written to; a use, if it has not been sent by then."""
+        if self.result_used_ns < 0:
+            self._ask_whether_complete(at_ns)
+            if self.complete_ns < 0:
+                self.result_used_ns = at_ns
+
+    def _ask_whether_complete(self, at_ns: int) -> None:
+        work = None if self.work is None or self.complete_ns >= 0 else self.work()
+        if work is not None and _is_complete(work):
+            self.complete_ns = at_ns
+
+    def follow(self, follower: Follower) -> None:
+        """Keep what knows which part of the result has been used."""
+        self.follower = follower
 
     def completed_on_return(self) -> None:
         """Note that nothing is left to wait for."""
@@ -215,6 +247,7 @@ class Call:
             min(self.data_ready_ns, issued) + epoch if self.data_ready_ns >= 0 else _UNKNOWN,
             max(self.result_used_ns, issued) + epoch if self.result_used_ns >= 0 else _UNKNOWN,
             self.part.micro_batch,
+            _UNKNOWN if self.follower is None else self.follower.part(),
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
@@ -281,7 +314,16 @@ class Call:
             self.part.micro_batch,
             self.part.direction,
             _UNKNOWN,  # the time on the device, which other tools measure
+            numbers[13],  # used_shard
         )
+
+
+def _is_complete(work: Any) -> bool:
+    """Return whether a call is complete; gloo's future is, before its handle."""
+    try:
+        return work.get_future().done()
+    except RuntimeError:  # the backend has none
+        return work.is_completed()
 
 
 @lru_cache(maxsize=64)

@@ -11,17 +11,19 @@ Once a function has been compiled, whose operators are not seen, no more data is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from threading import get_native_id
 from typing import Any
 
 import torch
 
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.request import tensors_of
+from commtrace.recorder.events.results import Result, extent
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.torch_internals.compilation import has_compiled
-from commtrace.torch_internals.tensors import FakeTensor
+from commtrace.torch_internals.tensors import FakeTensor, awaited_tensor
 
 _MAX_WRITTEN = 1 << 16
 _MAX_UNUSED = 256
@@ -29,37 +31,100 @@ _UNKNOWN = -1
 
 
 class DataTimes:
-    """Last writes into storages, and results that no operator has used yet.
+    """Last writes into storages, and results of which operators may still use another part.
 
     Attributes:
         written: end of the last operator that wrote into a storage, or the call that did.
-        unused: calls whose results have not been used, by the storages of these.
+        unused: results of which nothing or one shard has been used, by their storages.
+        sending: asynchronous calls by the storages that they send and do not write to.
     """
 
-    __slots__ = ("unused", "written")
+    __slots__ = ("sending", "unused", "written")
 
     def __init__(self) -> None:
         self.written: dict[int, int | Call] = {}
-        self.unused: dict[int, Call] = {}
+        self.unused: dict[int, Result] = {}
+        self.sending: dict[int, tuple[Call, tuple[int, int]]] = {}
 
-    def use(self, given: Any, at_ns: int) -> None:
-        """Note that an operator or a call begins to use its arguments."""
+    def use(self, kind: OperatorKind | None, given: Any, at_ns: int, result: Any) -> Result | None:
+        """Note that an operator or a call has begun to use its arguments.
+
+        Args:
+            kind: the operator's kind; None of a call.
+            given: the arguments.
+            at_ns: when it began.
+            result: what it has returned.
+
+        Returns:
+            The result of a call that the operator has rearranged, if it has one.
+        """
+        found = self._results_in(given, {})
+        for address, views in found.items():
+            known = self.unused.pop(address)
+            if self.written.get(address) is not known.mark:  # the memory was given out again
+                known.close()
+                continue
+            views = [each for each in views if known.has(each)]
+            if not views:  # another part of a large buffer
+                self.unused[address] = known
+                continue
+            known.call.used(at_ns)
+            is_moving = kind is not None and kind.rearranges and len(found) == 1
+            if is_moving and known.moved(views, result):
+                return known
+            if known.use(views):
+                self.unused[address] = known
+        return None
+
+    def _results_in(
+        self, given: Any, found: dict[int, list[torch.Tensor]]
+    ) -> dict[int, list[torch.Tensor]]:
+        """Return the arguments that are results, or views of them, by their storages."""
         unused = self.unused
         for each in given:
             if isinstance(each, torch.Tensor):
+                if type(each) is not torch.Tensor:
+                    each = awaited_tensor(each)
                 address = _address(each)
                 if address in unused:
-                    unused.pop(address).used(at_ns)
+                    found.setdefault(address, []).append(each)
             elif isinstance(each, (list, tuple)):
-                self.use(each, at_ns)
+                self._results_in(each, found)
+        return found
 
     def ran(
         self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
     ) -> None:
         """Note an operator that has run."""
+        if self.sending:
+            self._overwrite(kind, args, result, begin_ns)
         if self.unused:
-            self.use(args, begin_ns)
+            if self._is_the_backend_s(args):
+                return
+            self.use(kind, args, begin_ns, result)
         self.ended(kind, args, result, end_ns)
+
+    def _is_the_backend_s(self, args: Sequence[Any]) -> bool:
+        """Return whether a backend copies to the result of a call, on a thread of its own."""
+        calls = [self.unused[address].call for address in self._results_in(args, {})]
+        running = [call for call in calls if call.complete_ns < 0]
+        return bool(running) and get_native_id() not in {call.thread for call in running}
+
+    def made(
+        self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
+    ) -> None:
+        """Note an operator that has run and returned a tensor of its own, while `unused` is not
+        empty.
+        """
+        moved = self.use(kind, args, begin_ns, result)
+        address = _address(result)
+        former = self.unused.pop(address, None)
+        if former is not None:  # the memory was given out again
+            former.close()
+        self.written[address] = end_ns
+        if moved is not None:
+            moved.mark = end_ns
+            self.unused[address] = moved
 
     def ended(self, kind: OperatorKind, args: Sequence[Any], result: Any, end_ns: int) -> None:
         """Note the end of an operator, with what it returned and wrote to."""
@@ -75,6 +140,19 @@ class DataTimes:
             for each in given:
                 self._write(each, at)
 
+    def _overwrite(self, kind: OperatorKind, args: Sequence[Any], result: Any, at_ns: int) -> None:
+        """Note writes of an operator into what asynchronous calls still send."""
+        written = [args[place] for place in kind.written if place < len(args)]
+        for each in tensors_in((result, *written)):
+            address = _address(each)
+            if address not in self.sending:
+                continue
+            call, sent = self.sending[address]
+            begin, end = extent(each)
+            if begin < sent[1] and end > sent[0] and call.thread == get_native_id():
+                del self.sending[address]
+                call.overwritten(at_ns)
+
     def issued(self, call: Call, args: Sequence[Any], at_ns: int) -> None:
         """Note a call that is about to be made with these arguments."""
         request = call.request
@@ -82,18 +160,32 @@ class DataTimes:
             return
         signature = request.signature
         if signature.sent is not None:
-            call.had_ready(self._send(tensors_of(args[signature.sent]), at_ns))
+            sent = tensors_of(args[signature.sent])
+            call.had_ready(self._send(sent, at_ns))
+            if request.is_async and signature.sent != signature.received:
+                self._note_sending(call, sent)
         if signature.received not in (None, RESULT):
             self.returned(call, args[signature.received])
+
+    def _note_sending(self, call: Call, sent: Sequence[torch.Tensor]) -> None:
+        sending = self.sending
+        for tensor in sent:
+            sending[_address(tensor)] = call, extent(tensor)
+        if len(sending) > _MAX_UNUSED:
+            del sending[next(iter(sending))]
 
     def returned(self, call: Call, result: Any) -> None:
         """Note the tensors that receive the result of a call."""
         written, unused = self.written, self.unused
         for tensor in tensors_of(result):
             address = _address(tensor)
-            written[address] = unused[address] = call
+            former = unused.get(address)
+            if former is not None:
+                former.close()
+            written[address] = call
+            unused[address] = Result(call, tensor)
         if len(unused) > _MAX_UNUSED:
-            del unused[next(iter(unused))]
+            unused.pop(next(iter(unused))).close()
         if len(written) > _MAX_WRITTEN:
             written.clear()
 
@@ -102,11 +194,11 @@ class DataTimes:
 
         -1 if this is unknown for one of them.
         """
-        unused, ready_ns, is_known = self.unused, _UNKNOWN, not has_compiled()
+        if self.unused:
+            self.use(None, tensors, at_ns, None)
+        ready_ns, is_known = _UNKNOWN, not has_compiled()
         for tensor in tensors:
             address = _address(tensor)
-            if address in unused:
-                unused.pop(address).used(at_ns)
             at = _UNKNOWN if address < 0 else self.written.get(address, _UNKNOWN)
             written_ns = at if isinstance(at, int) else at.complete_ns
             if written_ns < 0:
@@ -118,11 +210,23 @@ class DataTimes:
     def forget(self) -> None:
         """Drop all times."""
         self.written.clear()
-        self.unused.clear()
+        self.stepped()
 
     def stepped(self) -> None:
-        """Note the end of an optimizer's step: drop results that nothing has used."""
+        """Note the end of an optimizer's step: what has not been used by then is not used."""
+        for each in self.unused.values():
+            each.close()
         self.unused.clear()
+        self.sending.clear()
+
+
+def tensors_in(given: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors among some values, also those in lists."""
+    for each in given:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from tensors_in(each)
 
 
 def _address(tensor: torch.Tensor) -> int:

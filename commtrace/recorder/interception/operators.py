@@ -114,7 +114,8 @@ class OperatorMode(TorchDispatchMode):
                 operators.span = outer
             if type(result) is kind.new:  # for most of them `DataTimes.ran`, inlined
                 if self.unused:
-                    self.times.use(args, begin)
+                    self.times.made(kind, args, result, begin, end)
+                    return result
                 try:
                     self.written[result.data_ptr()] = end
                 except RuntimeError:  # a sparse one
@@ -196,7 +197,8 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
             mode.keep((number, parent, begin, end - begin, call, local))
         if type(result) is local.new:  # for most of them `DataTimes.ran`, inlined
             if mode.unused:
-                mode.times.use(args, begin)
+                mode.times.made(local, args, result, begin, end)
+                return result
             try:
                 mode.written[result.data_ptr()] = end
             except RuntimeError:  # a sparse one

@@ -42,17 +42,20 @@ class Completion:
     for.
     """
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "_work")
     kept: ClassVar[set[int]] = set()
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, work: Any) -> None:
         self._call = call
+        # Asked whether it is complete, also if the program drops it; the backend has it until then.
+        self._work = work
         call.watch()
         self.kept.add(id(self))
 
     def __call__(self, _: Any) -> None:
         """Mark the call as complete."""
         self._call.completed(now())
+        self._work = None
 
     def __del__(self) -> None:
         self._call.unwatch()
@@ -218,7 +221,7 @@ def _watch(call: Call, work: Any) -> None:
         future = work.get_future()
     except RuntimeError:  # the backend has none
         return
-    future.add_done_callback(Completion(call))
+    future.add_done_callback(Completion(call, work))
 
 
 def _key_of(result: torch.Tensor) -> int:

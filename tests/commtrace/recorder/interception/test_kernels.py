@@ -570,7 +570,7 @@ def test_the_frames_that_are_left_out_are_dtensor_cores_own(world: None) -> None
 
 
 def test_what_the_backend_does_not_let_go_of_is_waited_for_once() -> None:
-    held = Completion(unplaced_call())
+    held = Completion(unplaced_call(), None)
     assert len(Completion.kept) == 1
     await_callbacks(0.01)
     assert not Completion.kept

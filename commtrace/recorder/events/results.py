@@ -1,0 +1,119 @@
+"""Results of calls, followed to the operators that use them: all of a result, or one shard of it.
+
+A result that is only rearranged, as by `torch.cat` of its chunks, is followed to the copy. Memory
+that another operator has written since holds no result any more, which the owner of these objects
+(`DataTimes`) checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from commtrace.recorder.events.call import Call
+
+UNKNOWN, ALL = -1, 0
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where in its storage a tensor begins and ends, in bytes."""
+    size, begin = tensor.itemsize, tensor.storage_offset()
+    if not tensor.numel():
+        return begin * size, begin * size
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return begin * size, (begin + sum([(each - 1) * step for each, step in steps]) + 1) * size
+
+
+class Result:
+    """The tensor that receives the result of a call, or the copy that it was rearranged to.
+
+    Attributes:
+        call: the call.
+        mark: the last write into the tensor's storage, as `DataTimes.written` has it.
+    """
+
+    __slots__ = (
+        "_begin",
+        "_end",
+        "_numel",
+        "_offset",
+        "_part",
+        "_shape",
+        "_storage",
+        "_strides",
+        "call",
+        "mark",
+    )
+
+    def __init__(self, call: Call, tensor: torch.Tensor) -> None:
+        self.call = call
+        self.mark: Any = call
+        self._part = UNKNOWN
+        self._storage: StorageWeakRef | None = None
+        self._place(tensor)
+
+    def _place(self, tensor: torch.Tensor) -> None:
+        self._shape, self._strides = tensor.shape, tensor.stride()
+        self._offset, self._numel = tensor.storage_offset(), tensor.numel()
+        self._begin, self._end = extent(tensor)
+
+    def has(self, view: torch.Tensor) -> bool:
+        """Return whether a view of the storage has an element of the result."""
+        if view.numel() == self._numel and view.storage_offset() == self._offset:
+            return True
+        begin, end = extent(view)
+        return begin < self._end and end > self._begin
+
+    def moved(self, given: list[torch.Tensor], copy: Any) -> bool:
+        """Return whether an operator has rearranged all of the result, and follow it then.
+
+        Args:
+            given: the views of the result that the operator was given.
+            copy: what it has returned.
+        """
+        if self._part != UNKNOWN or type(copy) is not torch.Tensor:
+            return False
+        if copy.numel() != self._numel or sum([each.numel() for each in given]) != self._numel:
+            return False
+        self._place(copy)
+        return True
+
+    def use(self, given: list[torch.Tensor]) -> bool:
+        """Note that an operator uses these views; return whether only one shard is used so far."""
+        dims = {self._shard_dim(each) for each in given}
+        dim = dims.pop() if len(dims) == 1 else UNKNOWN
+        if dim < 0 or self._part not in (UNKNOWN, 1 + dim):
+            self._part, self._storage = ALL, None
+        elif self._part == UNKNOWN:
+            self._part, self._storage = 1 + dim, StorageWeakRef(given[0].untyped_storage())
+        self.call.follow(self)
+        return self._part != ALL
+
+    def close(self) -> None:
+        """Note that no operator will use it any more."""
+        self._storage = None
+
+    def part(self) -> int:
+        """Return column `used_shard`: what operators have used, unless more may follow."""
+        storage = self._storage
+        return self._part if storage is None or storage.expired() else UNKNOWN
+
+    def _shard_dim(self, view: torch.Tensor) -> int:
+        """Return the dim along which a view is the rank's own shard of the result; -1 if none."""
+        group = self.call.request.group
+        num, rank = len(group.ranks), group.group_rank
+        shape, start = view.shape, view.storage_offset() - self._offset
+        if num < 2 or not 0 < view.numel() < self._numel:
+            return UNKNOWN
+        if len(shape) == len(self._shape) and view.stride() == self._strides:
+            sizes = zip(shape, self._shape, strict=True)
+            differing = [dim for dim, (own, every) in enumerate(sizes) if own != every]
+            dim, size = differing[0], -(-self._shape[differing[0]] // num)
+            own = max(0, min(size, self._shape[dim] - rank * size))
+            is_own = shape[dim] == own and start == rank * size * self._strides[dim]
+            return dim if len(differing) == 1 and is_own else UNKNOWN
+        # Even chunks of the first dim, in another shape.
+        is_flat = view.is_contiguous() and num * view.numel() == self._numel
+        return 0 if is_flat and start == rank * view.numel() else UNKNOWN
