@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -264,7 +264,7 @@ COMM = (
     ),
     Column(
         "used_shard", int, "",
-        "0 if operators used all of the result; 1 + d if only the rank's own shard along dim d", 8,
+        "0 if operators used all of the result; 1 + d if only the rank's own shard along dim d", 9,
     ),
 )  # fmt: skip
 

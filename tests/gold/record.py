@@ -1,6 +1,6 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v8.json \
+commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v9.json \
     tests/gold/record.py
 """
 

@@ -19,7 +19,7 @@ import torch
 
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.request import tensors_of
-from commtrace.recorder.events.results import Result, extent
+from commtrace.recorder.events.results import ALL_USED, Result
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.torch_internals.compilation import has_compiled
@@ -36,7 +36,7 @@ class DataTimes:
     Attributes:
         written: end of the last operator that wrote into a storage, or the call that did.
         unused: results of which nothing or one shard has been used, by their storages.
-        sending: asynchronous calls by the storages that they send and do not write to.
+        sending: what asynchronous calls send and do not write to, by storage.
     """
 
     __slots__ = ("sending", "unused", "written")
@@ -44,7 +44,7 @@ class DataTimes:
     def __init__(self) -> None:
         self.written: dict[int, int | Call] = {}
         self.unused: dict[int, Result] = {}
-        self.sending: dict[int, tuple[Call, tuple[int, int]]] = {}
+        self.sending: dict[int, Result] = {}
 
     def use(self, kind: OperatorKind | None, given: Any, at_ns: int, result: Any) -> Result | None:
         """Note that an operator or a call has begun to use its arguments.
@@ -64,13 +64,18 @@ class DataTimes:
             if self.written.get(address) is not known.mark:  # the memory was given out again
                 known.close()
                 continue
+            call = known.call
+            is_moving = kind is not None and kind.rearranges
+            if not is_moving and known.is_all(views[0]):
+                call.used(at_ns)
+                call.follow(ALL_USED)
+                continue
             views = [each for each in views if known.has(each)]
             if not views:  # another part of a large buffer
                 self.unused[address] = known
                 continue
-            known.call.used(at_ns)
-            is_moving = kind is not None and kind.rearranges and len(found) == 1
-            if is_moving and known.moved(views, result):
+            call.used(at_ns)
+            if is_moving and len(found) == 1 and known.moved(views, result):
                 return known
             if known.use(views):
                 self.unused[address] = known
@@ -117,7 +122,10 @@ class DataTimes:
         empty.
         """
         moved = self.use(kind, args, begin_ns, result)
-        address = _address(result)
+        try:
+            address = result.data_ptr()
+        except RuntimeError:  # a sparse one
+            return
         former = self.unused.pop(address, None)
         if former is not None:  # the memory was given out again
             former.close()
@@ -147,11 +155,10 @@ class DataTimes:
             address = _address(each)
             if address not in self.sending:
                 continue
-            call, sent = self.sending[address]
-            begin, end = extent(each)
-            if begin < sent[1] and end > sent[0] and call.thread == get_native_id():
+            sent = self.sending[address]
+            if sent.has(each) and sent.call.thread == get_native_id():
                 del self.sending[address]
-                call.overwritten(at_ns)
+                sent.call.overwritten(at_ns)
 
     def issued(self, call: Call, args: Sequence[Any], at_ns: int) -> None:
         """Note a call that is about to be made with these arguments."""
@@ -170,7 +177,7 @@ class DataTimes:
     def _note_sending(self, call: Call, sent: Sequence[torch.Tensor]) -> None:
         sending = self.sending
         for tensor in sent:
-            sending[_address(tensor)] = call, extent(tensor)
+            sending[_address(tensor)] = Result(call, tensor)
         if len(sending) > _MAX_UNUSED:
             del sending[next(iter(sending))]
 

@@ -7,6 +7,7 @@ that another operator has written since holds no result any more, which the owne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,17 +18,32 @@ from commtrace.recorder.events.call import Call
 UNKNOWN, ALL = -1, 0
 
 
-def extent(tensor: torch.Tensor) -> tuple[int, int]:
+def _extent(
+    shape: Sequence[int], strides: Sequence[int], offset: int, itemsize: int
+) -> tuple[int, int]:
     """Return where in its storage a tensor begins and ends, in bytes."""
-    size, begin = tensor.itemsize, tensor.storage_offset()
-    if not tensor.numel():
-        return begin * size, begin * size
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return begin * size, (begin + sum([(each - 1) * step for each, step in steps]) + 1) * size
+    steps = zip(shape, strides, strict=True)
+    last = -1 if 0 in shape else sum([(each - 1) * step for each, step in steps])
+    return offset * itemsize, (offset + last + 1) * itemsize
+
+
+class AllUsed:
+    """Follows a result of which operators have used all."""
+
+    __slots__ = ()
+
+    def part(self) -> int:
+        """Return column `used_shard`."""
+        return ALL
+
+
+ALL_USED = AllUsed()
 
 
 class Result:
     """The tensor that receives the result of a call, or the copy that it was rearranged to.
+
+    It is made for each call, so that all that can be computed later is.
 
     Attributes:
         call: the call.
@@ -35,36 +51,25 @@ class Result:
     """
 
     __slots__ = (
-        "_begin",
-        "_end",
-        "_numel",
-        "_offset",
-        "_part",
-        "_shape",
-        "_storage",
-        "_strides",
-        "call",
-        "mark",
-    )
+        "_itemsize", "_offset", "_part", "_shape", "_storage", "_strides", "call", "mark",
+    )  # fmt: skip
 
     def __init__(self, call: Call, tensor: torch.Tensor) -> None:
-        self.call = call
-        self.mark: Any = call
+        self.call = self.mark = call
         self._part = UNKNOWN
         self._storage: StorageWeakRef | None = None
-        self._place(tensor)
-
-    def _place(self, tensor: torch.Tensor) -> None:
         self._shape, self._strides = tensor.shape, tensor.stride()
-        self._offset, self._numel = tensor.storage_offset(), tensor.numel()
-        self._begin, self._end = extent(tensor)
+        self._offset, self._itemsize = tensor.storage_offset(), tensor.itemsize
+
+    def is_all(self, view: torch.Tensor) -> bool:
+        """Return whether a view of the storage is the result itself, in the usual case."""
+        return view.shape == self._shape and view.storage_offset() == self._offset
 
     def has(self, view: torch.Tensor) -> bool:
         """Return whether a view of the storage has an element of the result."""
-        if view.numel() == self._numel and view.storage_offset() == self._offset:
-            return True
-        begin, end = extent(view)
-        return begin < self._end and end > self._begin
+        begin, end = _extent(self._shape, self._strides, self._offset, self._itemsize)
+        other = _extent(view.shape, view.stride(), view.storage_offset(), view.itemsize)
+        return other[0] < end and other[1] > begin
 
     def moved(self, given: list[torch.Tensor], copy: Any) -> bool:
         """Return whether an operator has rearranged all of the result, and follow it then.
@@ -75,9 +80,11 @@ class Result:
         """
         if self._part != UNKNOWN or type(copy) is not torch.Tensor:
             return False
-        if copy.numel() != self._numel or sum([each.numel() for each in given]) != self._numel:
+        num = self._shape.numel()
+        if copy.numel() != num or sum([each.numel() for each in given]) != num:
             return False
-        self._place(copy)
+        self._shape, self._strides = copy.shape, copy.stride()
+        self._offset = copy.storage_offset()
         return True
 
     def use(self, given: list[torch.Tensor]) -> bool:
@@ -103,9 +110,9 @@ class Result:
     def _shard_dim(self, view: torch.Tensor) -> int:
         """Return the dim along which a view is the rank's own shard of the result; -1 if none."""
         group = self.call.request.group
-        num, rank = len(group.ranks), group.group_rank
+        num, rank, numel = len(group.ranks), group.group_rank, self._shape.numel()
         shape, start = view.shape, view.storage_offset() - self._offset
-        if num < 2 or not 0 < view.numel() < self._numel:
+        if num < 2 or not 0 < view.numel() < numel:
             return UNKNOWN
         if len(shape) == len(self._shape) and view.stride() == self._strides:
             sizes = zip(shape, self._shape, strict=True)
@@ -115,5 +122,5 @@ class Result:
             is_own = shape[dim] == own and start == rank * size * self._strides[dim]
             return dim if len(differing) == 1 and is_own else UNKNOWN
         # Even chunks of the first dim, in another shape.
-        is_flat = view.is_contiguous() and num * view.numel() == self._numel
+        is_flat = view.is_contiguous() and num * view.numel() == numel
         return 0 if is_flat and start == rank * view.numel() else UNKNOWN

@@ -272,6 +272,9 @@ def with_random_dependencies(seed: int, comm: Sequence[Any]) -> list[Any]:
         ready = max(each.issue_ns - chance.randrange(900), START_NS)
         used = ends + chance.randrange(-50, 900)
         known = {"data_ready_ns": ready, "result_used_ns": max(used, each.issue_ns)}
+        # Members of a collective mostly use the same part.
+        part = random.Random(f"{seed} {each.group} {each.seq}").choice((0, 1, 2, 2))
+        known["used_shard"] = part if chance.random() < 0.9 else 0
         found.append(
             each._replace(**{name: at for name, at in known.items() if chance.random() < 0.8})
         )

@@ -147,3 +147,8 @@ def test_version_7_states_actions_of_pipeline_stages() -> None:
         ("send", 0, 0, "forward"),
         ("recv", 1, 0, "forward"),
     ]
+
+
+def test_version_9_states_which_part_of_a_result_was_used() -> None:
+    assert set(read_trace(GOLD / "run-v8.json").tables["comm"]["used_shard"]) == {-1}
+    assert 0 in set(read_trace(GOLD / "run-v9.json").tables["comm"]["used_shard"])

@@ -113,13 +113,39 @@ def test_what_changed_on_one_rank_has_to_be_gathered_again(sent: list[tuple[int,
     assert found(gathers(sent), "repeated_all_gather", num_ranks=2) == []
 
 
-def test_an_all_reduce_whose_shape_is_gathered_next_could_have_been_a_reduce_scatter() -> None:
-    calls = [moves("all_reduce", SUM, WHOLE, 0), moves("all_gather", CUT, WHOLE, 1)]
-    (one,) = found(calls, "all_reduce_then_shard")
-    assert (one["cost_bytes"], one["cost_ns"], one["evidence"]) == (50, 25, "0:0")
-    other = moves("all_gather", "f32[8,8] tp:S(0)", "f32[8,8] tp:R", 1)
-    assert found([calls[0], other], "all_reduce_then_shard") == []
-    assert found([calls[1], moves("all_reduce", SUM, WHOLE, 2)], "all_reduce_then_shard") == []
+def of_two(kind: str, source: str, target: str, used: tuple[int, int]) -> list[Any]:
+    """A redistribution of two ranks, with the parts that they use of its result."""
+    return [moves(kind, source, target, 0, rank=n, used_shard=part) for n, part in enumerate(used)]
+
+
+def test_an_all_reduce_of_which_each_rank_uses_its_shard_could_be_a_reduce_scatter() -> None:
+    name = "all_reduce_then_shard"
+    (one,) = found(of_two("all_reduce", SUM, WHOLE, (2, 2)), name, num_ranks=2)
+    assert (one["cost_bytes"], one["cost_ns"], one["evidence"]) == (50, 25, "0:0,1:0")
+    assert "reduce-scatter" in one["advice"]
+    assert "Shard(1)" in one["advice"]
+    for used in ((1, 2), (1, 0), (0, 0), (1, -1)):
+        assert found(of_two("all_reduce", SUM, WHOLE, used), name, num_ranks=2) == []
+
+
+def test_what_the_next_call_gathers_is_no_evidence_of_an_all_reduce_s_use() -> None:
+    calls = [moves("all_reduce", SUM, WHOLE, 0, used_shard=0), moves("all_gather", CUT, WHOLE, 1)]
+    assert found(calls, "all_reduce_then_shard") == []
+    unknown = [each._replace(used_shard=-1) for each in calls]
+    assert "which part of a result" in unanswered(run_of(unknown))["all_reduce_then_shard"]
+
+
+def test_a_gather_whose_result_is_sharded_again_at_once_is_a_ping_pong() -> None:
+    (one,) = found(of_two("all_gather", CUT, WHOLE, (1, 1)), "ping_pong", num_ranks=2)
+    assert (one["cost_bytes"], one["cost_ns"], one["module"]) == (100, 50, "m")
+    assert one["title"] == (
+        "In m, a tensor is gathered (f32[8,16] tp:S(0)) and sharded again at once, along dim 0: "
+        "each rank uses its own shard only."
+    )
+    (other,) = found(of_two("all_gather", CUT, WHOLE, (2, 2)), "ping_pong", num_ranks=2)
+    assert other["cost_bytes"] == 50
+    assert "all-to-all" in other["advice"]
+    assert found(of_two("all_gather", CUT, WHOLE, (1, 0)), "ping_pong", num_ranks=2) == []
 
 
 def test_a_layout_that_goes_back_and_forth_is_a_ping_pong() -> None:
@@ -387,10 +413,10 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
         (
             [call(kind="all_gather", seq=0)],
             {
-                "repeated_all_gather", "all_reduce_then_shard", "ping_pong", "float32_messages",
-                "replication_fallback", "outside_modules", "padded_shards", "straggler", "stall",
-                "load_imbalance", "small_messages", "overlap_lost", "serial_receives",
-                "object_collectives", "redundant_barrier", "unchanged_broadcast",
+                "repeated_all_gather", "ping_pong", "float32_messages", "replication_fallback",
+                "outside_modules", "padded_shards", "straggler", "stall", "load_imbalance",
+                "small_messages", "overlap_lost", "serial_receives", "object_collectives",
+                "redundant_barrier", "unchanged_broadcast",
             },
         ),
     ],

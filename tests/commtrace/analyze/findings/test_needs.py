@@ -51,6 +51,7 @@ def without(frames: Frames, **columns: Any) -> Frames:
 
 INTEGERS = (
     "step", "payload_bytes", "wire_bytes", "blocked_ns", "complete_ns", "sent_id", "data_ready_ns",
+    "used_shard",
 )  # fmt: skip
 
 
@@ -100,6 +101,15 @@ def reduced(role: str) -> Frames:
     return run_of(calls, num_ranks=2, fingerprints=rows)
 
 
+def padded() -> Frames:
+    layouts = {"source_spec": "f32[5,16] tp:S(0)", "target_spec": "f32[5,16] tp:R"}
+    return run_of([call(kind="all_gather", payload_bytes=384, wire_bytes=192, **layouts)])
+
+
+def used_in_part() -> Frames:
+    return run_of([call(rank=rank, seq=0, used_shard=1) for rank in range(2)], num_ranks=2)
+
+
 LAYOUTS = load(layouts_trace(0))
 REDUCED = run_of(accumulated(num_passes=2), num_ranks=1)
 NO_TIMES = late()
@@ -113,7 +123,9 @@ ROUTED = load(routed_trace(0))
 CASES: dict[str, tuple[Need, Frames, Frames]] = {
     "steps": (needs.STEPS, small(), without(small(), step=-1)),
     "duration": (needs.DURATION, late(), NO_TIMES),
-    "layouts": (needs.LAYOUTS, LAYOUTS, without(LAYOUTS, source_spec="")),
+    "layouts": (needs.LAYOUTS, padded(), without(padded(), source_spec="")),
+    "layouts or uses": (needs.LAYOUTS_OR_USES, LAYOUTS, without(LAYOUTS, source_spec="")),
+    "uses": (needs.USES, used_in_part(), without(used_in_part(), used_shard=-1)),
     "modules": (needs.MODULES, halves(), without(halves(), module="")),
     "modules of passes": (needs.MODULES_OF_PASSES, outside(), outside(run=PROFILE)),
     "sizes": (needs.SIZES, small(), without(small(), payload_bytes=-1)),

@@ -317,36 +317,56 @@ def _ping_pong(run: Run) -> list[Found]:
     undone = [
         b for a, b in pairs if (b.source_spec, b.target_spec) == (a.target_spec, a.source_spec)
     ]
+    shards = _own_shards(run)
     again = [
         b
         for a, b in pairs
         if a.kind == b.kind == "all_gather"
         and b.phase == "forward"
         and (a.source_spec, a.target_spec) == (b.source_spec, b.target_spec)
+        and (b.rank, b.id) not in shards
     ]  # fmt: skip
-    return [
+    found = [
         (calls, _wire(calls), _blocked(run, calls), module)
         for rows in (undone, again)
         for (module, *_), calls in _grouped(
             rows, lambda call: (call.module, call.source_spec, call.target_spec)
         ).items()
     ]
+    cells: dict[Any, list[tuple[Any, float]]] = {}
+    for call in run.comm:
+        dim = shards.get((call.rank, call.id))
+        if call.kind == "all_gather" and dim is not None:
+            spec = _layout(call.source_spec)
+            is_same = bool(spec and run.axis(call.group)) and spec[2] == f"S({dim})"
+            part = 1.0 if is_same else 1 - 1 / run.groups[call.group].size
+            key = call.module, call.source_spec, dim, is_same
+            cells.setdefault(key, []).append((call, part))
+    for (module, *_), pairs_of in cells.items():
+        calls, parts = [call for call, _ in pairs_of], [part for _, part in pairs_of]
+        found.append((calls, _wire(calls, parts), _blocked(run, calls, parts), module))
+    return found
+
+
+def _own_shards(run: Run) -> dict[tuple[int, int], int]:
+    """The dim of which all members of a collective use their own shard only, by rank and id."""
+    found = {}
+    for numbers in _by_number(run).values():
+        for members in numbers.values():
+            used = {call.used_shard for call in members.values()}
+            if len(used) == 1 and max(used) > 0:
+                dim = used.pop() - 1
+                found |= dict.fromkeys(((c.rank, c.id) for c in members.values()), dim)
+    return found
 
 
 def _all_reduce_then_shard(run: Run) -> list[Found]:
-    reduces = []
-    for before, call in _in_a_row(run):
-        full, part = _layout(before.target_spec), _layout(call.source_spec)
-        if (
-            (before.kind, call.kind) == ("all_reduce", "all_gather")
-            and full and part and full[:2] == part[:2] and run.axis(call.group)
-            and full[2] == "R" and part[2].startswith("S")
-        ):  # fmt: skip
-            reduces.append(before)
-    by = _grouped(reduces, lambda call: (call.module, call.target_spec))
+    shards = _own_shards(run)
+    reduces = [c for c in run.comm if c.kind == "all_reduce" and (c.rank, c.id) in shards]
+    by = _grouped(reduces, lambda c: (c.module, c.target_spec, shards[c.rank, c.id]))
     return [
         (calls, _wire(calls) / 2, _blocked(run, calls) / 2, module)
-        for (module, _), calls in by.items()
+        for (module, *_), calls in by.items()
     ]
 
 

@@ -1,0 +1,120 @@
+"""Calls state which part of their results operators used, and uses before they are complete."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import commtrace
+from commtrace.recorder.events import data_times
+from dtensor_core.testing import fake_world, run_processes
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(data_times, "has_compiled", lambda: False)
+    with fake_world(2, rank=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def reduced(*shape: int) -> torch.Tensor:
+    tensor = torch.ones(shape)
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def gathered(*shape: int) -> torch.Tensor:
+    out = torch.empty(2 * shape[0], *shape[1:])
+    dist.all_gather_into_tensor(out, torch.ones(shape))
+    return out
+
+
+def beside(tensor: torch.Tensor) -> torch.Tensor:
+    """The gathered parts side by side, as of a tensor that is sharded along its last dim."""
+    return torch.cat(tensor.chunk(2), dim=-1)
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
+    "all of it": (lambda: reduced(4, 6).mul(2), 0),
+    "in place": (lambda: reduced(4, 6).mul_(2), 0),
+    "own rows": (lambda: reduced(4, 6)[2:].mul(2), 1),
+    "own columns": (lambda: reduced(4, 6)[:, 3:].mul(2), 2),
+    "own rows, uneven": (lambda: reduced(5, 6)[3:].mul(2), 1),
+    "own rows in another shape": (lambda: reduced(4, 6)[2:].view(12).mul(2), 1),
+    "rows of the other rank": (lambda: reduced(4, 6)[:2].mul(2), 0),
+    "both": (lambda: [part.mul(2) for part in reduced(4, 6).chunk(2)], 0),
+    "own rows, then all": (
+        lambda: [each.mul(2) for t in [reduced(4, 6)] for each in (t[2:], t)],
+        0,
+    ),
+    "gathered": (lambda: gathered(4, 6)[4:].clone(), 1),
+    "gathered and laid out": (lambda: beside(gathered(4, 6))[:, 6:].clone(), 2),
+    "laid out and used": (lambda: beside(gathered(4, 6)).mul(2), 0),
+    "nothing": (lambda: reduced(4, 6), -1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_call_states_which_part_of_its_result_was_used(name: str, world: None) -> None:
+    program, expected = PROGRAMS[name]
+    with commtrace.record(detail="op") as recording:
+        program()
+    assert list(recording.trace().tables["comm"]["used_shard"]) == [expected]
+
+
+def test_memory_that_is_given_out_again_holds_no_result(world: None) -> None:
+    with commtrace.record(detail="op") as recording:
+        tensor = reduced(4, 6)
+        address = tensor.untyped_storage().data_ptr()
+        times = commtrace.recorder.recorder.RECORDER.data_times
+        times.written[address] = 1  # an operator's
+        tensor.mul(2)
+    comm = recording.trace().tables["comm"]
+    assert (list(comm["used_shard"]), list(comm["result_used_ns"])) == ([-1], [-1])
+
+
+def racing(kind: str) -> list[tuple[bool, bool]]:
+    """Calls of a program: whether its data is used, and before the call is complete."""
+    size = 1 << 22
+    with commtrace.record(detail="op") as recording:
+        tensor, out = torch.ones(size), torch.empty(2 * size)
+        if kind == "gathered":
+            work = dist.all_gather_into_tensor(out, tensor, async_op=True)
+            tensor.add_(1)
+        elif kind == "other part":
+            work = dist.all_reduce(out[:size], async_op=True)
+            out[size:].add_(1)
+        else:
+            work = dist.all_reduce(tensor, async_op=True)
+        if kind == "read":
+            tensor.mul(2)
+        if kind == "future":
+            work.get_future().wait()
+        work.wait()
+        if kind == "future":
+            tensor.mul(2)
+    comm = recording.trace().tables["comm"]
+    return [
+        (used >= 0, 0 <= used < ended)
+        for used, ended in zip(comm["result_used_ns"], comm["complete_ns"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_used", "is_early"),
+    [
+        ("read", True, True),
+        ("gathered", True, True),
+        ("other part", False, False),
+        ("future", True, False),
+    ],
+)
+def test_a_use_before_completion_is_known(kind: str, is_used: bool, is_early: bool) -> None:
+    for (found,) in run_processes(racing, 2, kind, timeout_s=60):
+        assert found == (is_used, is_early)
