@@ -2,9 +2,10 @@
 
     COMMTRACE=RUN.comm torchrun --nproc-per-node 4 train.py
 
-`auto.pth`, which is installed beside the package, imports this module in every Python process that
-has the variable. A process is recorded from the moment at which it has a default process group:
-launchers, data loaders and tools, which have none, leave nothing. Processes that a recorded rank
+`auto_start`, which `auto.pth` imports where the variable is set, makes the variable absolute and
+imports this module when the program loads torch. A process is recorded from the moment at which it
+has a default process group: launchers, data loaders and tools, which have none, leave nothing.
+Processes that a recorded rank
 starts are recorded if they are further ranks of its world. If recording is impossible, that is
 written to standard error and the program runs as it would without.
 """
@@ -102,9 +103,7 @@ def _start() -> None:
     text = os.environ.get(AUTO_VARIABLE, "")
     if not text:
         return
-    folder = Path(text).absolute()
-    # Absolute, since a program may change its folder before it starts others.
-    os.environ[AUTO_VARIABLE] = str(folder)
+    folder = Path(text)
     if folder.suffix != RUN_SUFFIX:
         error = UsageError(
             "this process is not recorded",

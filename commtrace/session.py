@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -64,6 +65,7 @@ from commtrace.recorder.stack_dumps import StackDumps
 from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import (
+    WRITE_ERROR,
     SegmentedWriter,
     SpoolWriter,
     Trace,
@@ -242,14 +244,11 @@ class Recording(Views, Decorator):
         if self._depth or self._pid != os.getpid():  # a forked child does not belong to it
             return
         failures = self._end()
-        if failures and kind is None:
-            warnings.warn(
-                f"{len(failures)} failures while recording; the trace is incomplete. First "
-                "failure: "
-                f"{type(failures.first).__name__}: {visible(str(failures.first))}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        lacking = _lacking(failures, self._buffer.num_dropped) if failures else ""
+        if lacking and self is _launched:
+            sys.stderr.write(f"commtrace: rank {self.rank}: {lacking}\n")
+        elif lacking and kind is None:
+            warnings.warn(lacking, RuntimeWarning, stacklevel=2)
 
     def _begin(self) -> None:
         again = self._stream is not None
@@ -292,7 +291,7 @@ class Recording(Views, Decorator):
             await_callbacks(_GRACE_S)
         self._is_over = not isinstance(self._store, Memory)
         # Two flushes: the facts in the second one count what the first one could not write.
-        for part in (self._flush_last, self._flush_end, self._close):
+        for part in (self._flush_last, partial(self._flush_end, failures), self._close):
             try:
                 part()
             except (OSError, TraceError) as error:
@@ -302,7 +301,7 @@ class Recording(Views, Decorator):
     def _end_at_once(self) -> None:
         """Write the rest and close the recording, of a process that ends without exit handlers."""
         if self._depth:
-            for part in (self._flush_last, self._flush_end, self._close):
+            for part in (self._flush_last, partial(self._flush_end, Failures()), self._close):
                 with contextlib.suppress(OSError, TraceError):
                     part()
 
@@ -418,12 +417,14 @@ class Recording(Views, Decorator):
             RECORDER.groups.learn_axes()
         self._buffer.flush(self._facts.changes(RECORDER.groups, RECORDER.device), is_last=True)
 
-    def _flush_end(self) -> None:
-        self._buffer.flush(
-            {
+    def _flush_end(self, failures: Failures) -> None:
+        why = {WRITE_ERROR: _reason(failures.first)} if isinstance(failures.first, OSError) else {}
+        self._buffer.flush_end(
+            lambda: {
                 "complete": True,
                 "end_ns": now() + self._epoch,
                 "is_one_step": self._buffer.is_one_step,
+                **why,
                 **self._dropped(),
             }
         )
@@ -632,6 +633,26 @@ class _Flusher(threading.Thread):
         self._stopping.set()
         self.join()
         return self._failures
+
+
+def _lacking(failures: Failures, num_dropped: int) -> str:
+    """Return the sentence on a recording during which something failed."""
+    first = failures.first
+    if isinstance(first, OutputError):
+        return f"the recording was not written: {visible(first.summary)}: {first.found}"
+    if isinstance(first, FileNotFoundError):
+        return f"the recording is lost: {visible(str(first.filename))} was removed meanwhile"
+    if isinstance(first, OSError):
+        lost = counted(num_dropped, "call") if num_dropped else "its end"
+        return f"the recording lacks {lost}, which could not be written: {_reason(first)}"
+    return (
+        f"{len(failures)} failures while recording; the trace is incomplete. First failure: "
+        f"{type(first).__name__}: {visible(str(first))}"
+    )
+
+
+def _reason(error: OSError) -> str:
+    return (error.found if isinstance(error, OutputError) else error.strerror or str(error)).lower()
 
 
 _open: set[Recording] = set()

@@ -390,7 +390,7 @@ def _run_main(program: Sequence[str], python_path: str) -> None:
     sys.path[:] = ["", *chosen, *(each for each in _site_path if each not in chosen)]
     importlib.invalidate_caches()
     if os.environ.get(_RECORDING):  # as `commtrace/auto.pth` does when Python starts
-        importlib.import_module("commtrace.auto")
+        importlib.import_module("commtrace.auto_start")
     first = program[0]
     if first == "-m":
         sys.path[0] = os.getcwd()

@@ -236,7 +236,7 @@ def test_every_package_is_typed(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     roots = {name.partition("/")[0] for name in names if ".dist-info" not in name}
-    assert roots == {*PACKAGES, "commtrace_auto.pth"}
+    assert roots == {*PACKAGES, "commtrace_auto.pth", "commtrace_auto.py"}
 
 
 def test_an_index_can_show_the_readme(facts: Message) -> None:

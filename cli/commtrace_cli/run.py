@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from commtrace.errors import CommtraceError, LaunchError, UsageError, require_torch
+from commtrace.errors import CommtraceError, LaunchError, TraceError, UsageError, require_torch
 from commtrace.launchers import launched_rank
 from commtrace.process_options import RUN_SUFFIX
+from commtrace.tracefile.facts import WRITE_ERRORS
 from commtrace.tracefile.run_folder import make_run_folder, remove_run_folder
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import SPOOL_SUFFIX
@@ -115,11 +117,18 @@ def run(
         stored = prepared(spools) if dataset else None
         if is_folder and stored is None:
             stored = prepared_if_possible(spools)
-        _finish(spools, output, program, stored)
+        lacks = _finish(spools, output, program, stored)
     else:
+        lacks = [f"its folder {spools} was removed meanwhile"] if not spools.is_dir() else []
         _remove(spools)
     if not result.ok:
         raise typer.Exit(result.exit_code if result.failed_rank is None else LaunchError.exit_code)
+    if lacks:
+        raise TraceError(
+            f"the recording of {script} is not complete, though the program succeeded",
+            found="; ".join(lacks),
+            attempt="more space, or another folder, which nothing removes while it is recorded",
+        )
 
 
 def _launch(
@@ -145,8 +154,8 @@ def _launch(
         raise
 
 
-def _finish(spools: Path, output: Path, program: Program, stored: Dataset | None) -> None:
-    """Write the run file, unless the run is a folder, and report what the run lacks.
+def _finish(spools: Path, output: Path, program: Program, stored: Dataset | None) -> Sequence[str]:
+    """Write the run file, unless the run is a folder; return why ranks could not write all.
 
     Args:
         spools: Folder of the ranks' recordings.
@@ -175,6 +184,7 @@ def _finish(spools: Path, output: Path, program: Program, stored: Dataset | None
         say(f"note: {many} are not included, and stay in {spools}", always=True)
     has_something = trace.num_rows("comm") or trace.num_rows("ops")
     finish([output], then=["commtrace", "summary" if has_something else "info", output])
+    return trace.run.get(WRITE_ERRORS, [])
 
 
 def _refuse_within_a_rank(script: Path) -> None:

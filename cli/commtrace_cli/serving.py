@@ -7,12 +7,14 @@ foreign page), and wrong tokens.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
+import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,6 +25,7 @@ from commtrace.errors import UsageError
 _LOOPBACK = "127.0.0.1"
 _NAMES = (_LOOPBACK, "localhost")
 _TIMEOUT_S = 10
+_MOST_CONNECTIONS = 64
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -45,7 +48,7 @@ class Served:
         self.state = json.dumps(state, allow_nan=False).encode()
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(page: str, port: int) -> Iterator[Served]:
     """Serve a page on the loopback while the body runs; port 0 is any free one.
 
@@ -54,14 +57,13 @@ def serving(page: str, port: int) -> Iterator[Served]:
     """
     served = Served(page.encode("utf-8", "backslashreplace"))
     try:
-        server = ThreadingHTTPServer((_LOOPBACK, port), _handler_of(served))
+        server = _Server((_LOOPBACK, port), _handler_of(served))
     except OSError as error:
         raise UsageError(
             f"cannot serve the page on port {port}",
             found=(error.strerror or str(error)).lower(),
             attempt="--port 0, for any free port",
         ) from error
-    server.daemon_threads = True
     served.url = f"http://{_LOOPBACK}:{server.server_port}/?token={served.token}"
     thread = threading.Thread(target=server.serve_forever, name="commtrace-page", daemon=True)
     thread.start()
@@ -73,6 +75,43 @@ def serving(page: str, port: int) -> Iterator[Served]:
         thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    """Serves a bounded number of connections, each for a bounded time.
+
+    Those beyond, and those that take longer, however slowly they send, are closed.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._ends: dict[socket.socket, float] = {}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread of its own, if there are not too many."""
+        if len(self._ends) >= _MOST_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self._ends[request] = time.monotonic() + _TIMEOUT_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._ends.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End the connections whose time is over; called several times a second."""
+        now = time.monotonic()
+        for request, end in list(self._ends.items()):
+            if now > end:
+                with contextlib.suppress(OSError):  # its thread closes it then
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep the terminal for the state: a client that resets its connection is no error."""
+
+
 def _handler_of(served: Served) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _TIMEOUT_S
@@ -82,7 +121,11 @@ def _handler_of(served: Served) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             """Answer with the page or the state."""
             host, _, _ = self.headers.get("Host", "").partition(":")
-            address = urlsplit(self.path)
+            try:
+                address = urlsplit(self.path)
+            except ValueError:
+                self.send_error(400, "no address")
+                return
             given = parse_qs(address.query).get("token", [""])[0]
             if host not in _NAMES:
                 self.send_error(403, "another host")

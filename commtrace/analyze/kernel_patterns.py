@@ -127,14 +127,14 @@ def kind_in(name: str) -> str:
 
 
 def setting_for(name: str) -> str:
-    r"""Return the line of pyproject.toml by which a kernel like this is communication.
+    """Return the line of pyproject.toml by which a kernel like this is communication.
 
     >>> print(setting_for("void my_lib::fast_all_reduce<float>(float*, int)"))
-    '\bmy_lib::fast_all_reduce\b' = "all_reduce"
+    '*my_lib::fast_all_reduce*' = "all_reduce"
     """
     found = _WORD.search(name)
     word = found[0].strip(":") if found else ""
-    return rf"'\b{word}\b'" + f' = "{kind_in(name) or "KIND"}"'
+    return f"'*{word}*' = \"{kind_in(name) or 'KIND'}\""
 
 
 def _kinds(frames: Frames, kernels: pd.DataFrame) -> np.ndarray:

@@ -21,7 +21,7 @@ import pandas as pd
 from commtrace.analyze.analysis import addable
 from commtrace.analyze.frame import Frames
 from commtrace.schema import FAKE
-from commtrace.tracefile import EVERY
+from commtrace.tracefile import EVERY, WRITE_ERRORS
 from commtrace.units import counted, known_note, text_of_value
 
 NOT_KNOWN = -1
@@ -122,6 +122,7 @@ def why_incomplete(frames: Frames) -> Sequence[str]:
         ),
         (EVERY in run, "not every step was recorded"),
         (num_dropped > 0, f"{counted(num_dropped, 'call')} were dropped"),
+        (WRITE_ERRORS in run, f"not all could be written: {'; '.join(run.get(WRITE_ERRORS, ()))}"),
         (
             bool(source),
             f"{source} may have recorded a part of the run"

@@ -23,7 +23,7 @@ from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
 from commtrace.analyze.values import replicas
 from commtrace.schema import COMM, MAX_ACTIONS
-from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM
+from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM, WRITE_ERRORS
 from commtrace.units import counted, known_note, ordinal, text_of_ranks
 
 EVERYTHING = "everything"
@@ -151,10 +151,12 @@ def _dropped(frames: Frames) -> str:
     dropped = int(frames.ranks["num_dropped"].clip(lower=0).sum())
     if not dropped:
         return ""
-    return (
-        f"{dropped} calls were dropped to stay within the limits of the recording: counts, bytes "
-        "and times are too low by that amount."
+    why = (
+        f"could not be written ({'; '.join(frames.run[WRITE_ERRORS])})"
+        if WRITE_ERRORS in frames.run
+        else "were dropped to stay within the limits of the recording"
     )
+    return f"{counted(dropped, 'call')} {why}: counts, bytes and times are too low by that amount."
 
 
 def _unless_imported(frames: Frames, advice: str) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import translate
 from functools import lru_cache
 
 from commtrace.collective_table import KINDS
@@ -96,17 +97,21 @@ def recognizer(more: Mapping[str, str] | None = None) -> Callable[[str], Kernel 
     """Return a function that recognizes communication kernels by name.
 
     Args:
-        more: Further rows, which come before those of `KERNELS`.
+        more: Kinds by patterns of whole names, as of a shell, which come before `KERNELS`.
     """
-    rows = [(re.compile(pattern), kind) for pattern, kind in {**(more or {}), **KERNELS}.items()]
+    # `translate` makes expressions that do not backtrack, whatever the pattern.
+    rows = [
+        (glob, re.compile(rf"\A{translate(glob)}"), kind) for glob, kind in (more or {}).items()
+    ]
+    rows += [(pattern, re.compile(pattern), kind) for pattern, kind in KERNELS.items()]
 
     # A trace has many launches of few kernels.
     @lru_cache(maxsize=65536)
     def recognized(name: str) -> Kernel | None:
-        for pattern, kind in rows:
-            found = pattern.search(name)
+        for pattern, expression, kind in rows:
+            found = expression.search(name)
             if found:
-                return _kernel(name, kind or _kind_in(found.group(1)), pattern.pattern)
+                return _kernel(name, kind or _kind_in(found.group(1)), pattern)
         return None
 
     return recognized

@@ -13,7 +13,7 @@ from typing import Any
 
 from commtrace.errors import TraceError
 from commtrace.event import CommEvent, GroupRow, RankRow
-from commtrace.live.life import DIED, GONE, SILENT
+from commtrace.live.life import DIED, ENDED, GONE, SILENT
 from commtrace.live.names import TRANSFERS, RunNames, Site
 from commtrace.live.snapshot import LiveProblem, RankState
 from commtrace.live.tail import CALL_COLUMNS, InFlight, number_fact, text_fact
@@ -257,5 +257,6 @@ def _rank_row(rank: WatchedRank, life: str) -> Any:
         start_ns=max(number_fact(facts, "start_ns"), 0),
         num_dropped=max(number_fact(facts, "num_dropped"), 0),
         complete=life not in (DIED, SILENT, GONE),
+        end_ns=number_fact(facts, "end_ns") if life == ENDED else -1,
         num_ops_dropped=0,
     )

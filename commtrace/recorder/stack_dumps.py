@@ -38,6 +38,7 @@ from commtrace.tracefile.dump_files import (
     stacks_path,
     write_dump,
 )
+from commtrace.tracefile.spool_file import identity
 
 CallsInFlight = Callable[[], Iterable[Mapping[str, Any]]]
 
@@ -59,19 +60,22 @@ class StackDumps:
         self._request = spool.parent / REQUEST
         self._seen = _identity(self._request)  # of an earlier recording
         self._stacks: int | None = None
+        self._stacks_are: tuple[int, int] | None = None
+        self._is_chosen = is_chosen
         if signal_number is not None:
-            self._handle(signal_number, is_chosen)
+            self._handle(signal_number)
 
-    def _handle(self, number: int, is_chosen: bool) -> None:
+    def _handle(self, number: int) -> None:
         if os.getpid() in _handled:  # another recording of this process
             return
         before = signal.getsignal(number)
         is_free = before == signal.SIG_DFL and not _is_handled_in_c(number)
-        if not is_free and not (is_chosen and callable(before)):
+        if not is_free and not (self._is_chosen and callable(before)):
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             path = stacks_path(self._spool)
             self._stacks = opener(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            self._stacks_are = identity(self._stacks)
             # Chaining to the default action would end the process.
             faulthandler.register(number, file=self._stacks, chain=not is_free)
             _handled[os.getpid()] = number, before
@@ -79,12 +83,22 @@ class StackDumps:
     def poll(self, rank: int, calls: CallsInFlight) -> None:
         """Write a dump if one has been asked for since the last time."""
         request = self._new_request(rank)
+        self._reopen_if_closed()
         was_signalled = self._stacks is not None and os.fstat(self._stacks).st_size > 0
         if request or was_signalled:
             with contextlib.suppress(CommtraceError):  # the folder is full, or gone
                 write_dump(dump_path(self._spool), dump_of_process(rank, request, calls()))
         if was_signalled and self._stacks is not None:
             os.ftruncate(self._stacks, 0)
+
+    def _reopen_if_closed(self) -> None:
+        """Handle the signal anew if the program has closed the file, as a daemon does."""
+        if self._stacks is not None and identity(self._stacks) != self._stacks_are:
+            number, _ = _handled.pop(os.getpid(), (None, None))
+            self._stacks = None
+            if number is not None:
+                faulthandler.unregister(number)
+                self._handle(number)
 
     def _new_request(self, rank: int) -> str:
         identity = _identity(self._request)
@@ -104,7 +118,8 @@ class StackDumps:
         if number is None or signal.getsignal(number) != before:
             return  # the file stays open: whoever chains to the handler writes there
         faulthandler.unregister(number)
-        os.close(self._stacks)
+        if identity(self._stacks) == self._stacks_are:
+            os.close(self._stacks)
         self._stacks = None
         stacks_path(self._spool).unlink(missing_ok=True)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.errors import NotATraceError
 from commtrace.tracefile.collected import copy_parts, merge_spools, read_parts
+from commtrace.tracefile.facts import WRITE_ERROR, WRITE_ERRORS
 from commtrace.tracefile.info import Host, RunInfo, run_info
 from commtrace.tracefile.merge import join
 from commtrace.tracefile.reading import reading
@@ -48,6 +49,8 @@ __all__ = [
     "SPOOL_SUFFIX",
     "STEPS_FROM",
     "STEP_SOURCES",
+    "WRITE_ERROR",
+    "WRITE_ERRORS",
     "Host",
     "RunInfo",
     "SegmentedWriter",

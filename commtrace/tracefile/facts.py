@@ -12,6 +12,11 @@ from commtrace.errors import InvalidTraceError
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS
 from commtrace.tracefile.reading import is_int
 
+WRITE_ERROR = "write_error"
+"""Name of the fact of a spool that states why a rank could not write all of it."""
+WRITE_ERRORS = "write_errors"
+"""Name of the fact of a run that states them, each with its ranks."""
+
 Check = Callable[[Any], bool]
 
 
@@ -115,6 +120,7 @@ CLOSING_FACTS: dict[str, Check] = {
     "taken_for": _are_ranks,
     "beat_s": _is_step_count,
     "alive_ns": _is_instant,
+    WRITE_ERROR: _is_text,
 }
 """Facts that a spool may have."""
 
@@ -123,6 +129,7 @@ RUN_FACTS: dict[str, Check] = {
     "missing_ranks": _are_ranks,
     "torn_ranks": _are_ranks,
     "left_out_spools": _are_texts,
+    WRITE_ERRORS: _are_texts,
     "lacks": _are_texts,
     "imported_from": _is_text,
     "imported_files": _is_count,

@@ -24,6 +24,7 @@ from commtrace.errors import TraceError
 from commtrace.event import GroupRow
 from commtrace.schema import FAKE
 from commtrace.tracefile.clocks import Alignment, align
+from commtrace.tracefile.facts import WRITE_ERROR, WRITE_ERRORS
 from commtrace.tracefile.generations import base_of, generations
 from commtrace.tracefile.outline import OUTLINE_COLUMNS, SpoolOrOutline, rank_of
 from commtrace.tracefile.sources import joined
@@ -31,7 +32,7 @@ from commtrace.tracefile.split import CLOCK_ERROR, ONE_CLOCK
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.steps import STEPS_FROM, steps_from
 from commtrace.tracefile.trace import Columns
-from commtrace.units import text_of_duration
+from commtrace.units import text_of_duration, text_of_ranks
 
 WithSteps = Callable[[int, str], Spool]
 """Returns the calls of a recording by its place, with the steps of a source."""
@@ -188,7 +189,18 @@ def _run_facts(
             if each.is_truncated or not each.facts.get("complete", False)
         ],
         "clock": _clock(recordings, alignments),
+        **_write_errors(recordings),
     }
+
+
+def _write_errors(recordings: Sequence[SpoolOrOutline]) -> dict[str, list[str]]:
+    """Return why ranks could not write all of their recordings, if there are any."""
+    ranks: dict[str, list[int]] = {}
+    for each in recordings:
+        if why := each.facts.get(WRITE_ERROR):
+            ranks.setdefault(why, []).append(rank_of(each))
+    errors = [f"{text_of_ranks(of)}: {why}" for why, of in ranks.items()]
+    return {WRITE_ERRORS: errors} if errors else {}
 
 
 def _clock(recordings: Sequence[SpoolOrOutline], alignments: Sequence[Alignment]) -> str:

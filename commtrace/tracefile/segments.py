@@ -194,6 +194,10 @@ class SegmentedWriter:
         self._has_batch = True
         self._last_write_ns = at
 
+    def write_instead(self, facts: Callable[[Mapping[str, int]], Mapping[str, Any]]) -> None:
+        """Write last facts over the last batches of the segment; see `SpoolWriter`."""
+        self._writer.write_instead(facts)
+
     def contents(self) -> list[bytes]:
         """Return the contents of each segment that is kept."""
         return [contents_of(stream) for stream in self._streams]

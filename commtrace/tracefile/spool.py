@@ -23,12 +23,15 @@ marked are rows of `found_steps`, with their source. The reader is in `spool_rea
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 import struct
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -95,6 +98,8 @@ BATCH = struct.Struct("<II")
 LENGTH = struct.Struct("<I")
 # The recorded program pays for the compression.
 _FASTEST = 1
+_NUM_DROPPABLE = 64
+"""Number of the latest batches that give way to the last facts on a full disk."""
 
 
 def numbers_of(table: str) -> str:
@@ -137,6 +142,7 @@ class SpoolWriter:
         self._strings = StringTable([""])
         self._num_written = 1
         self._end = 0
+        self._batches: deque[tuple[int, dict[str, int]]] = deque(maxlen=_NUM_DROPPABLE)
         self.write({}, facts)
 
     def write(
@@ -164,7 +170,11 @@ class SpoolWriter:
         encoded = json.dumps(head, separators=(",", ":")).encode()
         payload = zlib.compress(b"".join([LENGTH.pack(len(encoded)), encoded, *blobs]), _FASTEST)
         batch = BATCH.pack(len(payload), zlib.crc32(payload)) + payload
-        self._append(batch if self._end else FIRST_LINE + batch)
+        begin = self._end
+        self._append(batch if begin else FIRST_LINE + batch)
+        if begin:
+            nums = {name: len(flat) // len(NUMBERS[name]) for name, flat in (numbers or {}).items()}
+            self._batches.append((begin, nums))
         # Not before the batch is in the file: strings of a lost batch go with the next one.
         self._num_written = len(self._strings.strings)
 
@@ -172,6 +182,27 @@ class SpoolWriter:
     def num_bytes(self) -> int:
         """Size of the file."""
         return self._end
+
+    def write_instead(self, facts: Callable[[Mapping[str, int]], Mapping[str, Any]]) -> None:
+        """Write last facts over the last batches, whose space the file has, on a full disk.
+
+        Args:
+            facts: returns the facts, given the numbers of rows by table that are lost for them.
+
+        Raises:
+            OSError: they could not be written over any of these batches.
+        """
+        lost: Counter[str] = Counter()
+        while True:
+            if not self._batches:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._end, nums = self._batches.pop()
+            lost.update(nums)
+            self._stream.seek(self._end)
+            with contextlib.suppress(OSError):
+                self.write({}, facts(lost))
+                self._stream.truncate(self._end)
+                return
 
     def contents(self) -> list[bytes]:
         """Return the contents of the file, as the only segment."""

@@ -21,7 +21,6 @@ from typing import BinaryIO, Protocol, cast
 
 from commtrace.atomic_write import make_folder
 from commtrace.errors import TraceError
-from commtrace.permissions import opener
 from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.collected import read_parts
 from commtrace.tracefile.dump_files import dump_path, stacks_path
@@ -30,6 +29,7 @@ from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.run_folder import make_run_folder
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX, spool_name
+from commtrace.tracefile.spool_file import SpoolFile
 from commtrace.tracefile.spool_reading import read_spool
 
 _SPOOLS_SUFFIX = ".spools"
@@ -113,15 +113,15 @@ class SpoolFolder:
             if _is_own(each) or not _is_being_written(each):
                 each.unlink(missing_ok=True)
         if _files_of(path):
-            return self._begun(_name_of_process(path), "w+b")
+            return self._begun(_name_of_process(path), os.O_TRUNC)
         try:
-            return self._begun(path, "x+b")
+            return self._begun(path, os.O_EXCL)
         except FileExistsError:
-            return self._begun(_name_of_process(path), "w+b")
+            return self._begun(_name_of_process(path), os.O_TRUNC)
 
-    def _begun(self, path: Path, mode: str) -> BinaryIO:
+    def _begun(self, path: Path, flags: int) -> BinaryIO:
         # Unbuffered, so that a killed process loses nothing of a batch that was written.
-        stream = open(path, mode, buffering=0, opener=opener)  # noqa: SIM115 - the recording closes
+        stream = SpoolFile(path, flags)
         _done_mark(path).unlink(missing_ok=True)
         self._opened, self._segment = path, 0
         self._stream = cast("BinaryIO", stream)
@@ -131,7 +131,7 @@ class SpoolFolder:
         """Create the file of a segment; remove all but the one before it, which is done."""
         assert self._opened is not None
         new, last = (_segment_path(self._opened, each) for each in (number, number - 1))
-        stream = open(new, "w+b", buffering=0, opener=opener)  # noqa: SIM115 - closed by the writer
+        stream = SpoolFile(new, os.O_TRUNC)
         self._segment = number
         _done_mark(last).touch(mode=0o600)
         for stale in _files_of(self._opened):
@@ -169,7 +169,7 @@ class OwnSpool(SpoolFolder):
     def open(self, rank: int) -> BinaryIO:
         """Create a file named after the rank and the process id."""
         make_folder(self.folder)
-        return self._begun(_name_of_process(self.folder / spool_name(rank)), "w+b")
+        return self._begun(_name_of_process(self.folder / spool_name(rank)), os.O_TRUNC)
 
 
 class RunFolder(SpoolFolder):
@@ -193,7 +193,7 @@ class RunFolder(SpoolFolder):
             earlier = _files_of(path)
             try:
                 if not earlier:
-                    return self._begun(path, "x+b")
+                    return self._begun(path, os.O_EXCL)
             except FileExistsError:
                 earlier = [path]
             self.num_earlier += not any(map(_is_being_written, earlier))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -567,4 +568,27 @@ def test_wrong_usage_names_the_option(
     ended = commtrace("run", *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert message in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_recording_that_a_full_disk_cuts_short_ends_with_code_3(
+    tmp_path: Path, disk_of: Callable[[str], Path]
+) -> None:
+    (tmp_path / "train.py").write_text(GREETING + "for _ in range(6000):\n    dist.barrier()\n")
+    output = disk_of("24k") / "RUN.comm"
+    ended = run("-n", "1", "-o", str(output), "train.py", folder=tmp_path)
+    assert ended.code == 3
+    assert "is not complete, though the program succeeded" in ended.err
+    assert "found: rank 0: no space left on device" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("output", ["RUN.comm", "run.json"])
+def test_a_recording_whose_folder_is_removed_ends_with_code_3(tmp_path: Path, output: str) -> None:
+    vanish = f"import glob, shutil\nshutil.rmtree(glob.glob('{output}*')[0])\n"
+    (tmp_path / "train.py").write_text(GREETING + vanish)
+    ended = run("-n", "1", "-o", output, "train.py", folder=tmp_path)
+    assert ended.code == 3
+    assert "was removed meanwhile" in ended.err
+    assert "RuntimeWarning" not in ended.err
     assert "Traceback" not in ended.err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
+import struct
+import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -80,6 +83,56 @@ def test_a_port_in_use_is_a_usage_error(served: Served) -> None:
         serving("", port or 0),
     ):
         pass
+
+
+def test_what_is_no_address_is_refused(served: Served) -> None:
+    with connected(served) as client:
+        client.sendall(b"GET http://[x/ HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.0 400 ")
+
+
+def connected(served: Served) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", urlsplit(served.url).port or 0), timeout=10)
+
+
+def is_closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_client_that_resets_leaves_nothing_on_the_terminal(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(20):
+        client = connected(served)
+        client.sendall(f"GET /?token={served.token} HTTP/1.0\r\n".encode())
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    assert asked(served, f"/?token={served.token}")[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_connections_beyond_a_number_are_closed_and_slow_ones_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("commtrace_cli.serving._MOST_CONNECTIONS", 3)
+    monkeypatch.setattr("commtrace_cli.serving._TIMEOUT_S", 2)
+    with serving("<p>page", 0) as served, contextlib.ExitStack() as clients:
+        slow = [clients.enter_context(connected(served)) for _ in range(3)]
+        for client in slow:
+            client.sendall(b"GET ")
+        assert is_closed(clients.enter_context(connected(served)))
+        began = time.monotonic()
+        while time.monotonic() < began + 60:
+            with contextlib.suppress(OSError):  # each byte comes within the time of a read
+                slow[0].sendall(b"x")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if asked(served, f"/?token={served.token}")[0] == 200:
+                    return
+            time.sleep(0.2)
+    pytest.fail("slow clients keep others out")
 
 
 def test_each_server_has_a_token_of_its_own() -> None:

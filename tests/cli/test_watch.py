@@ -30,13 +30,13 @@ def run(tmp_path: Path) -> Iterator[Run]:
         yield run
 
 
-def hanging(run: Run) -> list[Rank]:
-    """Three ranks, of which rank 1 has been missing from an all-reduce for 90 seconds."""
-    ranks = run.start_all(3, **HERE)
+def hanging(run: Run, num_ranks: int = 3) -> list[Rank]:
+    """Ranks, of which rank 1 has been missing from an all-reduce for 90 seconds."""
+    ranks = run.start_all(num_ranks, **HERE)
     calls = [rank.issue() for rank in ranks]
     for rank, call in zip(ranks, calls, strict=True):
         rank.end(call)
-    for rank in (ranks[0], ranks[2]):
+    for rank in (ranks[0], *ranks[2:]):
         rank.issue()
     run.flush()
     run.pass_(90)
@@ -82,6 +82,16 @@ def test_an_alarm_ends_with_its_code_and_runs_the_command(
     )
     assert "hang for 1 min" in ended.out
     assert "ended with code 9" in ended.err
+
+
+def test_of_two_ranks_the_one_that_never_arrived_is_named_to_the_command(
+    commtrace: Commtrace, run: Run, tmp_path: Path
+) -> None:
+    hanging(run, num_ranks=2)
+    out = tmp_path / "out"
+    command = f'echo "$COMMTRACE_RANKS" > {out}'
+    commtrace("watch", run.folder, "--on-hang", "60s", "--exec", command)
+    assert out.read_text() == "1\n"
 
 
 def test_a_hang_that_is_shorter_than_asked_is_no_alarm(commtrace: Commtrace, run: Run) -> None:

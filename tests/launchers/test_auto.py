@@ -165,7 +165,64 @@ def test_a_folder_that_vanishes_is_reported_and_harms_nobody(tmp_path: Path) -> 
     ended = run([*recorded(), "train.py", tmp_path], tmp_path)
     assert ended.code == 0
     assert "trained" in ended.text
-    assert "failures while recording; the trace is incomplete" in ended.text
+    assert "commtrace: rank 0: the recording is lost: " in ended.text
+    assert "RuntimeWarning" not in ended.text
+
+
+@pytest.mark.cold_start
+def test_a_start_of_python_loads_nothing_of_commtrace_before_torch(tmp_path: Path) -> None:
+    code = "import sys; print(sorted(each for each in sys.modules if 'commtrace' in each))"
+    ended = run([sys.executable, "-c", code], tmp_path, {"COMMTRACE": "RUN.comm"})
+    assert ended.text == "['commtrace_auto']\n"
+
+
+@pytest.mark.cold_start
+def test_a_relative_folder_is_that_of_the_start_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    code = "import os; os.chdir('elsewhere'); import commtrace; print(os.environ['COMMTRACE'])"
+    ended = run([sys.executable, "-c", code], tmp_path, {"COMMTRACE": "RUN.comm"})
+    assert ended.text == f"{tmp_path}/RUN.comm\n"
+
+
+@pytest.mark.cold_start
+def test_a_relative_folder_in_a_removed_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    code = f"cd {tmp_path}; mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -c 'print(1)'"
+    ended = run(["bash", "-c", code], tmp_path, {"COMMTRACE": "RUN.comm"})
+    assert ended.code == 0
+    assert "found: COMMTRACE=RUN.comm, and the current folder is gone" in ended.text
+    assert "Traceback" not in ended.text
+
+
+CLOSES_ALL = """
+import os, sys, time
+import torch, torch.distributed as dist
+
+def train():
+    meeting = f"file://{sys.argv[1]}/meeting-{time.time_ns()}"
+    dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    for _ in range(10):
+        dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+
+train()
+os.closerange(3, 1024)
+own = [open(f"{sys.argv[1]}/own-{number}", "w") for number in range(20)]
+train()
+for each in own:
+    each.write("mine")
+    each.close()
+"""
+
+
+def test_a_program_that_closes_all_descriptors_is_recorded_and_its_files_are_its_own(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "daemon.py").write_text(CLOSES_ALL)
+    ended = run([sys.executable, "daemon.py", tmp_path], tmp_path, {"COMMTRACE": "RUN.comm"})
+    assert (ended.code, ended.text) == (0, "")
+    assert {path.read_text() for path in tmp_path.glob("own-*")} == {"mine"}
+    trace = read_trace(tmp_path / "RUN.comm")
+    assert (trace.num_rows("comm"), trace.run["torn_ranks"]) == (20, [])
 
 
 def test_the_traceback_and_the_exit_code_are_the_programs(tmp_path: Path) -> None:

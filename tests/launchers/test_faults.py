@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def program(tmp_path: Path) -> Path:
 def require_partial(path: Path, code: int, text: str) -> None:
     assert code == 0, text
     assert "trained" in text
-    assert "failures while recording; the trace is incomplete" in text
+    assert "commtrace: rank 0: the recording lacks" in text
+    assert "RuntimeWarning" not in text
     trace = read_trace(path)
     kept = trace.num_rows("comm")
     assert 0 < kept < 3000
@@ -49,14 +51,20 @@ def require_partial(path: Path, code: int, text: str) -> None:
 def test_a_full_disk_keeps_what_was_written(program: Path, disk_of: Callable[[str], Path]) -> None:
     output = disk_of("24k") / "RUN.comm"
     ended = run([*recorded(output), "train.py", program], program)
-    assert "No space left on device" in ended.text
+    assert "no space left on device" in ended.text
     require_partial(output, ended.code, ended.text)
+    trace = read_trace(output)
+    assert trace.run["write_errors"] == ["rank 0: no space left on device"]
+    assert list(trace.tables["ranks"]["complete"]) == [True]
+    assert trace.num_rows("comm") + trace.tables["ranks"]["num_dropped"][0] == 3000
+    shown = run([sys.executable, "-m", "commtrace_cli", "summary", output], program).text
+    assert "could not be written (rank 0: no space left on device)" in " ".join(shown.split())
 
 
 def test_a_limit_on_files_keeps_what_was_written(program: Path) -> None:
     words = shlex.join([*map(str, recorded()), "train.py", str(program)])
     ended = run(["bash", "-c", f"ulimit -f 16; exec {words}"], program)
-    assert "File too large" in ended.text
+    assert "file too large" in ended.text
     require_partial(program / "RUN.comm", ended.code, ended.text)
 
 

@@ -112,6 +112,8 @@ def missing_calls(
     if not faults:
         return
     calls = calls_of(frames, {(each.group, each.number) for each in faults})
+    ranks = frames.ranks
+    ended = set(ranks.loc[ranks["complete"] & (ranks["end_ns"] >= 0), "rank"])
     for each in faults:
         missing = sorted(set(each.absent) - set(each.lost))
         members = calls[(calls["group"] == each.group) & (calls["number"] == each.number)]
@@ -121,7 +123,10 @@ def missing_calls(
         named = call_text(kind, each.number, each.group, axis)
         is_extra = len(each.absent) > len(each.present)
         is_tie = len(each.absent) == len(each.present)
-        blamed = [] if is_tie else each.present if is_extra else missing
+        # Those that have arrived wait for ranks that run on, or were killed, elsewhere.
+        waits = not covered.imported_from and bool((members["complete_ns"] < 0).all())
+        is_awaited = waits and not ended.intersection(missing)
+        blamed = each.present if is_extra else missing if is_awaited or not is_tie else []
         arrived, absentees = text_of_ranks(each.present), text_of_ranks(missing)
         text = (
             f"Only {arrived} made {named}; {absentees} did not."

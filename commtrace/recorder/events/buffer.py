@@ -59,6 +59,10 @@ class Writer(Protocol):
         """Append one batch."""
         ...
 
+    def write_instead(self, facts: Callable[[Mapping[str, int]], Mapping[str, Any]]) -> None:
+        """Write last facts over the last batches."""
+        ...
+
     def contents(self) -> list[bytes]:
         """Return everything written so far, by segment."""
         ...
@@ -236,6 +240,25 @@ class Buffer:
                     failure = error
         if failure is not None:
             raise failure
+
+    def flush_end(self, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Write the last facts; on a full disk, over the latest entries, which are dropped.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        try:
+            self.flush(facts())
+        except OSError:
+            before = self.num_dropped, self.num_ops_dropped
+
+            def facts_instead_of(lost: Mapping[str, int]) -> Mapping[str, Any]:
+                self.num_dropped = before[0] + lost.get("comm", 0)
+                self.num_ops_dropped = before[1] + lost.get("ops", 0)
+                return facts()
+
+            with self._lock:
+                self._writer.write_instead(facts_instead_of)
 
     def _write_batch(self, facts: Mapping[str, Any] | None, is_last: bool) -> None:
         done, waiting = self._split_by_completion(is_last)

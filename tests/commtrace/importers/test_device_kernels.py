@@ -401,7 +401,7 @@ def test_calls_of_a_stream_that_do_not_fit_stay_unmatched(
 
 def test_a_project_names_its_own_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").write_text(
-        '[tool.commtrace.kernels]\n"^my_fused_reduce" = "all_reduce"\n'
+        '[tool.commtrace.kernels]\n"my_fused_reduce*" = "all_reduce"\n'
     )
     monkeypatch.chdir(tmp_path)
     profile = Profile(0)
@@ -412,7 +412,9 @@ def test_a_project_names_its_own_kernels(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ('"(" = "all_reduce"', "'('"),
+        ('"(a+)+b" = "all_reduce"', "'(a+)+b'"),
+        ('"my.*reduce" = "all_reduce"', "'my.*reduce'"),
+        ('"" = "all_reduce"', "''"),
         ('"x" = "all_reduc"', "'all_reduc'"),
         ('"x" = 3', "3"),
     ],

@@ -189,3 +189,35 @@ def test_what_is_no_spool_is_refused(data: bytes, error: type[Exception]) -> Non
 
 def test_names_sort_like_ranks() -> None:
     assert sorted([spool_name(10), spool_name(9)]) == [spool_name(9), spool_name(10)]
+
+
+@pytest.mark.parametrize("room", [0, 30, 60, 90, 120, 400])
+def test_last_facts_take_the_place_of_the_last_batches_on_a_full_disk(room: int) -> None:
+    disk = Disk()
+    writer = SpoolWriter(disk, {"rank": 0})
+    for number in range(3):
+        sites = {sites_of("comm"): [SITE]} if number == 0 else {}
+        writer.write(sites, None, {"comm": [number, *[0] * (len(NUMBERS["comm"]) - 1)]})
+    disk.room = writer.num_bytes + room
+    last = {"end": "x" * 60, "num_dropped": 0}
+    try:
+        writer.write({}, last)
+    except OSError:
+        writer.write_instead(lambda lost: {**last, "num_dropped": lost["comm"]})
+    spool = parse_spool(disk.getvalue())
+    assert spool.facts["end"] == last["end"]
+    assert len(spool.tables["comm"]["id"]) + spool.facts["num_dropped"] == 3
+    assert not spool.is_truncated
+    assert (spool.facts["num_dropped"] > 0) or room > 0
+
+
+def test_a_disk_without_room_for_the_last_facts_is_an_error() -> None:
+    disk = Disk()
+    writer = SpoolWriter(disk, {"rank": 0})
+    disk.room = writer.num_bytes
+    with pytest.raises(OSError, match="No space left"):
+        writer.write_instead(lambda lost: {"end": "x" * 60})
+    assert parse_spool(disk.getvalue()).facts == {"rank": 0}
+
+
+SITE = tuple(["" if column.type is str else 0 for column in SITES["comm"]])

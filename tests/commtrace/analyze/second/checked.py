@@ -102,6 +102,15 @@ def _unlike_ends(calls: dict[int, Any]) -> list[set[int]]:
     return found
 
 
+def _are_awaited(run: Run, absent: set[int], calls: Any) -> bool:
+    """True if all who arrived wait, and those who did not had not ended their recording."""
+    return (
+        "imported_from" not in run.facts
+        and all(call.complete_ns < 0 for call in calls.values())
+        and all(not run.ranks[rank].complete or run.ranks[rank].end_ns < 0 for rank in absent)
+    )
+
+
 def consistency(run: Run) -> list[Row]:
     """Mismatches, missing calls and transfers; for deadlock cycles see `has_cycle`."""
     found: list[Row] = []
@@ -125,6 +134,8 @@ def consistency(run: Run) -> list[Row]:
                 if len(absent) < len(arrived)
                 else arrived
                 if len(arrived) < len(absent)
+                else absent
+                if _are_awaited(run, absent, numbers[missed[0]])
                 else ()
             )
             problem = "extra call" if len(absent) > len(arrived) else "missing call"

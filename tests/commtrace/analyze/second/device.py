@@ -136,7 +136,7 @@ def kernel_patterns(run: Run) -> list[dict[str, Any]]:
         by = "built-in" if pattern else "description" if is_sent else "nothing"
         word = re.search(r"[\w:]*(?:" + "|".join(_loose(word) for word in WORDS) + r")[\w:]*",
                          each.name, re.IGNORECASE)  # fmt: skip
-        line = f"'\\b{word[0]}\\b' = \"{told or 'KIND'}\"" if word else ""
+        line = f"'*{word[0]}*' = \"{told or 'KIND'}\"" if word else ""
         facts[each.name, kind, is_sent] = pattern, by, line if by == "nothing" else ""
     return [
         {
