@@ -8,6 +8,7 @@ the program loads that part.
 
 from dtensor_core.integrations import (
     checkpoint,
+    export,
     factories,
     flex_attention,
     fsdp,
@@ -20,6 +21,7 @@ from dtensor_core.integrations import (
 
 _PATCHES = (
     checkpoint,
+    export,
     factories,
     flex_attention,
     fsdp,

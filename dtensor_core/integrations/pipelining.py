@@ -39,7 +39,7 @@ def install() -> None:
 
 def patch(stages: Any) -> None:
     """Make stages exchange DTensors of both classes."""
-    utils = sys.modules[f"{_PACKAGE}._utils"]
+    utils: Any = sys.modules[f"{_PACKAGE}._utils"]
     either = _EitherDTensor("DTensor", (), {"ours": DTensor, "theirs": utils.DTensor})
     local_of = _local_of(utils.to_local_if_dtensor)
     for module in (utils, stages):
@@ -115,8 +115,8 @@ def _as_announced(tensors: tuple[Any, ...], metas: tuple[Any, ...] | None) -> tu
 
     Gradients of keyword arguments, which follow those of positional ones, have no metadata.
     """
-    places = [getattr(meta, "placements", None) for meta in metas or ()]
-    pairs = list(zip_longest(tensors, places))
+    places: list[Any] = [getattr(meta, "placements", None) for meta in metas or ()]
+    pairs: list[Any] = list(zip_longest(tensors, places))
     if all(_is_placed(each, place) for each, place in pairs):
         return tensors
     return tuple(
