@@ -3,18 +3,27 @@
 The gradient of `le_`, of `copysign` by the sign, or of `repeat` with zero repetitions is such a
 tensor. It would become the `grad` of a DTensor, or meet one in the next formula. Affected operators
 get a kernel ahead of autograd's, which puts a hook on the node that autograd makes; the hook
-replaces plain gradients by replicated DTensors. Installed by `tensor`.
+replaces plain gradients by replicated DTensors. Derivatives by `torch.func`, which no hook
+sees, are replaced when torch returns them. Installed by `tensor`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
+from dtensor_core.dispatch.mixed_tensors import refuse_plain_derivative
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.torch_internals.autograd import (
+    check_gradients,
+    convert_derivatives,
+    innermost,
+    is_batched,
+)
 from dtensor_core.torch_internals.dispatcher import AHEAD_OF_AUTOGRAD
 
 # Kept for the life of the process: torch removes the kernels of a library that is freed.
@@ -41,6 +50,16 @@ def install(cls: type[torch.Tensor]) -> None:
     """Register the kernels for DTensors of class `cls`."""
     for name in " ".join(_OPERATORS).split():
         _library.impl(name, _kernel(cls, name), AHEAD_OF_AUTOGRAD.name, with_keyset=True)
+    check_gradients(refuse_plain_derivative)
+    convert_derivatives(partial(_like, cls))
+
+
+def _like(cls: type[Any], derivative: torch.Tensor, tensor: torch.Tensor) -> Any:
+    """Return the derivative as a DTensor if it is the derivative of one, or by one."""
+    of, made = innermost(tensor), innermost(derivative)
+    if not isinstance(of, cls) or type(made) is not torch.Tensor or is_batched(made):
+        return derivative
+    return _full(cls, of._spec, made)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from dtensor_core.dispatch.inplace_writeback import check_differentiable, does_not_fit, without_out
+from dtensor_core.dispatch.mixed_tensors import refuse_plain_derivative
 from dtensor_core.dispatch.recurrent import cell, layer
 from dtensor_core.errors import OutOfRangeError, RuleError
 from dtensor_core.placement import Replicate
@@ -302,6 +303,7 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
             "constants",
             hint="torch.func.jvp, which does not trace",
         )
+    refuse_plain_derivative(tensor, tangent)
     return tensor.numel() == tangent.numel()
 
 
@@ -319,6 +321,12 @@ def _batch_norm_backward(x: Any, grad: Any, *rest: Any) -> tuple[Any, ...]:
     """Run the device-independent backward in training mode, the only mode this is called in."""
     *moments, eps = rest[:6]
     return aten.native_batch_norm_backward(grad, x, *moments, True, eps, [True] * 3)
+
+
+def _by_numbers(packet: Any, *args: Any) -> Any:
+    """Run a list operator whose last argument is a tensor of one number per element."""
+    *lists, scalars = args
+    return packet.ScalarList(*lists, scalars.tolist())
 
 
 def _replicated(like: Any, local: torch.Tensor) -> Any:
@@ -378,6 +386,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"{name}_cell": cell for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 _STAND_INS: dict[str, Callable[..., Any]] = {
+    **{
+        f"_foreach_{name}.Tensor": partial(_by_numbers, getattr(aten, f"_foreach_{name}"))
+        for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")
+    },
     "is_same_size": _same_shape,
     "_has_same_storage_numel": _same_numel,
     "cudnn_batch_norm": _batch_norm,

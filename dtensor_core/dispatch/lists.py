@@ -29,8 +29,10 @@ from dtensor_core.torch_internals.trees import tree_flatten, tree_unflatten
 
 _FOREACH = "aten::_foreach_"
 _FUSED = ("aten::_fused_", "aten::_amp_foreach_")
-# Plain operators whose name differs from that of the `_foreach_` form.
-_RENAMED = {"norm": "linalg_vector_norm"}
+# Plain operators whose name differs from that of the `_foreach_` form, and those for a number where
+# the plain operator of that name takes tensors only.
+_RENAMED = {"norm": "linalg_vector_norm", "powsum": "linalg__powsum"}
+_OF_NUMBER = {"maximum": "clamp_min", "minimum": "clamp_max"}
 # Positions of scalars that the plain operator takes by keyword, `value`.
 _KEYWORDS = {name: 3 for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")}
 
@@ -186,6 +188,9 @@ def _plain_call(
     """Return the call of the plain operator that one element of a `_foreach_` call stands for."""
     name = op._schema.name.removeprefix(_FOREACH)
     name = _RENAMED.get(name, name)
+    stem = name.removesuffix("_")
+    if stem in _OF_NUMBER and not isinstance(args[1], Spec):
+        name = name.replace(stem, _OF_NUMBER[stem])
     if not hasattr(torch.ops.aten, name):  # no in-place form: the other one has the same layouts
         name = name.removesuffix("_")
     place = _KEYWORDS.get(name)

@@ -237,6 +237,8 @@ def _constant(copied: MaterializedView, args: Args) -> Any:
 def _source(copied: MaterializedView, args: Args) -> Any:
     """Return the value that `copy_` writes, in the layout of its source."""
     shape, dtype = list(copied.spec.shape), copied.spec.dtype
+    if not isinstance(args[1], torch.Tensor):  # a number
+        return _constant(copied, args)
     if hasattr(args[1], "_spec"):
         return aten._to_copy.default(aten.expand.default(args[1], shape), dtype=dtype)
     return _full(copied, args[1].to(dtype).expand(shape))
@@ -267,6 +269,8 @@ def _scattered(operator: Callable[..., Any]) -> Callable[[MaterializedView, Any]
 
 
 def _reshaped(copied: MaterializedView, part: Any) -> Any:
+    if part.dtype is not copied.base.dtype:
+        return aten.view.dtype(part, copied.base.dtype)
     return aten.reshape.default(part, list(copied.base.shape))
 
 

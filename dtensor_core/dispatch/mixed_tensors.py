@@ -7,6 +7,7 @@ of others is unknown, and `refuse_mixed` names them.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -14,7 +15,14 @@ import torch
 from dtensor_core.dispatch.arguments import Args, Kwargs, flattened
 from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
 from dtensor_core.errors import MixedTensorError
-from dtensor_core.torch_internals.autograd import current_node
+from dtensor_core.spec import Spec
+from dtensor_core.torch_internals.autograd import (
+    current_node,
+    has_dual_level,
+    innermost,
+    is_batched,
+    python_node,
+)
 from dtensor_core.torch_internals.dispatcher import OpOverload
 
 aten = torch.ops.aten
@@ -31,15 +39,20 @@ _ACCEPTING_FULL = frozenset(
         aten.fractional_max_pool3d.default,
     }
 )
-# Nodes of the backward pass whose formulas make zeros, ones or ranges from the saved sizes.
-_MAKERS = (
-    "Split SplitWithSizes UnsafeSplit UnsafeSplitWithSizes Unbind Cumprod Cummax Cummin Prod "
-    "DiagonalScatter SelectScatter SliceScatter IndexPut Put Trace Mvlgamma AsStrided Diagonal "
-    "FractionalMaxPool2D FractionalMaxPool3D EmbeddingBag LuUnpack LinalgHouseholderProduct Ormqr"
-)
-_MAKING_CONSTANTS = frozenset(
-    f"{name}Backward{form}" for name in _MAKERS.split() for form in ("0", "1", "0_copy")
-)
+
+
+class _Here(threading.local):
+    """The spec that this thread has written in place last, at a level of dual numbers."""
+
+    written: Spec | None = None
+
+
+_here = _Here()
+
+
+def note_written(spec: Spec) -> None:
+    """Note a write in place, whose derivative torch computes next."""
+    _here.written = spec
 
 
 def is_replicated_plain(op: OpOverload, tensor: torch.Tensor) -> bool:
@@ -50,7 +63,12 @@ def is_replicated_plain(op: OpOverload, tensor: torch.Tensor) -> bool:
     if op.namespace == "prims":  # in formulas of forward-mode derivatives, where a tangent is zero
         return True
     node = current_node()
-    return node is not None and node.name() in _MAKING_CONSTANTS
+    if node is not None:
+        # torch's formulas make tensors from sizes alone; a user's gradients are checked before.
+        return not isinstance(node, python_node)
+    # So do those of forward mode: the tangent of a tensor that has none, and is written in place.
+    written = _here.written if has_dual_level() else None
+    return written is not None and (tensor.shape, tensor.dtype) == (written.shape, written.dtype)
 
 
 def _is_one_number(tensor: torch.Tensor) -> bool:
@@ -94,3 +112,12 @@ def refuse_mixed(op: OpOverload, args: Args, kwargs: Kwargs, cls: type[Any]) -> 
             "dtensor_core.experimental.implicit_replication(); "
             "distribute_tensor(tensor, mesh, placements) to split it",
         )
+
+
+def refuse_plain_derivative(tensor: Any, derivative: Any) -> None:
+    """Raise MixedTensorError if a gradient or tangent of a DTensor is a plain one, or inversely."""
+    if isinstance(tensor, torch.Tensor) and isinstance(derivative, torch.Tensor):
+        pair = [innermost(tensor), innermost(derivative)]
+        known = [type(each) for each in pair if hasattr(each, "_spec")]
+        if len(known) == 1 and not any(map(is_batched, pair)):
+            refuse_mixed(aten.is_same_size.default, pair, {}, known[0])

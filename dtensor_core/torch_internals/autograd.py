@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
+from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 _C: Any = torch._C
+_functorch: Any = torch._C._functorch
 
 current_graph_task_id = _C._current_graph_task_id
 """Return the number of the backward pass that runs on this thread; -1 outside of one."""
@@ -16,7 +20,57 @@ current_node = _C._current_autograd_node
 increment_version = _C._increment_version
 """Note a write to each tensor of a tuple, so that autograd refuses to use its saved value."""
 
+python_node: type = _C._FunctionBase
+"""Base class of the nodes of autograd functions that are written in Python."""
+
 
 def has_dual_level() -> bool:
     """Return whether a level of forward-mode differentiation is entered."""
     return forward_ad._current_level >= 0
+
+
+is_batched = _functorch.is_batchedtensor
+"""Return whether a tensor is one that `torch.func.vmap` has wrapped."""
+
+
+def innermost(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor within the wrappers of `torch.func`; a batched one is returned as it is."""
+    while _functorch.is_gradtrackingtensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def check_gradients(check: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    """Call `check(output, gradient)` for every gradient with which a program begins a backward."""
+    make_grads = torch.autograd._make_grads
+
+    @wraps(make_grads)
+    def checked(outputs: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            for output, grad in zip(outputs, grads, strict=False):
+                check(output, grad)
+        return make_grads(outputs, grads, *args, **kwargs)
+
+    torch.autograd._make_grads = checked
+
+
+def convert_derivatives(convert: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    """Replace every derivative that `torch.func` returns by `convert(derivative, tensor)`."""
+    unpack, gradients = eager_transforms.safe_unpack_dual, eager_transforms._autograd_grad
+
+    @wraps(unpack)
+    def unpacked(dual: torch.Tensor, strict: bool) -> Any:
+        primal, tangent = unpack(dual, strict)
+        if torch.compiler.is_dynamo_compiling():
+            return primal, tangent
+        return primal, convert(tangent, primal)
+
+    @wraps(gradients)
+    def converted(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        found = gradients(outputs, inputs, *args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            return found
+        return tuple(convert(each, to) for each, to in zip(found, inputs, strict=True))
+
+    eager_transforms.safe_unpack_dual = unpacked
+    eager_transforms._autograd_grad = converted

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from commtrace.torch_internals import autograd as recorders
@@ -74,3 +76,48 @@ def test_dual_levels_are_entered_and_left() -> None:
     with forward_ad.dual_level():
         assert autograd.has_dual_level()
     assert not autograd.has_dual_level()
+
+
+def test_nodes_of_python_functions_have_a_class_of_their_own() -> None:
+    class Copying(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad
+
+    x = torch.ones(2, requires_grad=True)
+    assert isinstance(Copying.apply(x).grad_fn, autograd.python_node)
+    assert not isinstance(x.sin().grad_fn, autograd.python_node)
+
+
+def test_wrappers_of_torch_func_contain_the_tensor_and_batches_are_told_apart() -> None:
+    x = torch.ones(2)
+    seen: list[bool] = []
+
+    def function(y: torch.Tensor) -> torch.Tensor:
+        seen.append(autograd.innermost(y) is x)
+        return y.sum()
+
+    torch.func.grad(function)(x)
+    torch.func.vmap(lambda y: seen.append(autograd.is_batched(y)) or y)(x)
+    assert seen == [True, True]
+
+
+def test_gradients_are_checked_and_derivatives_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    for module, name in (
+        (torch.autograd, "_make_grads"),
+        (eager_transforms, "_autograd_grad"),
+        (eager_transforms, "safe_unpack_dual"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    autograd.check_gradients(lambda output, gradient: seen.append("checked"))
+    autograd.convert_derivatives(lambda derivative, tensor: derivative * 0)
+    x = torch.ones(2, requires_grad=True)
+    (x * 2).backward(torch.ones(2))
+    assert seen == ["checked"]
+    assert not torch.func.grad(torch.sum)(x.detach()).any()
+    assert not torch.func.jvp(torch.sin, (x.detach(),), (x.detach(),))[1].any()

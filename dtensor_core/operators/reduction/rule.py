@@ -123,5 +123,6 @@ ROWS = {
     "all": reduction("min", "opaque"),
     "count_nonzero": reduction("sum", "opaque"),
     "nansum": reduction("sum", "opaque"),
+    "linalg__powsum": reduction("sum", "opaque"),
     "renorm": Row(_only_dim_sharded, "only dim may be sharded"),
 }

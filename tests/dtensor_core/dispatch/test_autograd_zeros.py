@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from dtensor_core import DTensor, Replicate, Shard, distribute_tensor
-from dtensor_core.testing import kept_mesh, on_threads
+from dtensor_core import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+from dtensor_core.errors import MixedTensorError
+from dtensor_core.testing import kept_mesh, on_threads, run_processes
 
 
 def leaf(*shape: int) -> DTensor:
@@ -106,3 +108,60 @@ def test_second_gradients_of_pools_and_pads_are_dtensors(function, shape):
     (grad,) = torch.autograd.grad(function(x, how).square().sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(grad.sum(), x)
     assert isinstance(second, DTensor)
+
+
+def _hessian_product(function, how, x, y, t):
+    def gradient(p):
+        return torch.func.grad(lambda q: function(q, y))(p)
+
+    if how == "forward over reverse":
+        return torch.func.jvp(gradient, (x,), (t,))[1]
+    return torch.func.vjp(gradient, x)[1](t)[0]
+
+
+TWICE = {
+    "silu": lambda x, y: (F.silu(x) * y).sum(),
+    "mish": lambda x, y: (F.mish(x) * y).sum(),
+    "binary_cross_entropy": lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+    "smooth_l1_loss": F.smooth_l1_loss,
+    "l1_loss": F.l1_loss,
+    "glu": lambda x, y: (F.glu(x, 1) ** 2).sum(),
+    "copysign": lambda x, y: (x.copysign(y) * x).sum(),
+    "written zeros": lambda x, y: (torch.zeros_like(x).add_(x) * x * y).sum(),
+    "cumprod": lambda x, y: (x.cumprod(0) * y).sum(),
+    "avg_pool2d": lambda x, y: F.avg_pool2d(x[None, None], 2).pow(3).sum() * y.sum(),
+}
+
+
+def _hessian_products() -> None:
+    warnings.simplefilter("ignore")
+    mesh = init_device_mesh("cpu", (2,))
+    dice = torch.Generator().manual_seed(0)
+    full = [torch.rand((6, 4), generator=dice, dtype=torch.float64) for _ in range(3)]
+    for function in TWICE.values():
+        for how in ("forward over reverse", "reverse over reverse"):
+            expected = _hessian_product(function, how, *full)
+            for placement in (Replicate(), Shard(0), Shard(1)):
+                mine = [distribute_tensor(each, mesh, [placement]) for each in full]
+                found = _hessian_product(function, how, *mine)
+                assert isinstance(found, DTensor)
+                torch.testing.assert_close(found.full_tensor(), expected)
+
+
+def _plain_derivatives() -> None:
+    warnings.simplefilter("ignore")
+    plain = torch.arange(4.0)
+    x = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (2,)), [Shard(0)])
+    for function in (lambda x: x * 2, torch.sin):
+        with pytest.raises(MixedTensorError, match="got mixed"):
+            function(x.detach().requires_grad_()).backward(plain)
+        with pytest.raises(MixedTensorError, match="got mixed"):
+            torch.func.jvp(function, (x,), (plain,))
+
+
+def test_products_with_a_hessian_are_dtensors_of_the_values_of_one_device() -> None:
+    run_processes(_hessian_products, 2)  # threads would share the levels of forward mode
+
+
+def test_a_gradient_or_tangent_that_is_a_plain_tensor_is_refused() -> None:
+    run_processes(_plain_derivatives, 2)

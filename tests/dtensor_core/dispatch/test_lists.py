@@ -40,6 +40,17 @@ def _copied(x: Tensors, y: Tensors) -> Tensors:
     return x
 
 
+def _bounded(x: Tensors, y: Tensors) -> Tensors:
+    torch._foreach_maximum_(x, 0.5)
+    torch._foreach_minimum_(x, [1.5, 2.5, 3.5])
+    return x
+
+
+def _divided(x: Tensors, y: Tensors) -> Tensors:
+    torch._foreach_addcdiv_(x, y, y, torch.tensor([0.5, 1.5, 2.5]))
+    return x
+
+
 CASES: dict[str, Callable[[Tensors, Tensors], Any]] = {
     "add lists": lambda x, y: torch._foreach_add(x, y, alpha=2),
     "multiply by a scalar": lambda x, y: torch._foreach_mul(x, 2.5),
@@ -49,6 +60,14 @@ CASES: dict[str, Callable[[Tensors, Tensors], Any]] = {
     "lerp": lambda x, y: torch._foreach_lerp(x, y, 0.3),
     "norm": lambda x, y: torch._foreach_norm(x),
     "maximum": lambda x, y: torch._foreach_maximum(x, y),
+    "maximum and a number": lambda x, y: torch._foreach_maximum(x, 0.5),
+    "minimum and numbers": lambda x, y: torch._foreach_minimum(x, [0.5, -1.5, 2.5]),
+    "maximum and minimum in place": _bounded,
+    "sums of powers": lambda x, y: torch._foreach_powsum(x, 3),
+    "addcmul by a tensor of numbers": lambda x, y: torch._foreach_addcmul(
+        x, y, y, torch.tensor([0.5, 1.5, 2.5])
+    ),
+    "addcdiv in place by a tensor of numbers": _divided,
     "zero and add in place": _zeroed,
     "copy in place": _copied,
 }

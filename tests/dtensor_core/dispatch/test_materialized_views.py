@@ -189,3 +189,35 @@ def test_the_class_of_copies_is_equal_to_that_of_dtensors() -> None:
         assert repr(type(view)) == repr(DTensor)
 
     body()
+
+
+@pytest.mark.parametrize("number", [2, 2.5, True])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_number_is_copied_to_the_tensor_of_a_view(view: str, number: float) -> None:
+    full = _full()
+    VIEWS[view](full).copy_(number)  # pyright: ignore[reportArgumentType]
+
+    @on_threads(RANKS)
+    def body() -> None:
+        x = _sharded()
+        VIEWS[view](x).copy_(number)  # pyright: ignore[reportArgumentType]
+        _same(x, full)
+
+    body()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0), Shard(1)])
+def test_a_write_to_a_view_as_another_dtype_reaches_the_tensor(
+    dtype: torch.dtype, placement: Any
+) -> None:
+    full = _full()
+    full.view(dtype).add_(1)
+
+    @on_threads(RANKS)
+    def body() -> None:
+        x = _sharded(placement)
+        x.view(dtype).add_(1)
+        assert torch.equal(x.full_tensor().view(torch.int64), full.view(torch.int64))
+
+    body()

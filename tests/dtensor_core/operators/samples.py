@@ -509,6 +509,7 @@ SAMPLES: dict[str, list[Sample]] = {
         }.items()
     },
     "nansum": [_call(aten.nansum.default, _t(7, 5), [0]), _call(aten.nansum.default, _t(2, 5))],
+    "linalg__powsum": [_call(aten.linalg__powsum.default, _t(7, 5), 3, [0])],
     "all": [_call(aten.all.default, _t(2, 5) > -9), _call(aten.all.dim, _t(7, 5) > -1, 0)],
     "count_nonzero": [_call(aten.count_nonzero.dim_IntList, _ids(2, 7, 5), [0])],
     "var_mean": [_call(aten.var_mean.correction, _t(7, 5), [1], correction=1)],
