@@ -11,7 +11,7 @@ from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 _C: Any = torch._C
-_functorch: Any = torch._C._functorch
+_functorch: Any = _C._functorch
 
 current_graph_task_id = _C._current_graph_task_id
 """Return the number of the backward pass that runs on this thread; -1 outside of one."""
