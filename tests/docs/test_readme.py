@@ -109,7 +109,8 @@ def test_every_question_is_answered_in_the_terminal(
 
 def torch_versions(text: str) -> tuple[str, ...]:
     """Return the oldest and the newest version of torch that a document first states as tested."""
-    found = re.search(r"[Tt]ested\s+with\s+torch\s+([\d.]+\d)\s+and\s+([\d.]+\d)", text)
+    version = r"([\d.]+\d)"
+    found = re.search(rf"[Tt]ested\s+with\s+torch\s+{version}[\s\d.,]*\s+and\s+{version}", text)
     assert found
     return found.groups()
 
