@@ -23,7 +23,11 @@ import torch
 import torch.distributed as dist
 
 from dtensor_core import observe
-from dtensor_core.torch_internals.compilation import current_transform
+from dtensor_core.torch_internals.compilation import (
+    current_transform,
+    never_merge,
+    traced_in_place,
+)
 from dtensor_core.torch_internals.dispatcher import (
     below_autograd,
     dispatch_mode_at,
@@ -77,6 +81,18 @@ def _is_observed() -> bool:
     )
 
 
+def _operator(operator: Any, *args: Any) -> torch.Tensor:
+    """Call a functional operator, which stays as and where it is in a compiled graph.
+
+    Compilers decide by the shapes of one rank, so they must not merge, move or repeat it.
+    """
+    if not torch.compiler.is_compiling():
+        return operator(*args)
+    never_merge(operator)
+    with traced_in_place():
+        return operator(*args)
+
+
 def _issued(
     native_op: str, group: Any, method: str, given: tuple[Any, ...], args: tuple[Any, ...]
 ) -> dist.Work:
@@ -111,7 +127,7 @@ def wait(issued: Issued) -> torch.Tensor:
         work.wait()
         return result
     with below_autograd():
-        return functional_ops.wait_tensor(issued)
+        return _operator(functional_ops.wait_tensor, issued)
 
 
 def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
@@ -119,7 +135,7 @@ def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
     with below_autograd():
         direct = _direct_group(local, group)
         if direct is None:
-            return functional_ops.all_reduce(local, reduce_op, group)
+            return _operator(functional_ops.all_reduce, local, reduce_op, group)
         # The group reduces in place, and the argument keeps its values.
         result = local.clone()
         options = _options(dist.AllreduceOptions, reduce_op)
@@ -132,7 +148,7 @@ def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
     with below_autograd():
         direct = _direct_group(local, group)
         if direct is None:
-            return functional_ops.all_gather_into_tensor(local, ranks, group)
+            return _operator(functional_ops.all_gather_into_tensor, local, ranks, group)
         result = local.new_empty((local.shape[0] * ranks, *local.shape[1:]))
         options = _options(AllgatherOptions)
         given = (result, local, direct)
@@ -145,7 +161,7 @@ def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) 
     with below_autograd():
         direct = _direct_group(local, group)
         if direct is None:
-            return functional_ops.reduce_scatter_tensor(local, reduce_op, ranks, group)
+            return _operator(functional_ops.reduce_scatter_tensor, local, reduce_op, ranks, group)
         result = local.new_empty((local.shape[0] // ranks, *local.shape[1:]))
         options = _options(dist.ReduceScatterOptions, reduce_op)
         given = (result, local, direct, reduce_op)
@@ -164,7 +180,9 @@ def all_to_all(
     with below_autograd():
         direct = _direct_group(local, group)
         if direct is None:
-            return functional_ops.all_to_all_single(local, output_sizes, input_sizes, group)
+            return _operator(
+                functional_ops.all_to_all_single, local, output_sizes, input_sizes, group
+            )
         result = local.new_empty((sum(output_sizes), *local.shape[1:]))
         options = _options(dist.AllToAllOptions)
         given = (result, local, direct, output_sizes, input_sizes)
@@ -181,7 +199,7 @@ def broadcast(local: torch.Tensor, source: int, group: str) -> Issued:
     with below_autograd():
         direct = _direct_group(local, group)
         if direct is None:
-            return functional_ops.broadcast(local, source, group)
+            return _operator(functional_ops.broadcast, local, source, group)
         result = local.clone()
         options = _options(dist.BroadcastOptions, source=source)
         given = ([result], direct, source)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch._C._dynamo import eval_frame  # pyright: ignore
 from torch._library import opaque_object
 from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
+from torch.fx import traceback
 
 __all__ = ["maybe_unwrap_fake_script_object"]
 
@@ -48,3 +50,29 @@ def without_transforms() -> Any:
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
     return temporarily_clear_interpreter_stack()
+
+
+@contextmanager
+def traced_in_place() -> Iterator[None]:
+    """Keep operators that are traced for a backward graph in that graph.
+
+    Otherwise the partitioner moves operators that need no gradient to the forward graph, or copies
+    them there, as the sizes of a rank's tensors suggest.
+    """
+    meta = traceback.current_meta
+    if meta.get("partitioner_tag") != "is_backward":
+        yield
+        return
+    meta["partitioner_tag"] = "must_be_in_backward"
+    try:
+        yield
+    finally:
+        meta["partitioner_tag"] = "is_backward"
+
+
+def never_merge(operator: Any) -> None:
+    """Keep the partitioner from merging equal calls of an operator."""
+    from torch._functorch.compile_utils import rand_ops
+
+    if operator not in rand_ops:
+        rand_ops.append(operator)

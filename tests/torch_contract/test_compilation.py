@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from commtrace.torch_internals import compilation as recorders
 from dtensor_core.torch_internals import compilation
@@ -114,3 +115,35 @@ def test_compiled_frames_are_counted() -> None:
     torch.compile(lambda x: x + 1, backend=CompileCounter())(torch.ones(2))
     assert recorders.has_compiled()
     torch._dynamo.utils.counters.clear()
+
+
+def test_the_partitioner_leaves_marked_operators_alone() -> None:
+    from torch._functorch.compile_utils import fx_graph_cse, rand_ops
+    from torch._functorch.partitioners import _must_be_in_backward
+    from torch.fx import traceback
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x) + torch.sin(x)
+
+    def num_calls() -> int:
+        graph = make_fx(function)(torch.ones(2)).graph
+        return sum(node.target is torch.ops.aten.sin.default for node in fx_graph_cse(graph).nodes)
+
+    assert num_calls() == 1
+    compilation.never_merge(torch.ops.aten.sin)
+    try:
+        assert num_calls() == 2
+    finally:
+        rand_ops.remove(torch.ops.aten.sin)
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        with compilation.traced_in_place():
+            return torch.sin(x)
+
+    for tag, stays in (("is_backward", True), ("is_forward", False)):
+        with traceback.preserve_node_meta():
+            traceback.current_meta["partitioner_tag"] = tag
+            nodes = make_fx(traced)(torch.ones(2)).graph.nodes
+            assert traceback.current_meta["partitioner_tag"] == tag
+        [node] = [n for n in nodes if n.target is torch.ops.aten.sin.default]
+        assert _must_be_in_backward(node) is stays
