@@ -19,7 +19,7 @@ UNKNOWN, ALL = -1, 0
 
 
 def _extent(
-    shape: Sequence[int], strides: Sequence[int], offset: int, itemsize: int
+    shape: Sequence[int], strides: Sequence[int], offset: Any, itemsize: int
 ) -> tuple[int, int]:
     """Return where in its storage a tensor begins and ends, in bytes."""
     steps = zip(shape, strides, strict=True)
