@@ -16,6 +16,7 @@ from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.terminal import Text, data_console, finish, say
+from commtrace_cli.time_window import part_of, steps_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,7 @@ EXAMPLE = """
 Examples:
 
 - `commtrace findings run.json`
+- `commtrace findings run.json --steps 3:9`
 - `commtrace findings run.json --rows 3`
 - `commtrace findings run.json --json > findings.json`
 - `commtrace findings run.json --fail-on repeated_reduction --fail-on repeated_all_gather`
@@ -48,6 +50,7 @@ FOUND = 1
 def findings(
     trace: options.Trace,
     rows: options.Rows = 30,
+    steps: options.Steps = None,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     fail_on: options.FailOn = None,
@@ -60,7 +63,8 @@ def findings(
     reported once; `--json` and `--csv` have each. Rules that could not be evaluated, because the
     trace lacks data, are listed at the end, and under `unanswered` of `--json`.
     """
-    frames = load_run(trace, workers, dask)
+    numbers = steps_of(steps)
+    frames = part_of(load_run(trace, workers, dask), steps=numbers)
     from commtrace.analyze import CATALOG
     from commtrace.analyze.findings import by_missing_data, grouped, muted, unanswered
 

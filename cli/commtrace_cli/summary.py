@@ -13,6 +13,7 @@ from commtrace_cli.fitting import omissions
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.tables import measures_table, truncated
 from commtrace_cli.terminal import Text, data_console, finish
+from commtrace_cli.time_window import part_of, steps_of
 
 if TYPE_CHECKING:
     from commtrace.analyze import Analysis, Frames
@@ -21,6 +22,7 @@ EXAMPLE = """
 Examples:
 
 - `commtrace summary run.json`
+- `commtrace summary run.json --steps 3:9`
 - `commtrace summary run.json --by module --rows 100`
 - `commtrace summary run.json --by kind --csv > kinds.csv`
 """
@@ -30,6 +32,7 @@ def summary(
     trace: options.Trace,
     by: options.Groupings = None,
     rows: options.Rows = 30,
+    steps: options.Steps = None,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     workers: options.AnalysisWorkers = None,
@@ -48,7 +51,8 @@ def summary(
             why="their columns differ",
             attempt="one of them: --csv --by module, or all of them: --json",
         )
-    frames = load_run(trace, workers, dask)
+    numbers = steps_of(steps)
+    frames = part_of(load_run(trace, workers, dask), steps=numbers)
     from commtrace.analyze import CATALOG
 
     analyses = [CATALOG[f"by_{name}"] for name in chosen]
@@ -97,11 +101,13 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
 
 def _size_of(frames: Frames) -> str:
     from commtrace.analyze import CATALOG
+    from commtrace.analyze.steady_steps import left_out_text
 
     facts = dict(CATALOG["facts"].function(frames).itertuples(index=False))
     parts = (
         counted(int(facts["ranks recorded"]), "rank"),
         counted(int(facts["steps"]), "step"),
+        left_out_text(frames),
         str(facts["recorded time"]),
         _calls(frames),
     )

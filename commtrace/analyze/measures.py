@@ -26,6 +26,7 @@ from commtrace.analyze.analysis import addable, typed
 from commtrace.analyze.arrivals import end_ns, has_known_end
 from commtrace.analyze.cached_per_run import cached_per_run, of_each_part
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.steady_steps import is_steady
 from commtrace.analyze.sums import sums_by
 from commtrace.analyze.unrecorded import unrecorded_ns
 from commtrace.collective_table import KINDS, busbw_factor
@@ -38,7 +39,7 @@ MEASURES = (
         "calls_per_step",
         float,
         "",
-        "calls within steps, per step; mean over ranks",
+        "calls within steady steps, per step; mean over ranks",
         title="Per step",
     ),
     Column("payload_bytes", float, "bytes", "payload; mean over ranks", title="Payload"),
@@ -85,7 +86,7 @@ MEASURES = (
         "share_of_steps",
         float,
         "1",
-        "blocked time in steps as a fraction of the steps' time",
+        "blocked time in steady steps as a fraction of their time",
         title="Of the steps",
     ),
     Column(
@@ -134,9 +135,14 @@ def _lasted(spans: pd.DataFrame) -> pd.Series:
 def counted_ns(frames: Frames) -> int:
     """Return the time over all ranks that costs are fractions of, in ns.
 
-    It is the time of all steps; if no steps are marked, the recorded time.
+    It is the time of all steady steps; if no steps are marked, the recorded time.
     """
-    return int(steps_ns(frames).sum() or recorded_ns(frames).sum())
+    return int(steady_ns(frames) or recorded_ns(frames).sum())
+
+
+def steady_ns(frames: Frames) -> float:
+    """Return the time of all steady steps, over all ranks, in ns."""
+    return float(steps_ns(frames)[is_steady(frames, frames.steps["step"])].sum())
 
 
 def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
@@ -200,7 +206,7 @@ def _summands(frames: Frames) -> dict[str, np.ndarray]:
     payload, wire, blocked, on_device = (
         _known(comm[name]) for name in ("payload_bytes", "wire_bytes", "blocked_ns", "device_ns")
     )
-    in_step = (comm["step"] >= 0).to_numpy()
+    in_step = is_steady(frames, comm["step"]).to_numpy()
     lasted = (end_ns(comm) - comm["issue_ns"]).to_numpy("float64")
     lasted[~has_known_end(comm).to_numpy() | (lasted < 0)] = np.nan
     elapsed = np.where(np.isnan(lasted), on_device, lasted)
@@ -229,7 +235,7 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
     """Return the columns `MEASURES` of summed `totals`, with the same index."""
     num_ranks = max(frames.num_ranks, 1)
     rank_steps = _num_rank_steps(frames)
-    in_steps = steps_ns(frames).sum()
+    in_steps = steady_ns(frames)
     seconds = sums["elapsed_ns"] / NANOSECONDS_PER_SECOND
     return pd.DataFrame(
         {
@@ -253,7 +259,8 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
 @cached_per_run
 def _num_rank_steps(frames: Frames) -> int:
     """Return the sum of the ranks' numbers of steps, which can differ."""
-    return len(frames.steps[["rank", "step"]].drop_duplicates())
+    steps = frames.steps[is_steady(frames, frames.steps["step"])]
+    return len(steps[["rank", "step"]].drop_duplicates())
 
 
 def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:

@@ -16,15 +16,18 @@ from commtrace.units import text_of_duration
 def exposed_shares(traces: Mapping[str, Trace]) -> dict[int, int]:
     """Return the exposed share of each rank with steps or calls, in millionths; -1 if unknown.
 
-    It is that of the rank's steps, or of its recorded time if there are none.
+    It is that of the rank's steady steps, or of its recorded time if there are none.
     """
     from commtrace.analyze import CATALOG, load
+    from commtrace.analyze.steady_steps import is_steady
 
     lasted: dict[int, int] = {}
     exposed: dict[int, int] = {}
     unknown: set[int] = set()
     for trace in traces.values():
-        table = CATALOG["overlap"].function(load(trace))
+        frames = load(trace)
+        table = CATALOG["overlap"].function(frames)
+        table = table[(table["step"] < 0) | is_steady(frames, table["step"])]
         for rank, of_rank in table.groupby("rank"):
             inside = of_rank[of_rank["step"] >= 0]
             rows = inside if (inside["duration_ns"] > 0).any() else of_rank

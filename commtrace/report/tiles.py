@@ -18,6 +18,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.gpu_time import SUMS, shares
 from commtrace.analyze.known import is_fake_world, why_incomplete
 from commtrace.analyze.measures import recorded_ns
+from commtrace.analyze.steady_steps import is_steady, left_out_text
 from commtrace.analyze.stragglers import stands_out
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
@@ -125,17 +126,19 @@ def _blocked(frames: Frames, ranks: pd.DataFrame) -> Tile:
 
 
 def _exposed(frames: Frames, overlap: pd.DataFrame) -> Tile:
-    """Return the exposed part of the steps' time, or of the recorded time if there are no steps.
+    """Return the exposed part of the time of steady steps; of the recorded time without steps.
 
     Ranks and steps of which it is unknown are left out of both times.
     """
     title, inside = "Exposed", overlap[overlap["step"] >= 0]
     if note := _nothing(frames):
         return Tile(title, NOT_KNOWN, note)
-    rows = inside if len(inside) else overlap
+    steady = inside[is_steady(frames, inside["step"])]
+    rows = steady if len(inside) else overlap
     known = rows[(rows["exposed_ns"] >= 0) & (rows["duration_ns"] >= 0)]
     if len(inside):
         note, time_ns = "of step time is exposed communication", known["duration_ns"].sum()
+        note = _joined(note, left_out_text(frames))
     else:
         note, recorded = "of the recorded time is exposed communication", recorded_ns(frames)
         time_ns = recorded.drop(rows["rank"][~rows.index.isin(known.index)], errors="ignore").sum()

@@ -16,6 +16,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import partial_sum
 from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import counted_ns
+from commtrace.analyze.steady_steps import is_steady
 from commtrace.schema import Column
 from commtrace.units import counted_mean, known_note, text_of_bytes, text_of_duration
 
@@ -59,7 +60,7 @@ class Evidence:
     Attributes:
         rows: Their labels in table `comm`.
         num_untimed: Number of those of unknown blocked time.
-        num_in_steps: Number of those in steps.
+        num_in_steps: Number of those in steady steps.
         shared: Columns of which all have one value, with that value.
         first: The first of them by id and rank, `MAX_EVIDENCE` at most.
         payload_bytes: Sum of their payload, as far as it is known.
@@ -120,7 +121,7 @@ def calls_in(
     return Evidence(
         rows=CallSet.of(rows.index),
         num_untimed=int((rows["blocked_ns"] < 0).sum()),
-        num_in_steps=int((rows["step"] >= 0).sum()),
+        num_in_steps=int(is_steady(frames, rows["step"]).sum()),
         shared=shared,
         first=_first(rows[_OF_FIRST].astype(dict.fromkeys(["source_file"], object))),
         payload_bytes=float(rows["payload_bytes"].clip(lower=0).astype("float64").sum()),

@@ -25,6 +25,7 @@ from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.measures import counted_ns
+from commtrace.analyze.steady_steps import is_steady
 from commtrace.analyze.stragglers import delayed_calls, stands_out
 from commtrace.units import text_of_duration
 
@@ -137,7 +138,8 @@ def _uneven_ns(frames: Frames) -> float:
     """
     table = balance(frames)
     inside = table[table["step"] >= 0]
-    steps = inside if len(inside) else table
+    steady = inside[is_steady(frames, inside["step"])]
+    steps = steady if len(steady) else table
     longer = (steps["max_useful_ns"] - steps["mean_useful_ns"]).where(steps["num_unknown"] == 0)
     return float(longer.clip(lower=0).sum(min_count=1)) * frames.num_ranks
 
@@ -151,7 +153,9 @@ def _delays(part: Frames) -> pd.DataFrame:
     events = delayed_calls(part)
     events = events[events["delay_ns"] > clock_error_ns(part)]
     if len(part.steps):
-        events = events[events["step"] >= 0]
+        first = part.whole.steps["step"].min()
+        is_warm_up = (events["step"] == first) & ~is_steady(part, events["step"])
+        events = events[(events["step"] >= 0) & ~is_warm_up]
     # In floats, since the squares in `_late_ranks` could overflow 64 bits.
     events = events.assign(cost=events["delay_ns"].astype("float64") * (events["num_ranks"] - 1))
     return events[events["kind"].isin(NEEDS_EVERYONE)]

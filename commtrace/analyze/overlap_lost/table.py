@@ -15,10 +15,11 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes
-from commtrace.analyze.measures import steps_ns, summed
+from commtrace.analyze.measures import steady_ns, summed
 from commtrace.analyze.overlap_lost.behind import behind
 from commtrace.analyze.overlap_lost.chances import chances
 from commtrace.analyze.overlap_lost.reasons import REASONS, Reason
+from commtrace.analyze.steady_steps import is_steady
 from commtrace.analyze.sums import numbered_rows, sums_of
 from commtrace.schema import Column
 from commtrace.units import text_of_duration
@@ -98,7 +99,7 @@ def overlap_lost(frames: Frames) -> pd.DataFrame:
     best = best[~best.index.duplicated()]
     num_ranks = max(frames.num_ranks, 1)
     table = sums[[*_SUMS[:-1], "num_steps"]] / num_ranks
-    in_steps = steps_ns(frames).sum()
+    in_steps = steady_ns(frames)
     table["share_of_steps"] = sums["in_steps_ns"] / (in_steps or np.nan)
     table["early_ns"] = sums["early_sum"] / sums["num_early"].where(sums["num_early"] > 0)
     table["slack_ns"] = sums["slack_sum"] / sums["num_slack"].where(sums["num_slack"] > 0)
@@ -132,7 +133,7 @@ def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
             "transfer_ns": of["transfer"],
             "hidden_ns": of["hidden"],
             "could_hide_ns": could,
-            "in_steps_ns": np.where(step >= 0, could, 0.0),
+            "in_steps_ns": np.where(is_steady(part, comm["step"].iloc[moves_data]), could, 0.0),
             "early_sum": early,
             "num_early": (~np.isnan(early)).astype("float64"),
             "slack_sum": slack,

@@ -137,7 +137,8 @@ SECOND: dict[str, Second] = {
     "findings": Second(
         findings,
         ["rule", "evidence", "cost_bytes"],
-        ["title", "advice"],
+        # Savings are capped by laws of their own: tests/commtrace/analyze/findings/test_savings.py.
+        ["title", "advice", "cost_ns", "share"],
     ),
     "activity": Second(activity, ["rank", "start_ns"]),
     "calls": Second(calls, ["rank", "id"]),
