@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -80,10 +81,15 @@ def test_memory_that_is_given_out_again_holds_no_result(world: None) -> None:
 
 
 def racing(kind: str) -> list[tuple[bool, bool]]:
-    """Calls of a program: whether its data is used, and before the call is complete."""
-    size = 1 << 22
+    """Calls of a program: whether its data is used, and before the call is complete.
+
+    Rank 1 issues its call later, so that the one of rank 0 is in progress until then.
+    """
+    size = 1 << 10
     with commtrace.record(detail="op") as recording:
         tensor, out = torch.ones(size), torch.empty(2 * size)
+        if dist.get_rank() == 1:
+            time.sleep(1.0)
         if kind == "gathered":
             work = dist.all_gather_into_tensor(out, tensor, async_op=True)
             tensor.add_(1)
@@ -116,5 +122,5 @@ def racing(kind: str) -> list[tuple[bool, bool]]:
     ],
 )
 def test_a_use_before_completion_is_known(kind: str, is_used: bool, is_early: bool) -> None:
-    for (found,) in run_processes(racing, 2, kind, timeout_s=60):
-        assert found == (is_used, is_early)
+    (found,), _ = run_processes(racing, 2, kind, timeout_s=60)
+    assert found == (is_used, is_early)
