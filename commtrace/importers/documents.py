@@ -74,15 +74,26 @@ class Document:
     def rank_in_name(self) -> int:
         """Global rank in the file's name, `rank3` or `rank_3`; -1 if none.
 
-        A date, a time or a process id is not a rank, nor is a rank within a host, `local_rank_3`.
+        torch appends the rank to any prefix of a dump, `trace_3`. A date, a time or a process id is
+        not a rank, nor is a rank within a host, `local_rank_3`.
         """
         numbers = {int(number) for number in _RANK.findall(self.path.name)}
+        ends = (
+            self.format == FLIGHT_RECORDER and not numbers and _AT_THE_END.fullmatch(self.path.name)
+        )
+        numbers |= {int(ends[1])} if ends else set()
         rank = numbers.pop() if len(numbers) == 1 else NOT_KNOWN
         return rank if rank < MAX_RANKS else NOT_KNOWN
 
 
 _RANK = re.compile(
     r"(?<![a-z])(?<!local[_\-.])(?<!node[_\-.])(?<!group[_\-.])rank[_\-.= ]?(\d{1,18})(?!\d)",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+_AT_THE_END = re.compile(
+    r"(?!.*(?:local|node|group)[_\-.]?rank)(?:.*\D)?(\d{1,6})(?:\.[a-z_]+)*",
     re.IGNORECASE | re.ASCII,
 )
 

@@ -1,7 +1,7 @@
 """Dumps that do not list all calls of their ring buffer: those in flight alone, or none.
 
-A rank without a call in such a dump may have made it, so that it cannot be blamed. `pg_status` has
-the number of the last call of each group, which decides it for the default group.
+A rank without a call in such a dump may have made it, so that it cannot be blamed unless its
+progress on the group is known (`dump_progress`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from commtrace.importers.dump_entries import Dump
 from commtrace.importers.recorded import RankRecord, members_of
-
-_DEFAULT = "default_pg"
-_DEFAULT_ID = 0
 
 
 def list_calls_in_flight(dumps: Sequence[Dump]) -> bool:
@@ -40,13 +37,11 @@ def partial_ranks(
     return [
         record.rank
         for dump, record in zip(dumps, records, strict=True)
-        if in_flight_only or (not dump.entries and dump.last_enqueued)
+        if in_flight_only or (not dump.entries and dump.progress)
     ]
 
 
-def unsure_ranks(
-    dumps: Sequence[Dump], records: Sequence[RankRecord], partial: Sequence[int]
-) -> list[int]:
+def unsure_ranks(records: Sequence[RankRecord], partial: Sequence[int]) -> list[int]:
     """Return those of `partial` that may have made a call which only others list."""
     first: dict[str, int] = {}
     for record in records:
@@ -54,19 +49,16 @@ def unsure_ranks(
             if call.seq >= 0:
                 first[call.group] = min(call.seq, first.get(call.group, call.seq))
     return [
-        record.rank
-        for dump, record in zip(dumps, records, strict=True)
-        if record.rank in partial and _is_unsure(dump, record, first)
+        record.rank for record in records if record.rank in partial and _is_unsure(record, first)
     ]
 
 
-def _is_unsure(dump: Dump, record: RankRecord, first: Mapping[str, int]) -> bool:
+def _is_unsure(record: RankRecord, first: Mapping[str, int]) -> bool:
     listed = {call.group for call in record.comm if call.seq >= 0}
+    listed |= {each.group for each in record.communicators}
     for name in first.keys() - listed:
         row = record.groups.get(name)
         if row is None or record.rank not in members_of(row):
             continue
-        is_default = row.description == _DEFAULT
-        if not is_default or dump.last_enqueued.get(_DEFAULT_ID) != first[name]:
-            return True
+        return True
     return False

@@ -38,6 +38,14 @@ from commtrace.tracefile.reading import is_int, parse_json
 Version = tuple[int, int]
 
 
+class Progress(NamedTuple):
+    """Numbers of a group's last calls that were enqueued, started and completed; -1 if none."""
+
+    enqueued: int
+    started: int
+    completed: int
+
+
 class StatedGroup(NamedTuple):
     """Facts that a dump states of a group; `ranks` are empty if it lists none.
 
@@ -61,6 +69,7 @@ class Entry:
         operation: Name without its backend, `send 0->1`.
         ends: Group ranks of a transfer: its own and the other one; -1 if unknown.
         is_p2p: The dump says that it is a transfer; it does not of all that are.
+        splits: Elements of an all-to-all to and from each member; empty if they are not entered.
         complete_ns: Latest time at which the call can have ended; -1 if it has not.
         device_ns: Time for which a device ran the call; -1 if it was not measured.
         is_retired: The backend has forgotten the call: it has ended or failed.
@@ -80,6 +89,7 @@ class Entry:
     is_p2p: bool
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
+    splits: tuple[tuple[int, ...], tuple[int, ...]]
     dtype: str
     issue_ns: int
     complete_ns: int
@@ -111,7 +121,8 @@ class Dump:
 
     Attributes:
         rank: Rank that the file states; -1 if none.
-        last_enqueued: By `pg_id`, the number of the last call of a group.
+        progress: By `pg_id`, the numbers of a group's last calls that were enqueued, started and
+            completed; -1 if none was.
     """
 
     path: Path
@@ -119,7 +130,7 @@ class Dump:
     version: Version
     entries: list[Entry]
     groups: dict[str, StatedGroup]
-    last_enqueued: dict[int, int]
+    progress: dict[int, Progress]
 
     @property
     def is_whole(self) -> bool:
@@ -162,7 +173,7 @@ def dump_of(document: Document) -> Dump:
         version=version,
         entries=read,
         groups=_groups(content.get("pg_config"), document),
-        last_enqueued=_last_enqueued(content.get("pg_status")),
+        progress=_progress(content.get("pg_status")),
     )
 
 
@@ -253,6 +264,7 @@ def _from_fields(found: Mapping[str, Any]) -> Entry:
         is_p2p=found["is_p2p"],
         inputs=tuple(shape for shape, _ in inputs),
         outputs=tuple(shape for shape, _ in outputs),
+        splits=(found["input_split_sizes"], found["output_split_sizes"]),
         dtype=next((dtype for _, dtype in inputs + outputs if dtype), ""),
         issue_ns=found["time_created_ns"],
         complete_ns=_end(
@@ -345,11 +357,12 @@ def _distinct_ranks(value: Any) -> tuple[int, ...]:
     return ranks
 
 
-def _last_enqueued(status: Any) -> dict[int, int]:
-    """Return the number of each group's last call; in JSON, all numbers are strings."""
-    numbers = {
-        known_natural(pg_id): known_natural(about.get("last_enqueued_collective"))
+def _progress(status: Any) -> dict[int, Progress]:
+    """Return the progress of each group; in JSON, all numbers are strings."""
+    return {
+        known_natural(pg_id): Progress(
+            *(known_natural(about.get(f"last_{name}_collective")) for name in Progress._fields)
+        )
         for pg_id, about in (status if isinstance(status, dict) else {}).items()
-        if isinstance(about, dict)
+        if isinstance(about, dict) and known_natural(pg_id) >= 0
     }
-    return {pg_id: last for pg_id, last in numbers.items() if min(pg_id, last) >= 0}

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from commtrace.importers.names import NOT_KNOWN
-from commtrace.schema import MOST_INSTANT_NS
+from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS
 from commtrace.tracefile.reading import is_int
 
 Shape = tuple[int, ...]
@@ -103,6 +103,13 @@ def _shapes(value: Any) -> tuple[Shape, ...]:
 _MOST_DIMS, _MOST_SIZE = 64, 10**18
 
 
+def _split_sizes(value: Any) -> tuple[int, ...]:
+    splits = tuple(natural(size) for size in items(value))
+    if len(splits) > MAX_RANKS or max(splits, default=0) >= _MOST_SIZE:
+        raise ValueError
+    return splits
+
+
 def _frames(value: Any) -> tuple[Frame, ...]:
     return _stack(
         tuple(
@@ -141,6 +148,8 @@ FIELDS: dict[str, Field] = {
     "output_sizes": Field("a list of shapes", _shapes),
     "input_dtypes": Field("a list of element types", _texts, ()),
     "output_dtypes": Field("a list of element types", _texts, ()),
+    "input_split_sizes": Field("a list of counts of elements", _split_sizes, ()),
+    "output_split_sizes": Field("a list of counts of elements", _split_sizes, ()),
     "pg_id": Field("a count", natural, 0),
     "p2p_seq_id": Field("a count", natural, 0),
     "op_id": Field("a count", known_natural, NOT_KNOWN),

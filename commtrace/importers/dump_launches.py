@@ -40,7 +40,8 @@ class CallLaunch:
     Attributes:
         parts: Entries of the calls; empty if the dump does not have them.
         closing: Entry that closes a batch.
-        number: Number of the collective on its group, from 0; -1 of transfers and if unknown.
+        number: Number of the collective on its group, as torch counts; -1 of transfers and if
+            unknown.
     """
 
     parts: list[Entry]
@@ -127,8 +128,12 @@ def number_collectives(
     ambiguous: Collection[str],
     *,
     in_flight_only: bool,
-) -> list[str]:
-    """Number the collectives of each group; return the groups whose calls stay without numbers.
+) -> tuple[int, set[str], list[str]]:
+    """Number the collectives of each group as torch does, `collective_seq_id`.
+
+    Returns:
+        The number of a first collective; the groups of which torch numbers other calls, too; and
+        the groups whose calls stay without numbers.
 
     Args:
         dumps: The dumps.
@@ -150,10 +155,10 @@ def number_collectives(
             if group in ambiguous or (group in skewed and not are_whole):
                 unnumbered[group] = None
             else:
-                seq = launch.first.collective_seq - first
-                launch.number = places[group] if group in skewed else seq
+                seq = launch.first.collective_seq
+                launch.number = first + places[group] if group in skewed else seq
             places[group] += 1
-    return list(unnumbered)
+    return first, skewed, list(unnumbered)
 
 
 def _skewed(

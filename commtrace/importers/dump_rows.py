@@ -172,7 +172,13 @@ def _rooted(entry: Entry, size: int) -> _Message:
 
 
 def _splits(message: _Message, entry: Entry, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the bytes of an all-to-all to and from each member; empty if equal or unknown."""
+    """Return the bytes of an all-to-all to and from each member; empty if equal or unknown.
+
+    Dumps of version 2.11 and later have the elements.
+    """
+    if entry.itemsize >= 0 and all(len(each) == size for each in entry.splits):
+        sent, received = (tuple(num * entry.itemsize for num in each) for each in entry.splits)
+        return sent, received
     both = [_bytes_of_each(shapes, entry, size) for shapes in (message.inputs, message.outputs)]
     is_uneven = all(both) and any(len(set(each)) > 1 for each in both)
     return (both[0], both[1]) if is_uneven else ((), ())

@@ -20,6 +20,7 @@ from commtrace.importers.dump_activity import list_calls_in_flight, partial_rank
 from commtrace.importers.dump_entries import Dump, StatedGroup
 from commtrace.importers.dump_lacks import lacks_of
 from commtrace.importers.dump_launches import CallLaunch, launches_of, number_collectives
+from commtrace.importers.dump_progress import set_progress
 from commtrace.importers.dump_rows import rows_of
 from commtrace.importers.matching import infer_members
 from commtrace.importers.names import NOT_KNOWN, TRANSFERS
@@ -45,24 +46,28 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
     in_flight_only = list_calls_in_flight(dumps)
     launches = [launches_of(dump, in_flight_only=in_flight_only) for dump in dumps]
     inferred = _complete_groups(dumps, records, launches)
-    unnumbered = number_collectives(
+    first, skewed, unnumbered = number_collectives(
         dumps, launches, _ambiguous(dumps, records), in_flight_only=in_flight_only
     )
     for record, dump, of_rank in zip(records, dumps, launches, strict=True):
         record.comm = [row for launch in of_rank for row in rows_of(record, launch, dump)]
         _number_rows(record, dump)
         _bound(record)
+    set_progress(dumps, records, {*skewed, *unnumbered})
     partial = partial_ranks(dumps, records, in_flight_only=in_flight_only)
     facts = {
         "partial_dumps": partial,
-        "unsure_ranks": unsure_ranks(dumps, records, partial),
+        "unsure_ranks": unsure_ranks(records, partial),
+        "first_number": first,
     }
     lacks = lacks_of(dumps, inferred, unnumbered, in_flight_only=in_flight_only)
     facts = {name: fact for name, fact in facts.items() if fact}
-    return Imported(records, ranks.source, lacks, facts=facts, timings=lambda: _timings(records))
+    return Imported(
+        records, ranks.source, lacks, facts=facts, timings=lambda: _timings(records, first)
+    )
 
 
-def _timings(records: Sequence[RankRecord]) -> Timings:
+def _timings(records: Sequence[RankRecord], first: int) -> Timings:
     """Return the calls, of which those with numbers can be joined to a recording."""
     groups = {
         (row.name, row.ranks): KnownGroup(row.size, dict(enumerate(members_of(row))))
@@ -73,21 +78,21 @@ def _timings(records: Sequence[RankRecord]) -> Timings:
     same = Counter(name for name, _ in groups)
     names = {key: f"{key[0]} of ranks {key[1]}" if same[key[0]] > 1 else key[0] for key in groups}
     calls = (
-        _timing(call, names[call.group, record.groups[call.group].ranks])
+        _timing(call, names[call.group, record.groups[call.group].ranks], first)
         for record in records
         for call in record.comm
     )
     return Timings({names[key]: group for key, group in groups.items()}, calls)
 
 
-def _timing(call: Any, group: str) -> Timing:
+def _timing(call: Any, group: str, first: int) -> Timing:
     is_transfer = call.kind in TRANSFERS
     counter = COLLECTIVES if call.seq >= 0 else f"{call.kind} without a number"
     return Timing(
         call.rank,
         group,
         call.kind if is_transfer else counter,
-        call.seq,
+        call.seq - first if call.seq >= 0 else NOT_KNOWN,
         call.kind,
         call.payload_bytes,
         call.device_ns,

@@ -144,6 +144,7 @@ RUN_FACTS: dict[str, Check] = {
     "kernels": _is_text,
     "partial_dumps": _are_ranks,
     "unsure_ranks": _are_ranks,
+    "first_number": _is_count,
     "launcher": _is_text,
     "run_id": _is_text,
     "attempt": _is_count,

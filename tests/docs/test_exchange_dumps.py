@@ -129,7 +129,7 @@ CASES = [
          {"kind": "all_gather", "native_op": "nccl:_all_gather_base"}),
     Case("profiling_name", entry(profiling_name="nccl:send 1->0"), {"peer": 0, "seq": -1}),
     Case("profiling_name", entry(profiling_name="ucc:all_reduce"), {"groups.backend": "ucc"}),
-    Case("collective_seq_id", entry(collective_seq_id=78), {"seq": 77}),
+    Case("collective_seq_id", entry(collective_seq_id=78), {"seq": 78}),
     Case("p2p_seq_id", entry(2, p2p_seq_id=9), {"complete_ns": -1}, batch),
     Case("input_sizes", entry(input_sizes=[[7, 3]]),
          {"input_shapes": "[7,3]", "payload_bytes": 42, "wire_bytes": 42}),
@@ -163,9 +163,9 @@ CASES = [
     Case("rank", about(rank=0), {"ranks.rank": 0, "rank": 0}),
     Case("version", about(version="2.4"), {"payload_bytes": -1}, of_single_tensors),
     Case("entries", about(entries=[]), {"comm.rows": 0}),
-    Case("pg_status", enqueued(2), {"run.unsure_ranks": [1]}, in_flight),
+    Case("pg_status", about(pg_status={}), {"run.unsure_ranks": [1]}, in_flight),
     Case("last_enqueued_collective", enqueued(9), {"run.unsure_ranks": [1]}, in_flight),
-    Case("is_p2p", entry(is_p2p=True), {"seq": 1}, of_torchcomms),
+    Case("is_p2p", entry(is_p2p=True), {"seq": 2}, of_torchcomms),
     Case("retired", entry(retired=True), {"run.partial_dumps": []}, torchcomms_in_flight),
 ]  # fmt: skip
 

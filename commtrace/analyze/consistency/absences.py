@@ -76,7 +76,10 @@ def absences(frames: Frames) -> list[Absence]:
         if lost and has_sure and last >= 0 and not _went_through(of_group, last):
             # All others may wait there for a rank in `lost`.
             lost |= set(behind["rank"])
-        number = int(of_group.loc[of_group["number"] > last, "number"].min())
+        later = of_group.loc[of_group["number"] > last, "number"]
+        if later.empty:  # only the status of a dump has it
+            continue
+        number = int(later.min())
         late = behind[behind["last"] < number]["rank"].tolist()
         # A profile may end on each rank at another call.
         if covered.imported_from == PROFILER or covered.has_timed_out_only:
@@ -120,7 +123,7 @@ def missing_calls(
         members = members.sort_values("rank")
         kind = members["kind"].mode().iloc[0]
         axis = covered.axes.get(each.group, "")
-        named = call_text(kind, each.number, each.group, axis)
+        named = call_text(kind, each.number, each.group, covered.names.get(each.group, ""))
         is_extra = len(each.absent) > len(each.present)
         is_tie = len(each.absent) == len(each.present)
         # Those that have arrived wait for ranks that run on, or were killed, elsewhere.
@@ -177,7 +180,7 @@ def missing_ranks(frames: Frames, covered: Coverage) -> Iterator[Problem]:
     last = _last_call(frames, covered, shared)
     if last is not None:
         group, number = str(last["group"]), int(last["number"])
-        named = call_text(str(last["kind"]), number, group, covered.axes.get(group, ""))
+        named = call_text(str(last["kind"]), number, group, covered.names.get(group, ""))
         line = f" ({source_of(last)})" if source_of(last) else ""
         text += f" The other members may wait in {named}{line}, of which no end is known."
     yield Problem(
@@ -185,9 +188,9 @@ def missing_ranks(frames: Frames, covered: Coverage) -> Iterator[Problem]:
         is_fault=covered.imported_from not in OF_SOME_RANKS,
         group=shared[0] if shared else "",
         mesh_axis=covered.axes.get(shared[0], "") if shared else "",
-        ranks=numbers_text(ranks),
+        ranks=numbers_text(ranks if covered.imported_from not in OF_SOME_RANKS else ()),
         expected="a recording",
-        found="none",
+        found=f"none of {text_of_ranks(ranks)}",
         source="" if last is None else source_of(last),
         explanation=text,
         at_ns=-1 if last is None else int(last["issue_ns"]),
@@ -215,8 +218,9 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
     if covered.has_timed_out_only:
         return
     reached = covered.reached
-    gaps = reached[reached["last"] + 1 > reached["count"]]
-    lacking = (gaps["last"] + 1 - gaps["count"]).groupby(gaps["rank"]).sum()
+    made = (reached["last"] + 1 - covered.first_number).clip(lower=0)
+    gaps = reached[made > reached["count"]]
+    lacking = (made - reached["count"])[gaps.index].groupby(gaps["rank"]).sum()
     at_the_end = {rank for each in absent for rank in each.lost}
     at_the_end |= {rank for _, rank in covered.unsure}
     alike: dict[tuple[str, str], list[int]] = {}

@@ -24,6 +24,11 @@ from commtrace.analyze.consistency.absences import (
 )
 from commtrace.analyze.consistency.coverage import LOG, coverage
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
+from commtrace.analyze.consistency.in_flight import (
+    calls_in_flight,
+    explained_absences,
+    stuck_calls,
+)
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS, Problem
 from commtrace.analyze.consistency.progress import unlike_progress
@@ -60,11 +65,12 @@ def consistency(frames: Frames) -> pd.DataFrame:
     absent, differing, hanging, *of_values = frames.together(first)
     all_waits = [] if covered.has_timed_out_only else waits(hanging, covered, absent)
     rings = deadlock_cycles(all_waits)
+    stuck = stuck_calls(frames, covered)
     explained = explained_by(rings)
     unexplained = [
         each
         for each in absent
-        if (each.group, each.number) not in explained
+        if (each.group, each.number) not in explained | explained_absences(absent, stuck)
         and each.number <= differing.get(each.group, each.number)
     ]
     then: list[Callable[[], list[Problem]]] = [
@@ -83,6 +89,8 @@ def consistency(frames: Frames) -> pd.DataFrame:
     ]
     if covered.imported_from == LOG and not frames.communicators.empty:
         problems = [as_seq_num(problem) for problem in problems]
+    faults = [each.at_ns for each in problems if each.is_fault]
+    problems += calls_in_flight(covered, stuck, min(faults, default=None))
     problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))
     rows = [problem.row() for problem in problems]
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)

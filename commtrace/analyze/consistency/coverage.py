@@ -19,6 +19,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import is_fake_world
 from commtrace.analyze.matching import RECV, is_transfer, members, numbers
 from commtrace.analyze.sums import numbered_rows
+from commtrace.schema import ENQUEUED
 from commtrace.tracefile import EVERY
 
 PROFILER, FLIGHT_RECORDER, INSPECTOR, LOG = (
@@ -26,7 +27,7 @@ PROFILER, FLIGHT_RECORDER, INSPECTOR, LOG = (
 )  # fmt: skip
 """Values of `imported_from` in traces imported from these tools."""
 
-OF_SOME_RANKS = (PROFILER, INSPECTOR, LOG)
+OF_SOME_RANKS = (PROFILER, INSPECTOR, LOG, FLIGHT_RECORDER)
 """Tools whose files may be those of any ranks."""
 
 
@@ -39,6 +40,8 @@ class Coverage:
             count`, where `last` is -1 and `count` 0 for members without a call. A fake
             world has one rank.
         axes: Mesh axis of each group.
+        names: Name of each group in sentences: its mesh axis, else its description; may be empty.
+        first_number: Number of the first collective of a group.
         unrecorded: Ranks without a recording.
         truncated: Ranks that did not close their recording.
         dropping: Ranks that exceeded the limits of the recording.
@@ -56,6 +59,8 @@ class Coverage:
 
     reached: pd.DataFrame
     axes: dict[str, str]
+    names: dict[str, str]
+    first_number: int
     unrecorded: frozenset[int]
     truncated: frozenset[int]
     dropping: frozenset[int]
@@ -82,7 +87,8 @@ class Coverage:
 def coverage(frames: Frames) -> Coverage:
     """Return how far the calls of a run can be compared across ranks."""
     calls, removed = pd.concat(frames.by_ranks(_calls_made)), frames.removed_calls
-    made = _with_removed(calls.loc[calls["count"] > 0, _MADE], removed)
+    progress = frames.communicators[frames.communicators["kind"] == ENQUEUED]
+    made = _with_removed(calls.loc[calls["count"] > 0, _MADE], removed, progress)
     firsts = calls.groupby("rank")["first_id"].min()
     first_ids = dict(zip(firsts.index.tolist(), firsts.tolist(), strict=True))
     lacking = calls[calls["num_unnumbered"] > 0].groupby("rank")["num_unnumbered"].sum()
@@ -110,6 +116,13 @@ def coverage(frames: Frames) -> Coverage:
     return Coverage(
         reached=reached,
         axes=dict(zip(groups["name"].astype(object), groups["mesh_axis"], strict=True)),
+        names={
+            str(name): axis or description
+            for name, axis, description in groups[["name", "mesh_axis", "description"]]
+            .astype(object)
+            .itertuples(index=False)
+        },
+        first_number=int(frames.run.get("first_number", 0)),
         unrecorded=frozenset(int(rank) for rank in missing),
         truncated=frozenset(ranks.loc[~ranks["complete"], "rank"].tolist()),
         dropping=frozenset(rank for rank, num in dropped.items() if num > 0) - in_ring,
@@ -125,8 +138,13 @@ def coverage(frames: Frames) -> Coverage:
     )
 
 
-def _with_removed(made: pd.DataFrame, removed: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls made, of which a ring has replaced some, which do not count as found."""
+def _with_removed(
+    made: pd.DataFrame, removed: pd.DataFrame, progress: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the calls made, with those that are not listed, which do not count as found.
+
+    A ring has replaced them, or a dump states their number only.
+    """
     last = pd.DataFrame(
         {
             "group": removed["group"].astype(object),
@@ -135,7 +153,15 @@ def _with_removed(made: pd.DataFrame, removed: pd.DataFrame) -> pd.DataFrame:
             "count": 0,
         }
     )
-    every = pd.concat([made, last]) if len(last) else made
+    stated = pd.DataFrame(
+        {
+            "group": progress["group"].astype(object),
+            "rank": progress["rank"],
+            "last": progress["num_calls"],
+            "count": 0,
+        }
+    )
+    every = pd.concat([each for each in (made, last, stated) if len(each)] or [made])
     return every.groupby(["group", "rank"], as_index=False).agg({"last": "max", "count": "sum"})
 
 

@@ -191,7 +191,7 @@ def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> 
     calls = rows[rows["number"] == number].drop_duplicates("rank").set_index("rank").sort_index()
     kinds = Counter(_known(calls, KIND)) or Counter(calls["kind"])
     kind = kinds.most_common(1)[0][0]
-    named = call_text(kind, number, group, covered.axes.get(group, ""))
+    named = call_text(kind, number, group, covered.names.get(group, ""))
     at = int(calls["issue_ns"].min())
     for field in FIELDS[:1] if len(kinds) > 1 else FIELDS[1:]:
         if field == "size" and kind in UNEVEN:

@@ -205,8 +205,8 @@ def _problem(
     def name(node: int) -> str:
         call = first.loc[node]
         group = str(call["group"])
-        axis = covered.axes.get(group, "")
-        return call_text(str(call["kind"]), int(call["number"]), group, axis)
+        named = covered.names.get(group, "")
+        return call_text(str(call["kind"]), int(call["number"]), group, named)
 
     blamed, usual = _minority(involved, turns)
     orders = [f"rank {rank} makes {name(a)} before {name(b)}" for a, b, rank in turns]

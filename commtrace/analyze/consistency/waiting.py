@@ -83,8 +83,8 @@ def waits(hanging: pd.DataFrame, covered: Coverage, absent: list[Absence]) -> li
             if number[row] >= 0 and group in behind:
                 rows = behind[group]
                 others = rows.loc[rows["last"] < number[row], "rank"].tolist()
-            axis = covered.axes.get(group, "")
-            text = call_text(str(call["kind"]), int(number[row]), group, axis)
+            named = covered.names.get(group, "")
+            text = call_text(str(call["kind"]), int(number[row]), group, named)
         if others:
             found.append(
                 Wait(

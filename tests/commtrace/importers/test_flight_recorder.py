@@ -34,7 +34,7 @@ def test_each_entry_becomes_a_call(tmp_path: Path) -> None:
     trace = import_trace([write_dumps(tmp_path / "d", [dump])])
     first, second = load(trace).comm.to_dict("records")
     assert (first["rank"], first["id"], first["kind"]) == (1, 0, "all_reduce")
-    assert (first["group"], first["seq"], second["group"], second["seq"]) == (LEFT, 0, ALL, 0)
+    assert (first["group"], first["seq"], second["group"], second["seq"]) == (LEFT, 1, ALL, 1)
     assert (first["dtype"], first["input_shapes"], first["payload_bytes"]) == (
         "bfloat16",
         "[8,16]",
@@ -99,7 +99,7 @@ def test_a_batch_of_collectives_is_the_one_that_it_stands_for(tmp_path: Path) ->
     comm = load(import_trace([write_dumps(tmp_path, [dump])])).comm
     assert comm["kind"].tolist() == ["all_gather", "all_reduce"]
     assert comm["payload_bytes"].tolist() == [4 * 5 * 2, 3 * 5 * 4]
-    assert comm["seq"].tolist() == [0, 1]
+    assert comm["seq"].tolist() == [1, 2]
 
 
 def test_groups_of_one_name_and_other_ranks_are_two(tmp_path: Path) -> None:
@@ -202,16 +202,20 @@ def test_a_send_that_nobody_receives_is_found(tmp_path: Path) -> None:
     assert faults(write_dumps(tmp_path, dumps)) == [("transfer", "0,1")]
 
 
-def test_a_rank_without_a_dump_is_a_fault(tmp_path: Path) -> None:
-    assert faults(write_dumps(tmp_path, healthy()[:3])) == [("missing rank", "3")]
+def test_a_rank_without_a_dump_is_told_and_not_blamed(tmp_path: Path) -> None:
+    (found,) = problems(write_dumps(tmp_path, healthy()[:3]))
+    assert (found["problem"], found["is_fault"], found["ranks"]) == ("missing rank", False, "")
+    assert "Rank 3 left no recording" in found["explanation"]
 
 
 def test_the_call_in_which_the_others_may_wait_for_it_is_named(tmp_path: Path) -> None:
     dumps = healthy()[:3]
     for dump in dumps:
         dump.call("broadcast", state="started")
-    (problem,) = problems(write_dumps(tmp_path, dumps))
-    assert (problem["problem"], problem["ranks"]) == ("missing rank", "3")
+    stuck, problem = problems(write_dumps(tmp_path, dumps))
+    assert (stuck["problem"], stuck["is_fault"], stuck["ranks"]) == ("in flight", True, "")
+    assert "all ranks with a dump arrived; rank 3 left none" in stuck["explanation"]
+    assert (problem["problem"], problem["ranks"]) == ("missing rank", "")
     line = dumps[0].entries[-1]["frames"][1]["line"]
     assert problem["source"] == f"/home/user/train.py:{line}"
     assert "may wait in broadcast" in problem["explanation"]
@@ -228,7 +232,8 @@ def test_the_ranks_of_a_group_that_gloo_lists_before_it_has_a_name_are_the_world
         path.write_bytes(pickle.dumps(values))
     trace = import_trace([folder])
     assert trace.run["world_size"] == 3
-    assert faults(folder) == [("missing rank", "2")]
+    assert faults(folder) == []
+    assert [row["problem"] for row in problems(folder)] == ["missing rank"]
 
 
 @pytest.mark.parametrize("num", [1, 2])
@@ -241,7 +246,8 @@ def test_dumps_that_were_not_written_to_their_end_are_left_out(num: int, tmp_pat
     (sentence,) = [each for each in trace.run["lacks"] if "left out" in each]
     assert sentence.startswith(f"the contents of {num} file")
     assert paths[-num].name in sentence
-    assert faults(tmp_path) == [("missing rank", ",".join(map(str, range(4 - num, 4))))]
+    (missing,) = problems(tmp_path)
+    assert (missing["problem"], missing["is_fault"]) == ("missing rank", False)
 
 
 def test_only_damaged_files_are_an_error(tmp_path: Path) -> None:
@@ -288,11 +294,11 @@ def test_groups_that_are_made_anew_are_others(tmp_path: Path) -> None:
     frames = load(import_trace([write_dumps(tmp_path, two_worlds())]))
     calls = frames.comm[frames.comm["rank"] == 3][["group", "seq", "kind"]]
     assert calls.to_numpy().tolist() == [
-        ["0", 0, "broadcast"],
-        [RIGHT, 0, "all_reduce"],
+        ["0", 1, "broadcast"],
         [RIGHT, 1, "all_reduce"],
-        ["0#2", 0, "all_reduce"],
-        [f"{RIGHT}#2", 0, "barrier"],
+        [RIGHT, 1, "all_reduce"],
+        ["0#2", 1, "all_reduce"],
+        [f"{RIGHT}#2", 1, "barrier"],
     ]
     ranks = frames.groups.set_index("name")["ranks"]
     assert ranks.to_dict() == {
