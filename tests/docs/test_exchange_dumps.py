@@ -67,6 +67,13 @@ def in_flight() -> Documents:
     return [each.document(only_active=True) for each in (first, second)]
 
 
+def to_all() -> Documents:
+    """An all-to-all of version 2.11, with split sizes."""
+    dump = Dump(0).call("all_to_allv", LEFT, sizes=[[6]])
+    dump.entries[0].update(input_split_sizes=[3, 3], output_split_sizes=[3, 3])
+    return [dump.document()]
+
+
 def of_torchcomms() -> Documents:
     comms = Comms(0, {"comm": [0, 1]}).call("split", "comm").call("split", "comm")
     return [comms.call("all_reduce", "comm").document()]
@@ -103,13 +110,18 @@ def group(**fields: Any) -> Callable[[Documents], object]:
     return lambda documents: documents[0]["pg_config"][LEFT].update(fields)
 
 
-def enqueued(number: int) -> Callable[[Documents], object]:
-    """Set the number of the last call of the rank that lists none."""
+def last(name: str, number: int) -> Callable[[Documents], object]:
+    """Set a number in the status of the rank that lists no call."""
 
     def change(documents: Documents) -> None:
-        documents[1]["pg_status"]["0"]["last_enqueued_collective"] = number
+        documents[1]["pg_status"]["0"][f"last_{name}_collective"] = number
 
     return change
+
+
+def without_status(documents: Documents) -> None:
+    """Remove the status of the rank that lists no call."""
+    documents[1]["pg_status"] = {}
 
 
 def unchanged(documents: Documents) -> None:
@@ -163,8 +175,12 @@ CASES = [
     Case("rank", about(rank=0), {"ranks.rank": 0, "rank": 0}),
     Case("version", about(version="2.4"), {"payload_bytes": -1}, of_single_tensors),
     Case("entries", about(entries=[]), {"comm.rows": 0}),
-    Case("pg_status", about(pg_status={}), {"run.unsure_ranks": [1]}, in_flight),
-    Case("last_enqueued_collective", enqueued(9), {"run.unsure_ranks": [1]}, in_flight),
+    Case("pg_status", without_status, {"run.unsure_ranks": [1]}, in_flight),
+    Case("last_enqueued_collective", last("enqueued", 2), {"progress": [2, 0, 1]}, in_flight),
+    Case("last_started_collective", last("started", 1), {"progress": [1, 1, 1]}, in_flight),
+    Case("last_completed_collective", last("completed", 0), {"progress": [1, 0, 0]}, in_flight),
+    Case("input_split_sizes", entry(input_split_sizes=[1, 5]), {"input_splits": "2,10"}, to_all),
+    Case("output_split_sizes", entry(output_split_sizes=[4, 2]), {"output_splits": "8,4"}, to_all),
     Case("is_p2p", entry(is_p2p=True), {"seq": 2}, of_torchcomms),
     Case("retired", entry(retired=True), {"run.partial_dumps": []}, torchcomms_in_flight),
 ]  # fmt: skip
@@ -179,6 +195,9 @@ def values(folder: Path, documents: Documents) -> dict[str, Any]:
     found: dict[str, Any] = {"comm.rows": len(frames.comm), "lacks": str(frames.run["lacks"])}
     for name in ("unsure_ranks", "partial_dumps"):
         found[f"run.{name}"] = list(frames.run.get(name, []))
+    progress = frames.communicators
+    is_of_rank_1 = (progress["rank"] == 1) & (progress["group"] == "0")
+    found["progress"] = progress.loc[is_of_rank_1, "num_calls"].tolist()
     for table in ("groups", "ranks"):
         rows = getattr(frames, table).to_dict("records")
         if table == "ranks":

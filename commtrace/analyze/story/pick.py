@@ -17,7 +17,10 @@ from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
 
 NAMED = {
-    "longest": ("blocked_ns", "the call that blocked its rank longest"),
+    "longest": (
+        "blocked_ns",
+        "the call that blocked its rank longest; if none is known, the first in flight",
+    ),
     "biggest": ("payload_bytes", "the call with the largest payload"),
 }
 """Named calls: the column in which each has the largest value, and its description."""
@@ -70,10 +73,20 @@ def _first(rows: Sequence[pd.DataFrame], by: list[str]) -> pd.Series | None:
 def _first_by(frames: Frames, column: str, text: str) -> pd.Series:
     by = [f"-{column}", "rank", "id"]
     found = _first(frames.by_ranks(_largest, column), by)
+    if found is None and column == "blocked_ns":
+        by = ["complete_ns", "issue_ns", "rank", "id"]
+        found = _first(frames.by_ranks(_first_in_flight), by)
     if found is None:
         lacks = f"no call with a known {column}" if frames.num_calls else "no calls"
         raise UsageError(f"no {text} call", found=lacks)
     return found
+
+
+def _first_in_flight(part: Frames) -> pd.DataFrame:
+    """Return the call without an end that was issued first: none has lasted longer."""
+    comm = part.comm
+    calls = comm[(comm["complete_ns"] < 0) & (comm["issue_ns"] >= 0)]
+    return calls.sort_values(["issue_ns", "rank", "id"]).head(1).copy()
 
 
 def _largest(part: Frames, column: str) -> pd.DataFrame:

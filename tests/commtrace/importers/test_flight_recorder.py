@@ -15,6 +15,7 @@ import pytest
 import commtrace
 import dtensor_core
 from commtrace.analyze import CATALOG, load, notices_of
+from commtrace.analyze.story import find_call
 from commtrace.errors import EmptyTraceError
 from commtrace.importers import import_trace
 from tests.commtrace.importers.dumps import ALL, LEFT, RIGHT, START_NS, Dump, healthy, write_dumps
@@ -296,7 +297,7 @@ def test_groups_that_are_made_anew_are_others(tmp_path: Path) -> None:
     assert calls.to_numpy().tolist() == [
         ["0", 1, "broadcast"],
         [RIGHT, 1, "all_reduce"],
-        [RIGHT, 1, "all_reduce"],
+        [RIGHT, 2, "all_reduce"],
         ["0#2", 1, "all_reduce"],
         [f"{RIGHT}#2", 1, "barrier"],
     ]
@@ -416,3 +417,66 @@ def test_a_dump_without_entries_is_no_proof_of_silence(tmp_path: Path) -> None:
     assert any("gloo enters no sends and recvs" in each for each in frames.run["lacks"])
     (said,) = [each.text for each in notices_of(frames) if "No communication" in each.text]
     assert said.endswith("the files imported from flight recorder contain no calls.")
+
+
+def waiting(in_flight: list[int], **how: Any) -> list[Dump]:
+    """Four ranks whose calls are in flight from a number of their own on, of eight."""
+    dumps = [Dump(rank, **how) for rank in range(4)]
+    for dump, first in zip(dumps, in_flight, strict=True):
+        for number in range(1, 9):
+            dump.call("all_reduce", state="completed" if number < first else "started")
+    return dumps
+
+
+@pytest.mark.parametrize("only_active", [False, True])
+@pytest.mark.parametrize(
+    ("in_flight", "number", "blamed"),
+    [([8, 8, 8, 8], 8, ""), ([8, 8, 6, 8], 6, "2"), ([6, 6, 8, 8], 6, ""), ([7, 8, 8, 8], 7, "0")],
+)
+def test_a_call_in_flight_that_all_ranks_have_issued_is_no_desync(
+    in_flight: list[int], number: int, blamed: str, only_active: bool, tmp_path: Path
+) -> None:
+    folder = write_dumps(tmp_path, waiting(in_flight), only_active=only_active)
+    (found,) = [row for row in problems(folder) if row["is_fault"]]
+    facts = [found[name] for name in ("problem", "number", "ranks")]
+    assert facts == ["in flight", number, blamed]
+    assert f"all_reduce {number} of default_pg (group 0) at " in found["explanation"]
+    assert "all ranks arrived: not a desync" in found["explanation"]
+
+
+def test_ranks_that_are_still_in_a_broadcast_lack_no_later_call(tmp_path: Path) -> None:
+    """Rank 0, which may be the root, has completed it alone and went on."""
+    dumps = [Dump(rank) for rank in range(4)]
+    for dump in dumps:
+        dump.call("broadcast", state="started" if dump.rank else "completed")
+    dumps[0].call("all_reduce", state="started")
+    assert faults(write_dumps(tmp_path, dumps)) == [("in flight", "")]
+
+
+@pytest.mark.parametrize("group", [ALL, LEFT])
+def test_a_rank_without_entries_is_proved_missing_by_its_status(group: str, tmp_path: Path) -> None:
+    dumps = [Dump(rank) for rank in range(4)]
+    for dump in dumps:
+        if dump.rank in dump.ranks[group]:
+            dump.call("broadcast", group)
+            if dump.rank != 1:
+                dump.call("all_reduce", group, state="started")
+    folder = write_dumps(tmp_path, dumps, only_active=True)
+    blamed = "" if group == LEFT else "1"  # of two ranks, none is the majority
+    assert faults(folder) == [("missing call", blamed)]
+    (found,) = [row for row in problems(folder) if row["is_fault"]]
+    assert found["number"] == 2  # the SeqNum of the watchdog
+
+
+@pytest.mark.parametrize("prefix", ["trace_", "_dump_", "nccl_trace_rank_", "dump"])
+def test_the_rank_may_follow_any_prefix_of_a_dump(prefix: str, tmp_path: Path) -> None:
+    for dump in healthy():
+        path = tmp_path / f"{prefix}{dump.rank}"
+        path.write_bytes(pickle.dumps(dump.document(), protocol=2))
+    assert [*import_trace([tmp_path]).tables["ranks"]["rank"]] == [0, 1, 2, 3]
+
+
+def test_explain_longest_is_the_first_call_in_flight(tmp_path: Path) -> None:
+    frames = load(import_trace([write_dumps(tmp_path, waiting([8, 8, 6, 8]))]))
+    call = find_call(frames, "longest")
+    assert (call["rank"], call["seq"]) == (2, 6)
