@@ -204,12 +204,13 @@ def _gathered_to_be_sharded(frames: Frames) -> Selected:
         is_same = before == dim
         # A shard along another dim has to be exchanged.
         part = 1.0 if is_same else 1 - 1 / max(int(sizes.get(group, 1)), 1)
-        costs = {
-            "cost_bytes": wire_bytes(rows) * part,
-            "cost_ns": transfer_ns(frames, rows) * part,
-        }
         key = str(module), str(spec), int(dim), is_same
-        evidence = calls_in(frames, rows, **costs)
+        evidence = calls_in(
+            frames,
+            rows,
+            cost_bytes=wire_bytes(rows) * part,
+            cost_ns=transfer_ns(frames, rows) * part,
+        )
         found[key] = found[key].joined(evidence) if key in found else evidence
     return found
 

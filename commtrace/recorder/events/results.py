@@ -55,7 +55,8 @@ class Result:
     )  # fmt: skip
 
     def __init__(self, call: Call, tensor: torch.Tensor) -> None:
-        self.call = self.mark = call
+        self.call = call
+        self.mark: Call | int = call
         self._part = UNKNOWN
         self._storage: StorageWeakRef | None = None
         self._shape, self._strides = tensor.shape, tensor.stride()
