@@ -17,6 +17,7 @@ from typing import Any
 from commtrace.event import CommEvent
 from commtrace.importers.documents import Document
 from commtrace.importers.dump_activity import list_calls_in_flight, partial_ranks, unsure_ranks
+from commtrace.importers.dump_creation import unlike_groups
 from commtrace.importers.dump_entries import Dump, StatedGroup
 from commtrace.importers.dump_lacks import lacks_of
 from commtrace.importers.dump_launches import CallLaunch, launches_of, number_collectives
@@ -55,11 +56,12 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
         _bound(record)
     set_progress(dumps, records, {*skewed, *unnumbered})
     partial = partial_ranks(dumps, records, in_flight_only=in_flight_only)
-    facts = {
+    facts: dict[str, Any] = {
         "partial_dumps": partial,
         "unsure_ranks": unsure_ranks(records, partial),
         "first_number": first,
     }
+    facts["unlike_groups"] = unlike_groups(dumps, ranks.numbers)
     lacks = lacks_of(dumps, inferred, unnumbered, in_flight_only=in_flight_only)
     facts = {name: fact for name, fact in facts.items() if fact}
     return Imported(

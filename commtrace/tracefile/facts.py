@@ -57,6 +57,10 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
+def _are_unlike_groups(value: Any) -> bool:
+    return isinstance(value, list) and all(_are_texts(each) and len(each) == 3 for each in value)
+
+
 def _is_step_count(value: Any) -> bool:
     return is_int(value) and value >= 1
 
@@ -86,6 +90,7 @@ _MEANINGS: dict[Check, str] = {
     _is_instant: "a time in nanoseconds",
     _are_ranks: f"a list of distinct ranks below {MAX_RANKS:,}",
     _are_texts: "a list of strings",
+    _are_unlike_groups: "a list of groups, each with ranks and a sentence",
     _is_step_count: "an integer of 1 or more",
     _is_segment: "an integer of 0 or more",
     _are_totals: "a number of calls and one of operators",
@@ -145,6 +150,7 @@ RUN_FACTS: dict[str, Check] = {
     "partial_dumps": _are_ranks,
     "unsure_ranks": _are_ranks,
     "first_number": _is_count,
+    "unlike_groups": _are_unlike_groups,
     "launcher": _is_text,
     "run_id": _is_text,
     "attempt": _is_count,

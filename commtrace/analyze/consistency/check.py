@@ -23,6 +23,7 @@ from commtrace.analyze.consistency.absences import (
     not_compared,
 )
 from commtrace.analyze.consistency.coverage import LOG, coverage
+from commtrace.analyze.consistency.creation import unlike_groups
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.in_flight import (
     calls_in_flight,
@@ -67,10 +68,12 @@ def consistency(frames: Frames) -> pd.DataFrame:
     rings = deadlock_cycles(all_waits)
     stuck = stuck_calls(frames, covered)
     explained = explained_by(rings)
+    disordered = {name for name, *_ in frames.run.get("unlike_groups") or ()}
     unexplained = [
         each
         for each in absent
-        if (each.group, each.number) not in explained | explained_absences(absent, stuck)
+        if each.group.partition(" [")[0] not in disordered
+        and (each.group, each.number) not in explained | explained_absences(absent, stuck)
         and each.number <= differing.get(each.group, each.number)
     ]
     then: list[Callable[[], list[Problem]]] = [
@@ -83,13 +86,14 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *chain.from_iterable([*frames.together(then), *of_values]),
         *deadlocks(covered, rings),
         *missing_ranks(frames, covered),
+        *unlike_groups(frames, covered),
         *losses(covered, absent),
         *not_compared(covered),
         *unlike_progress(frames, differing),
     ]
     if covered.imported_from == LOG and not frames.communicators.empty:
         problems = [as_seq_num(problem) for problem in problems]
-    faults = [each.at_ns for each in problems if each.is_fault]
+    faults = [each.at_ns for each in problems if each.is_fault and each.at_ns >= 0]
     problems += calls_in_flight(covered, stuck, min(faults, default=None))
     problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))
     rows = [problem.row() for problem in problems]

@@ -23,6 +23,7 @@ from commtrace.analyze.findings.each_step import (
 )
 from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
+from commtrace.analyze.findings.hang import HANG
 from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.pipelines import PIPELINE_BUBBLES
@@ -61,6 +62,7 @@ __all__ = [
 ]
 
 RULES: tuple[Rule, ...] = (
+    HANG,
     *(REPEATED_ALL_GATHER, ALL_REDUCE_THEN_SHARD, PING_PONG, SMALL_MESSAGES, FLOAT32_MESSAGES),
     *(
         UNUSED_PARAMETER_FLAGS,

@@ -1,0 +1,52 @@
+"""Calls at which a job of which there are dumps stands, as `commtrace check` found them."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from commtrace.analyze.consistency import consistency
+from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER
+from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import numbers
+
+_ADVICE = {
+    "in flight": "No rank is missing. Look at the network and the device of the rank that has "
+    "completed less.",
+}
+_OTHER = "`commtrace check` has the fault; look at the stack of the rank that it names."
+
+
+def hang(frames: Frames) -> list[Finding]:
+    """Faults of table `consistency` at a collective that has not ended."""
+    if frames.run.get("imported_from") != FLIGHT_RECORDER:
+        return []
+    faults = consistency(frames)
+    faults = faults[faults["is_fault"] & (faults["number"] >= 0)].to_dict("records")
+    if not faults:
+        return []
+    return [
+        Finding(
+            str(faults[place]["explanation"]),
+            _ADVICE.get(str(faults[place]["problem"]), _OTHER),
+            calls,
+        )
+        for place, calls in selected(frames, partial(_calls_of, faults))
+    ]
+
+
+def _calls_of(faults: list[dict[Any, Any]], part: Frames) -> Selected:
+    """Return the calls of each fault that have not ended, by its place."""
+    comm, number = part.comm, numbers(part)
+    found: Selected = {}
+    for place, fault in enumerate(faults):
+        is_of_fault = (comm["group"] == fault["group"]) & (number == fault["number"])
+        own = comm[is_of_fault & (comm["complete_ns"] < 0)]
+        if len(own):
+            found[place] = calls_in(part, own, cost_bytes=math.nan, cost_ns=math.nan)
+    return found
+
+
+HANG = Rule("hang", "collectives that have not ended, at a fault of the run", hang, ())
