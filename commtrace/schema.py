@@ -89,10 +89,6 @@ It runs, is being created or destroyed, or was aborted; or its process answers w
 communicator, does not answer, or is considered dead.
 """
 
-PROGRESS = ENQUEUED, STARTED, COMPLETED = "enqueued", "started", "completed"
-"""Values of `kind` in table `communicators` if all collectives are counted, up to the last one that
-the rank has enqueued, or that its device has started or completed."""
-
 MAX_ACTIONS = 20_000
 """Most rows of a rank in table `pipeline_actions`; later actions are not recorded."""
 
@@ -378,8 +374,7 @@ COMMUNICATORS = (
     Column("state", str, "", f"{', '.join(MEMBER_STATES[:-1])} or {MEMBER_STATES[-1]}", 7,
            form="member_state"),
     Column("error", int, "", "code of the library's error; 0 if none", 7),
-    Column("kind", str, "", "kind of the calls that are counted; `enqueued`, `started` or "
-           "`completed` if those of all kinds are", 7),
+    Column("kind", str, "", "kind of the calls that are counted; empty if none are", 7),
     Column("num_calls", int, "", "calls of that kind that the rank has launched", 7, title="Calls"),
     Column("num_enqueued", int, "", "collectives that the rank has issued", 8, title="Issued"),
     Column("num_started", int, "", "collectives that its device has started", 8, title="Started"),

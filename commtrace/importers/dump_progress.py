@@ -6,8 +6,8 @@
 The status has every group on which the rank has called, also if the dump lists no call of it. But
 it names groups by `pg_id`, the number of a group among those that the rank has created. Entries
 have both; without one, groups are numbered in the order of their names, which torch counts. The
-status counts transfers, too, so that it says nothing of groups with transfers, nor of those in
-which it contradicts the entries.
+status counts transfers, too, so that it says nothing of groups with transfers, of gloo, which
+enters none, nor of groups in which it contradicts the entries.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from collections.abc import Collection, Mapping, Sequence
 from commtrace.event import CommunicatorRow
 from commtrace.importers.dump_entries import Dump, Progress
 from commtrace.importers.recorded import RankRecord, members_of
-from commtrace.schema import COMPLETED, ENQUEUED, STARTED
-
-_KINDS = (ENQUEUED, STARTED, COMPLETED)
 
 
 def set_progress(
@@ -36,14 +33,24 @@ def set_progress(
         _of_rank(dump, record) if dump.progress else {}
         for dump, record in zip(dumps, records, strict=True)
     ]
-    doubtful = {entry.group for dump in dumps for entry in dump.entries if entry.is_transfer}
+    doubtful = {
+        entry.group
+        for dump in dumps
+        for entry in dump.entries
+        if entry.is_transfer or entry.backend == "gloo"
+    }
     doubtful |= {*left_out, *_contradicted(records, found)}
     for record, of_rank in zip(records, found, strict=True):
         record.communicators = [
-            CommunicatorRow(record.rank, group, -1, "", -1, kind, number)
+            CommunicatorRow(
+                rank=record.rank,
+                group=group,
+                num_enqueued=progress.enqueued,
+                num_started=progress.started,
+                num_completed=progress.completed,
+            )
             for group, progress in of_rank.items()
             if group not in doubtful
-            for kind, number in zip(_KINDS, progress, strict=True)
         ]
 
 

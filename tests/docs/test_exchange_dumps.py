@@ -197,7 +197,9 @@ def values(folder: Path, documents: Documents) -> dict[str, Any]:
         found[f"run.{name}"] = list(frames.run.get(name, []))
     progress = frames.communicators
     is_of_rank_1 = (progress["rank"] == 1) & (progress["group"] == "0")
-    found["progress"] = progress.loc[is_of_rank_1, "num_calls"].tolist()
+    found["progress"] = (
+        progress.loc[is_of_rank_1, ["num_enqueued", "num_started", "num_completed"]].sum().tolist()
+    )
     for table in ("groups", "ranks"):
         rows = getattr(frames, table).to_dict("records")
         if table == "ranks":

@@ -19,7 +19,6 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import is_fake_world
 from commtrace.analyze.matching import RECV, is_transfer, members, numbers
 from commtrace.analyze.sums import numbered_rows
-from commtrace.schema import ENQUEUED
 from commtrace.tracefile import EVERY
 
 PROFILER, FLIGHT_RECORDER, INSPECTOR, LOG = (
@@ -87,7 +86,8 @@ class Coverage:
 def coverage(frames: Frames) -> Coverage:
     """Return how far the calls of a run can be compared across ranks."""
     calls, removed = pd.concat(frames.by_ranks(_calls_made)), frames.removed_calls
-    progress = frames.communicators[frames.communicators["kind"] == ENQUEUED]
+    from_ring = frames.run.get("imported_from") == FLIGHT_RECORDER
+    progress = frames.communicators[(frames.communicators["num_enqueued"] >= 0) & from_ring]
     made = _with_removed(calls.loc[calls["count"] > 0, _MADE], removed, progress)
     firsts = calls.groupby("rank")["first_id"].min()
     first_ids = dict(zip(firsts.index.tolist(), firsts.tolist(), strict=True))
@@ -157,7 +157,7 @@ def _with_removed(
         {
             "group": progress["group"].astype(object),
             "rank": progress["rank"],
-            "last": progress["num_calls"],
+            "last": progress["num_enqueued"],
             "count": 0,
         }
     )

@@ -20,7 +20,6 @@ from commtrace.analyze.consistency.numbered import numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
 from commtrace.importers.names import ROOTED
-from commtrace.schema import COMPLETED
 from commtrace.units import NANOSECONDS_PER_SECOND, text_of_ranks
 
 
@@ -59,7 +58,7 @@ def stuck_calls(frames: Frames, covered: Coverage) -> list[Stuck]:
     if covered.imported_from != FLIGHT_RECORDER:
         return []
     parts = frames.by_collectives(_unended)
-    status = frames.communicators[frames.communicators["kind"] == COMPLETED]
+    status = frames.communicators[frames.communicators["num_completed"] >= 0]
     if not (len(status) or any(has_ends for _, has_ends in parts)):
         return []  # the backend notices no end
     rows = pd.concat([unended for unended, _ in parts]).astype({"group": object})

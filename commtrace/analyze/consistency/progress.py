@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import pandas as pd
 
-from commtrace.analyze.consistency.coverage import LOG
+from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG
 from commtrace.analyze.consistency.disagreements import UNEVEN
 from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
 from commtrace.analyze.consistency.stuck import GroupProgress, RankProgress, stuck_members
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members
-from commtrace.schema import ABORTED, DEAD, NO_MEMBER, PROGRESS, UNRESPONSIVE
+from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
 from commtrace.units import counted, text_of_ranks
 
 _FAULTS = {
@@ -37,8 +37,7 @@ def unlike_progress(frames: Frames, differing: Mapping[str, int]) -> Iterator[Pr
         differing: By group, the number of the first collective in which the members disagree.
     """
     table = frames.communicators
-    table = table[~table["kind"].isin(PROGRESS)]
-    if table.empty:
+    if table.empty or frames.run.get("imported_from") == FLIGHT_RECORDER:  # which lists calls
         return
     table = table.astype({"group": object, "state": object, "kind": object})
     names = frames.groups["name"].astype(object)

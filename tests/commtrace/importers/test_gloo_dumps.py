@@ -177,7 +177,7 @@ def test_each_collective_has_the_payload_and_root_of_its_call(made: Path, form: 
     frames = imported(made, form)
     for rank in range(NUM_RANKS):
         assert rows_of(frames, rank) == [row for _, rows in program(rank) for row in rows]
-    assert set(frames.comm["seq"]) == set(range(len(rows_of(frames, 0))))
+    assert set(frames.comm["seq"]) == set(range(1, 1 + len(rows_of(frames, 0))))
     assert set(frames.comm["complete_ns"]) == {-1}
     assert "partial_dumps" not in frames.run
     assert CATALOG["consistency"].function(frames).empty
