@@ -45,9 +45,9 @@ def dump_of(rank: int, num_ranks: int, stuck: int) -> dict[str, Any]:
         # The last call is one of all ranks, which no rank leaves.
         name = "0" if number == NUM_ENTRIES - 1 else names[1 + number % 2]
         num_of[name] += 1
-        entries.append(_entry(number, num_of[name], name, members[name][0], rank, number < num - 1))
-    if rank == stuck:
-        entries[-1]["state"] = "completed"
+        entries.append(
+            _entry(number, num_of[name], name, members[name][0], rank, number < NUM_ENTRIES - 1)
+        )
     return {
         "version": "2.10",
         "entries": entries,

@@ -100,7 +100,6 @@ def coverage(frames: Frames) -> Coverage:
         everyone = everyone[everyone["rank"].isin(recorded)]
     reached = everyone.merge(made, on=["group", "rank"], how="left")
     reached = reached.fillna({"last": -1, "count": 0}).astype({"last": "int64", "count": "int64"})
-    from_ring = frames.run.get("imported_from") == FLIGHT_RECORDER
     dropped = dict(zip(ranks["rank"], ranks["num_dropped"], strict=True))
     # Those of a recording have lost nothing but what was before the first call that was kept.
     in_ring = {

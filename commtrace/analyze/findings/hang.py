@@ -9,6 +9,7 @@ from typing import Any
 from commtrace.analyze.consistency import consistency
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
+from commtrace.analyze.findings.needs import PROCESS_GROUPS
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
 
@@ -49,4 +50,6 @@ def _calls_of(faults: list[dict[Any, Any]], part: Frames) -> Selected:
     return found
 
 
-HANG = Rule("hang", "collectives that have not ended, at a fault of the run", hang, ())
+HANG = Rule(
+    "hang", "collectives that have not ended, at a fault of the run", hang, (PROCESS_GROUPS,)
+)
