@@ -26,8 +26,9 @@ def _start() -> None:
         # Absolute, since a program may change its folder before it starts others.
         os.environ["COMMTRACE"] = os.path.abspath(os.environ["COMMTRACE"])
     except OSError as error:
+        found = os.environ["COMMTRACE"].encode("unicode_escape").decode()
         sys.stderr.write(
-            f"commtrace: this process is not recorded\n  found: COMMTRACE={os.environ['COMMTRACE']}"
+            f"commtrace: this process is not recorded\n  found: COMMTRACE={found}"
             f", and the current folder is gone ({error.strerror})\n  try: an absolute path\n"
         )
         del os.environ["COMMTRACE"]

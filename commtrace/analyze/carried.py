@@ -13,21 +13,26 @@ from commtrace.analyze.cached_per_run import OF_RANKS, of_each_call
 from commtrace.analyze.frame import Frames
 
 
-@of_each_call(OF_RANKS)
-def parameters(frames: Frames) -> pd.Series:
-    """Return column `parameters`, empty where a call is too small for the gradients that it names.
+def parameters_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return column `parameters` of rows of `comm`; empty if a call is too small for its names.
 
     The column separates names by `,`.
     """
+    return calls["parameters"].astype(object).mask(is_too_small(frames)[calls.index], "")
+
+
+@of_each_call(OF_RANKS)
+def is_too_small(frames: Frames) -> pd.Series:
+    """Return a mask of the calls that are too small for the gradients that they name."""
     comm = frames.comm
     names = comm["parameters"].astype(object)
     is_named = (comm["carries"] == "gradients") & (names != "") & (comm["payload_bytes"] >= 0)
     calls = comm[is_named]
     if calls.empty:
-        return names
+        return is_named
     sizes = dict(zip(frames.groups["name"], frames.groups["size"], strict=True))
     num_shares = calls["group"].astype(object).map(sizes).astype("float64")
     share = (calls["payload_bytes"] / num_shares).where(calls["kind"] == "reduce_scatter")
     least = share.groupby([calls["rank"], names[calls.index]]).transform("max")
-    is_too_small = calls["payload_bytes"] < least.fillna(0)
-    return names.mask(is_too_small.reindex(comm.index, fill_value=False), "")
+    found = calls["payload_bytes"] < least.fillna(0)
+    return found.reindex(comm.index, fill_value=False)

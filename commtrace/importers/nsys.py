@@ -60,7 +60,7 @@ _NO_LINES = Unlocated("source lines", "modules")
 
 
 @dataclass(slots=True)
-class _Process:
+class _ProfiledProcess:
     """Events of one process, as a profile has them."""
 
     number: int
@@ -133,7 +133,7 @@ def read_exports(documents: Sequence[Document]) -> Imported:
     return imported
 
 
-def _read(document: Document, process: _Process, epoch_ns: int) -> ReadFile:
+def _read(document: Document, process: _ProfiledProcess, epoch_ns: int) -> ReadFile:
     found = gather(process.events, recognizer(settings_of().kernels))
     found.pids = {process.number}
     about = {
@@ -145,7 +145,7 @@ def _read(document: Document, process: _Process, epoch_ns: int) -> ReadFile:
     return ReadFile(document, *profile.record(rank))
 
 
-def _processes(database: _Database, path: Path) -> tuple[list[_Process], int]:
+def _processes(database: _Database, path: Path) -> tuple[list[_ProfiledProcess], int]:
     """Return the processes with events, in order, and the start of the session in Unix ns."""
     if not _OF_NSYS & database.tables:
         names = ", ".join(sorted(database.tables)[:3])
@@ -160,10 +160,10 @@ def _processes(database: _Database, path: Path) -> tuple[list[_Process], int]:
         for number, text in database.rows(_STRINGS, "id", "value")
         if is_int(number) and isinstance(text, str)
     }
-    processes: dict[int, _Process] = {}
+    processes: dict[int, _ProfiledProcess] = {}
     for global_pid, event, communicates in _events(database, strings):
         number = global_pid >> 24 & 0xFFFFFF
-        process = processes.setdefault(number, _Process(number))
+        process = processes.setdefault(number, _ProfiledProcess(number))
         process.events.append(event)
         process.communicates |= communicates
     for global_pid, rank in database.rows(_RANKS, "globalPid", "rank"):

@@ -40,7 +40,7 @@ def install() -> None:
 def patch(stages: Any) -> None:
     """Make stages exchange DTensors of both classes."""
     utils: Any = sys.modules[f"{_PACKAGE}._utils"]
-    either = _EitherDTensor("DTensor", (), {"ours": DTensor, "theirs": utils.DTensor})
+    either = _EitherStageTensor("DTensor", (), {"ours": DTensor, "theirs": utils.DTensor})
     local_of = _local_of(utils.to_local_if_dtensor)
     for module in (utils, stages):
         module.DTensor = either
@@ -53,7 +53,7 @@ def patch(stages: Any) -> None:
     stages.PipelineStage.__init__ = _finding_meshes(stages.PipelineStage.__init__)
 
 
-class _EitherDTensor(Either):
+class _EitherStageTensor(Either):
     """Metaclass for DTensors; `from_local` makes the class whose placements are given."""
 
     def from_local(cls, local: torch.Tensor, *, placements: Any, **how: Any) -> Any:

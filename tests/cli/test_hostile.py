@@ -179,6 +179,8 @@ def test_the_next_command_can_be_pasted_into_a_shell(capsys: pytest.CaptureFixtu
 PRINTERS = {
     "cli/commtrace_cli/terminal.py": "is the one place",
     "commtrace/auto.py": "speaks to a program's user, visibly",
+    "commtrace/auto_start.py": "speaks to a program's user, visibly",
+    "commtrace/session.py": "speaks to a program's user, visibly",
     "commtrace/comm_mode/mode.py": "prints what torch's own mode does, made visible",
     "commtrace/watchdog.py": "writes to a file of its own",
 }

@@ -15,7 +15,7 @@ import pandas as pd
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG
 from commtrace.analyze.consistency.disagreements import UNEVEN
 from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
-from commtrace.analyze.consistency.stuck import GroupProgress, RankProgress, stuck_members
+from commtrace.analyze.consistency.stuck import MembersProgress, RankProgress, stuck_members
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members
 from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
@@ -84,7 +84,7 @@ def progress_of(
     members: Collection[int],
     *,
     has_all: bool,
-) -> GroupProgress:
+) -> MembersProgress:
     """Return how far each member has come, by the counts and by the calls in flight."""
     in_flight: dict[int, dict[int, tuple[str, str]]] = {}
     own = listed[listed["group"] == group]
@@ -99,7 +99,7 @@ def progress_of(
             most = max(int(issued), int(completed), *calls, 0)
             of_ranks[int(rank)] = RankProgress(most, int(completed), calls)
     silent = tuple(sorted(set(members) - of_ranks.keys()))
-    return GroupProgress(group, of_ranks, silent, has_all)
+    return MembersProgress(group, of_ranks, silent, has_all)
 
 
 def _listed(frames: Frames, groups: Collection[str]) -> pd.DataFrame:

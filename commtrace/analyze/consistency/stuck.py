@@ -47,7 +47,7 @@ class RankProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupProgress:
+class MembersProgress:
     """The members of a group, by rank; `silent` ones have no line.
 
     Attributes:
@@ -60,7 +60,7 @@ class GroupProgress:
     has_all: bool
 
 
-def stuck_members(progress: GroupProgress, differs_at: int | None) -> Iterator[Problem]:
+def stuck_members(progress: MembersProgress, differs_at: int | None) -> Iterator[Problem]:
     """Yield the problem of the first collective in which members wait, if any.
 
     Args:
@@ -128,7 +128,7 @@ def as_seq_num(problem: Problem) -> Problem:
 
 
 def _missing(
-    progress: GroupProgress, inside: list[int], behind: list[int], named: str, unknown: str
+    progress: MembersProgress, inside: list[int], behind: list[int], named: str, unknown: str
 ) -> Problem:
     is_extra, is_tie = len(behind) > len(inside), len(behind) == len(inside)
     most = Counter(progress.of_ranks[rank].issued for rank in behind)

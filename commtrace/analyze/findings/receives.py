@@ -59,7 +59,7 @@ def serial_receives(frames: Frames) -> list[Finding]:
 def _sent(frames: Frames) -> pd.Series:
     """Return when the send of each receive was issued, in ns since the start; nan unknown."""
     comm, partner = frames.comm, partners(frames)
-    issue = (comm["issue_ns"] - frames.start_ns).where(comm["issue_ns"] >= 0)
+    issue = (comm["issue_ns"] - frames.start_ns).where(comm["issue_ns"] >= 0).astype("float64")
     sent = issue.reindex(partner).set_axis(comm.index)
     return sent.where((comm["kind"] == RECV) & (partner >= 0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.carried import parameters
+from commtrace.analyze.carried import parameters_of
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
@@ -50,17 +50,17 @@ def repeated_reduction(frames: Frames) -> list[Finding]:
     return found
 
 
-_Key = tuple[str, int]
+_ReducedKey = tuple[str, int]
 # Keys of reductions that name their parameters, which no line has.
-_REPLICATED: _Key = ("", -2)
-_SHARDED: _Key = ("", -3)
-_REPLICAS: _Key = ("", -4)
+_REPLICATED: _ReducedKey = ("", -2)
+_SHARDED: _ReducedKey = ("", -3)
+_REPLICAS: _ReducedKey = ("", -4)
 _DONE = {
     _REPLICATED: "reduced",
     _SHARDED: "reduced",
     _REPLICAS: "all-reduced between replicas",
 }
-_ADVICE: dict[_Key, str] = {
+_ADVICE: dict[_ReducedKey, str] = {
     _REPLICATED: "With gradient accumulation, reduce after the last pass only: no_sync() of "
     "DistributedDataParallel, set_requires_gradient_sync(False) of replicate().",
     _SHARDED: "With gradient accumulation, reduce after the last pass only, if memory allows: "
@@ -86,7 +86,7 @@ def _reduced_again(frames: Frames) -> Selected:
     """
     comm = frames.comm
     calls = in_order(comm[comm["kind"].isin(REDUCTIONS) & (comm["step"] >= 0)], ["rank", "id"])
-    calls = calls.assign(names=parameters(frames)[calls.index])
+    calls = calls.assign(names=parameters_of(frames, calls))
     gradients = calls[(calls["carries"] == "gradients") & (calls["names"] != "")]
     is_again = gradients.duplicated([*_STEP, "kind", "names", "payload_bytes"])
     found: Selected = {}

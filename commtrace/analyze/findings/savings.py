@@ -39,7 +39,7 @@ def capped(frames: Frames, found: Sequence[Finding]) -> list[Finding]:
     most = np.minimum([costs[number] for number in costly], blocked)
     fractions = most / np.where(blocked > 0, blocked, 1)
     lacking = np.sum(frames.by_ranks(_lacking, fractions, calls), axis=0)
-    saved = np.where(blocked > 0, np.maximum(most - lacking, 0), math.nan)
+    saved = np.where(blocked > 0, np.maximum(most - lacking, 0).round(), math.nan)
     results = [*found]
     for number, cost in zip(costly, saved.tolist(), strict=True):
         results[number] = replace(found[number], calls=replace(found[number].calls, cost_ns=cost))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.carried import parameters
+from commtrace.analyze.carried import parameters_of
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.overlap_lost.free_time import free_time
 from commtrace.analyze.overlap_lost.matmuls import LEAST_PART_BYTES
@@ -69,7 +69,7 @@ def too_large(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
     """
     comm = frames.comm
     wanted = _are_buckets(frames) & (comm["payload_bytes"] >= 2 * LEAST_PART_BYTES)
-    names = parameters(frames)
+    names = parameters_of(frames, comm)
     wanted &= (names != "") & calls["end"].notna()
     if not wanted.any() or frames.ops.empty:
         return None

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from commtrace.analyze.carried import parameters
+from commtrace.analyze.carried import is_too_small
 from commtrace.analyze.census import census
 from commtrace.analyze.findings.layouts import layout
 from commtrace.analyze.frame import Frames
@@ -122,8 +122,12 @@ def why(frames: Frames, call: pd.Series) -> CallReason:
         candidates=candidates_in(str(call["candidates"])),
         steps=_steps(frames, call),
         carries=str(call["carries"]),
-        parameters=tuple(name for name in str(parameters(frames)[label]).split(",") if name),
+        parameters=() if is_too_small(frames)[label] else _names_in(str(call["parameters"])),
     )
+
+
+def _names_in(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 class RecordedReason(Protocol):

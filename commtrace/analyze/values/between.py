@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.carried import parameters
+from commtrace.analyze.carried import parameters_of
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.global_values import parts
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT, STATE, UNCLIPPED, UPDATED
@@ -50,7 +50,7 @@ def communication_before(
     comm = run.comm
     rank = int(parts(run)["rank"].min())
     own = comm[(comm["rank"] == rank) & (comm["step"] == wrong["step"])]
-    own = own.assign(parameters=parameters(run)[own.index])
+    own = own.assign(parameters=parameters_of(run, own))
     of = _of_gradient if wrong["role"] in REDUCED else _of_tensor
     found = of(own, agreeing, wrong, run)
     axes = dict(

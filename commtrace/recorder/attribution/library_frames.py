@@ -214,11 +214,11 @@ function's own, such as that of a hook: a call cannot carry more gradients than 
 """
 
 
-Frames = tuple[FrameType, "Frames | None"]
+AttributingFrames = tuple[FrameType, "AttributingFrames | None"]
 """Frames of functions in `ATTRIBUTING`: the outermost, and those that it has called."""
 
 
-def attribution_by(frames: Frames, sent: Sequence[torch.Size]) -> Attribution | None:
+def attribution_by(frames: AttributingFrames, sent: Sequence[torch.Size]) -> Attribution | None:
     """Return the attribution by the outermost frame that describes a call; None if none does.
 
     If torch's DTensor makes the call on behalf of a library, it has DTensor's reason, too.
@@ -229,7 +229,7 @@ def attribution_by(frames: Frames, sent: Sequence[torch.Size]) -> Attribution | 
     """
     num_sent = sum([shape.numel() for shape in sent])
     found: Attribution | None = None
-    rest: Frames | None = frames
+    rest: AttributingFrames | None = frames
     while rest is not None:
         frame, rest = rest
         if found is None or (rest is None and found.reason is None):

@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 import torch
 import torch.distributed as dist
 
-from commtrace.recorder.attribution.library_frames import ATTRIBUTING, Frames
+from commtrace.recorder.attribution.library_frames import ATTRIBUTING, AttributingFrames
 from commtrace.recorder.thread_state import CallStack, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id
 
@@ -125,7 +125,7 @@ def engine_frame(frame: FrameType | None) -> FrameType | None:
 
 def walk(
     frame: FrameType | None, end: int
-) -> tuple[CodeType | None, int, Frames | None, FrameType | None, FrameType | None, int]:
+) -> tuple[CodeType | None, int, AttributingFrames | None, FrameType | None, FrameType | None, int]:
     """Walk the stack outwards, up to the first frame of kind `end`.
 
     Returns:
@@ -136,7 +136,7 @@ def walk(
     """
     kinds = kinds_of_modules
     code, instruction, seen = None, -1, 0
-    attributing: Frames | None = None
+    attributing: AttributingFrames | None = None
     installed = outermost = None
     while frame is not None:
         # `kind_of`, inlined to save a call for each frame.

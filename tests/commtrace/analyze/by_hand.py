@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,11 +54,28 @@ def measured_time_of(call: Any) -> int:
     return time if (time := time_of(call)) >= 0 else call.device_ns
 
 
+def steps_left_out(trace: Trace) -> set[int]:
+    """The first step, or a single later one, that takes twice the median of those after it."""
+    durations: dict[int, list[int]] = {}
+    for each in rows(trace, "steps"):
+        if each.start_ns >= 0 and each.end_ns >= 0:
+            durations.setdefault(each.step, []).append(max(each.end_ns - each.start_ns, 0))
+    lasts = {step: sum(times) / len(times) for step, times in durations.items()}
+    first, others = min(lasts, default=-1), sorted(lasts)[1:]
+    usual = statistics.median([lasts[step] for step in others] or [0])
+    if "part" in trace.run or usual <= 0:
+        return set()
+    found = [step for step in others if len(others) > 2 and lasts[step] >= 2 * usual]
+    return {*(found if len(found) == 1 else ()), *([first] if lasts[first] >= 2 * usual else ())}
+
+
 def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
     """Measures of some of a trace's calls."""
     num_ranks = len(rows(trace, "ranks"))
     recorded = sum(rank.end_ns - rank.start_ns for rank in rows(trace, "ranks"))
-    num_steps = len({(each.rank, each.step) for each in rows(trace, "steps")})
+    away = steps_left_out(trace)
+    steps = [each for each in rows(trace, "steps") if each.step not in away]
+    num_steps = len({(each.rank, each.step) for each in steps})
     sizes = {group.name: group.size for group in rows(trace, "groups")}
     blocked = known_sum(call.blocked_ns for call in calls)
     timed = [call for call in calls if call.payload_bytes >= 0 and measured_time_of(call) > 0]
@@ -70,7 +88,9 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
     )
     return {
         "num_calls": len(calls) / num_ranks,
-        "calls_per_step": _ratio(sum(call.step >= 0 for call in calls), num_steps),
+        "calls_per_step": _ratio(
+            sum(call.step >= 0 and call.step not in away for call in calls), num_steps
+        ),
         "payload_bytes": known_sum(call.payload_bytes for call in calls) / num_ranks,
         "wire_bytes": known_sum(call.wire_bytes for call in calls) / num_ranks,
         "time_ns": known_sum(time_of(call) for call in calls) / num_ranks,
@@ -79,8 +99,10 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
         "num_untimed": sum(call.blocked_ns < 0 for call in calls) / num_ranks,
         "share": blocked / recorded,
         "share_of_steps": _ratio(
-            known_sum(call.blocked_ns for call in calls if call.step >= 0),
-            sum(step.end_ns - step.start_ns for step in rows(trace, "steps")),
+            known_sum(
+                call.blocked_ns for call in calls if call.step >= 0 and call.step not in away
+            ),
+            sum(step.end_ns - step.start_ns for step in steps),
         ),
         "algbw_bytes_per_s": payload / seconds if payload else math.nan,
         "busbw_bytes_per_s": bus / seconds if bus else math.nan,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from commtrace.analyze.consistency.problem import Problem
-from commtrace.analyze.consistency.stuck import GroupProgress, RankProgress, stuck_members
+from commtrace.analyze.consistency.stuck import MembersProgress, RankProgress, stuck_members
 
 REDUCE = ("all_reduce", "[8]")
 
@@ -20,7 +20,7 @@ def at(issued: int, completed: int) -> RankProgress:
 def problems(
     ranks: Mapping[int, RankProgress], silent: tuple[int, ...] = (), differs_at: int | None = None
 ) -> list[Problem]:
-    return [*stuck_members(GroupProgress("0", ranks, silent, has_all=True), differs_at)]
+    return [*stuck_members(MembersProgress("0", ranks, silent, has_all=True), differs_at)]
 
 
 def test_members_that_have_completed_what_they_issued_are_not_stuck() -> None:

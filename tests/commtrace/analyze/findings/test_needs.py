@@ -124,7 +124,11 @@ CASES: dict[str, tuple[Need, Frames, Frames]] = {
     "steps": (needs.STEPS, small(), without(small(), step=-1)),
     "duration": (needs.DURATION, late(), NO_TIMES),
     "layouts": (needs.LAYOUTS, padded(), without(padded(), source_spec="")),
-    "layouts or uses": (needs.LAYOUTS_OR_USES, LAYOUTS, without(LAYOUTS, source_spec="")),
+    "layouts or uses": (
+        needs.LAYOUTS_OR_USES,
+        LAYOUTS,
+        without(LAYOUTS, source_spec="", used_shard=-1),
+    ),
     "uses": (needs.USES, used_in_part(), without(used_in_part(), used_shard=-1)),
     "modules": (needs.MODULES, halves(), without(halves(), module="")),
     "modules of passes": (needs.MODULES_OF_PASSES, outside(), outside(run=PROFILE)),

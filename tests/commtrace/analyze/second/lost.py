@@ -230,13 +230,12 @@ def overlap_lost(run: Run) -> list[dict[str, Any]]:
         if call.kind != "barrier":
             place = *(getattr(call, name) for name in names), run.axis(call.group), each["reason"]
             cells.setdefault(place, []).append(each)
-    in_steps = sum(step.end_ns - step.start_ns for step in run.steps)
     found = []
     for place, calls in cells.items():
         inside = [each for each in calls if each["call"].step >= 0]
         early = [max(e["issue"] - e["ready"], 0) for e in calls if _all_known(e, "issue", "ready")]
         slack = [max(e["used"] - e["end"], 0) for e in calls if _all_known(e, "used", "end")]
-        lost = [0.0 if each["call"].step < 0 else each["could"] for each in calls]
+        lost = [each["could"] if run.is_steady(each["call"].step) else 0.0 for each in calls]
         steps = {(e["call"].rank, e["call"].step) for e in inside if e["could"] > 0}
         found.append(
             dict(zip((*names, "mesh_axis", "reason"), place, strict=True))
@@ -246,7 +245,7 @@ def overlap_lost(run: Run) -> list[dict[str, Any]]:
                 "transfer_ns": _sum([each["transfer"] for each in calls]) / run.num_ranks,
                 "hidden_ns": _sum([each["hidden"] for each in calls]) / run.num_ranks,
                 "could_hide_ns": _sum([each["could"] for each in calls]) / run.num_ranks,
-                "share_of_steps": ratio(_sum(lost), in_steps),
+                "share_of_steps": ratio(_sum(lost), run.steady_ns),
                 "early_ns": sum(early) / len(early) if early else NAN,
                 "slack_ns": sum(slack) / len(slack) if slack else NAN,
                 "num_steps": len(steps) / run.num_ranks,

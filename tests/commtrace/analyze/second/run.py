@@ -11,6 +11,7 @@ from tests.commtrace.analyze.by_hand import (
     duration_of,
     last_calls_of,
     rows,
+    steps_left_out,
     waits_and_last_calls_of,
 )
 
@@ -58,7 +59,20 @@ class Run:
 
     @cached_property
     def counted_ns(self) -> int:
-        return sum(step.end_ns - step.start_ns for step in self.steps) or self.recorded_ns
+        return self.steady_ns or self.recorded_ns
+
+    @cached_property
+    def steady_ns(self) -> int:
+        """Time of the steady steps of all ranks."""
+        return sum(each.end_ns - each.start_ns for each in self.steps if self.is_steady(each.step))
+
+    @cached_property
+    def _left_out(self) -> set[int]:
+        return steps_left_out(self.trace)
+
+    def is_steady(self, step: int) -> bool:
+        """True of a step that shares count."""
+        return step >= 0 and step not in self._left_out
 
     @cached_property
     def waits(self) -> list[tuple[int, Any] | None]:

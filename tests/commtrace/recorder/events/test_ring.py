@@ -64,7 +64,7 @@ def test_a_file_has_the_last_calls(tmp_path: Path, name: str) -> None:
     trace = read_trace(tmp_path / name)
     require_last(trace, num_calls)
     (notice,) = [n for n in notices_of(load(tmp_path / name)) if "dropped" in n.text]
-    assert notice.text.startswith(f"{trace.tables['ranks']['num_dropped'][0]} calls were dropped")
+    assert notice.text.startswith(f"{trace.tables['ranks']['num_dropped'][0]:,} calls were dropped")
 
 
 def test_memory_has_the_last_calls() -> None:
