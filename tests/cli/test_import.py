@@ -43,7 +43,9 @@ def test_a_rank_that_never_came_makes_the_check_end_with_1(
     commtrace("import", write_dumps(tmp_path / "dumps", dumps), "-o", "run.json")
     ended = commtrace("check", "run.json")
     assert ended.code == 1
-    assert "Rank 3 never arrived at all_reduce 9 of group 0; ranks 0-2 did." in ended.out
+    assert (
+        "Rank 3 never arrived at all_reduce 10 of default_pg (group 0); ranks 0-2 did." in ended.out
+    )
 
 
 def test_a_pickle_that_would_run_something_ends_with_3(

@@ -11,7 +11,7 @@ Once a function has been compiled, whose operators are not seen, no more data is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import get_native_id
 from typing import Any
 
@@ -26,6 +26,7 @@ from commtrace.torch_internals.compilation import has_compiled
 from commtrace.torch_internals.tensors import FakeTensor, awaited_tensor
 
 _MAX_WRITTEN = 1 << 16
+_TENSOR = torch.Tensor
 _MAX_UNUSED = 256
 _UNKNOWN = -1
 
@@ -59,6 +60,15 @@ class DataTimes:
             The result of a call that the operator has rearranged, if it has one.
         """
         found = self._results_in(given, {})
+        return self._use(found, kind, at_ns, result) if found else None
+
+    def _use(
+        self,
+        found: dict[int, list[torch.Tensor]],
+        kind: OperatorKind | None,
+        at_ns: int,
+        result: Any,
+    ) -> Result | None:
         for address, views in found.items():
             known = self.unused.pop(address)
             if self.written.get(address) is not known.mark:  # the memory was given out again
@@ -87,12 +97,11 @@ class DataTimes:
         """Return the arguments that are results, or views of them, by their storages."""
         unused = self.unused
         for each in given:
-            if isinstance(each, torch.Tensor):
-                if type(each) is not torch.Tensor:
-                    each = awaited_tensor(each)
-                address = _address(each)
+            if isinstance(each, _TENSOR):
+                tensor = each if type(each) is _TENSOR else awaited_tensor(each)
+                address = _address(tensor)
                 if address in unused:
-                    found.setdefault(address, []).append(each)
+                    found.setdefault(address, []).append(tensor)
             elif isinstance(each, (list, tuple)):
                 self._results_in(each, found)
         return found
@@ -103,15 +112,15 @@ class DataTimes:
         """Note an operator that has run."""
         if self.sending:
             self._overwrite(kind, args, result, begin_ns)
-        if self.unused:
-            if self._is_the_backend_s(args):
+        if self.unused and (found := self._results_in(args, {})):
+            if self._is_the_backend_s(found):
                 return
-            self.use(kind, args, begin_ns, result)
+            self._use(found, kind, begin_ns, result)
         self.ended(kind, args, result, end_ns)
 
-    def _is_the_backend_s(self, args: Sequence[Any]) -> bool:
+    def _is_the_backend_s(self, found: Iterable[int]) -> bool:
         """Return whether a backend copies to the result of a call, on a thread of its own."""
-        calls = [self.unused[address].call for address in self._results_in(args, {})]
+        calls = [self.unused[address].call for address in found]
         running = [call for call in calls if call.complete_ns < 0]
         return bool(running) and get_native_id() not in {call.thread for call in running}
 
@@ -121,7 +130,8 @@ class DataTimes:
         """Note an operator that has run and returned a tensor of its own, while `unused` is not
         empty.
         """
-        moved = self.use(kind, args, begin_ns, result)
+        found = self._results_in(args, {})
+        moved = self._use(found, kind, begin_ns, result) if found else None
         try:
             address = result.data_ptr()
         except RuntimeError:  # a sparse one
@@ -151,7 +161,9 @@ class DataTimes:
     def _overwrite(self, kind: OperatorKind, args: Sequence[Any], result: Any, at_ns: int) -> None:
         """Note writes of an operator into what asynchronous calls still send."""
         written = [args[place] for place in kind.written if place < len(args)]
-        for each in tensors_in((result, *written)):
+        for each in tensors_in(written) if written else (result,):
+            if not isinstance(each, _TENSOR):
+                continue
             address = _address(each)
             if address not in self.sending:
                 continue

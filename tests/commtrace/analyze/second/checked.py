@@ -524,11 +524,13 @@ def _is_too_small(run: Run, call: Any) -> bool:
 
 
 def _delays(run: Run) -> list[tuple[Any, int, int]]:
-    """Delayed collectives of all members: the last call, the delay, and the number of ranks."""
+    """Delayed collectives of all members: the last call, the delay, and the number that wait."""
+    first = min((step.step for step in run.steps), default=-1)
+    warm_up = first if first >= 0 and not run.is_steady(first) else None
     return [
-        (last, min(wait for _, wait in others), len(others) + 1)
+        (last, min(wait for _, wait in others), len(others))
         for last, others in delayed_calls(run)
-        if last.kind in EVERYONE and (last.step >= 0 or not run.steps)
+        if last.kind in EVERYONE and (last.step >= 0 or not run.steps) and last.step != warm_up
     ]
 
 
