@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from commtrace.torch_internals.tensors import dtype_abbrs
+from commtrace.torch_internals.tensors import awaited_tensor, dtype_abbrs
 from dtensor_core.torch_internals import placements, tensors, trees
 
 
@@ -80,6 +81,12 @@ def test_fake_tensors_have_no_data() -> None:
             fake[0].item()
         with pytest.raises(tensors.DynamicOutputShapeException):
             fake.nonzero()
+
+
+def test_a_result_that_is_not_awaited_yet_stands_for_a_tensor() -> None:
+    tensor = torch.ones(2)
+    assert awaited_tensor(tensor) is tensor
+    assert awaited_tensor(AsyncCollectiveTensor(tensor)) is tensor
 
 
 def test_dtypes_have_short_names() -> None:
