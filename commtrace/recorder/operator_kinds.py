@@ -18,6 +18,8 @@ DTENSOR, LOCAL = "dtensor", "local"
 """Levels of operators."""
 _MAX_KINDS = 1 << 16
 """Bound on the kinds and places of a thread."""
+_OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
+"""Operators that replace the contents of their first argument, without reading it."""
 _REARRANGING = frozenset({"aten::cat", "aten::clone", "aten::_unsafe_view"})
 """Operators that only move elements, and return a tensor that autograd takes for a new one."""
 _NO_TASK = -2
@@ -92,11 +94,12 @@ class OperatorKind:
         new: the class of its result, if it is a single tensor of its own; else None.
         written: positions of the arguments that it writes to without returning them.
         rearranges: it only moves elements.
+        overwrites: it does not read its first argument, which it writes to.
     """
 
     __slots__ = (
-        "computes", "function", "known", "level", "local", "new", "op", "rearranges", "where",
-        "written",
+        "computes", "function", "known", "level", "local", "new", "op", "overwrites",
+        "rearranges", "where", "written",
     )  # fmt: skip
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
@@ -111,6 +114,7 @@ class OperatorKind:
         self.computes = not returned or any(not info or info.is_write for info in returned)
         self.new = Tensor if returned == [None] else None
         self.rearranges = schema.name in _REARRANGING
+        self.overwrites = schema.name in _OVERWRITING
         self.written: tuple[int, ...] = ()
         if not returned:
             self.written = tuple(

@@ -112,7 +112,8 @@ class DataTimes:
         """Note an operator that has run."""
         if self.sending:
             self._overwrite(kind, args, result, begin_ns)
-        if self.unused and (found := self._results_in(args, {})):
+        used = args[1:] if kind.overwrites else args
+        if self.unused and (found := self._results_in(used, {})):
             if self._is_the_backend_s(found):
                 return
             self._use(found, kind, begin_ns, result)

@@ -67,8 +67,13 @@ class Result:
         return view.shape == self._shape and view.storage_offset() == self._offset
 
     def has(self, view: torch.Tensor) -> bool:
-        """Return whether a view of the storage has an element of the result."""
+        """Return whether a view of the storage has an element of the result.
+
+        A smaller tensor that was given the result's memory has a storage that ends before it.
+        """
         begin, end = _extent(self._shape, self._strides, self._offset, self._itemsize)
+        if view.untyped_storage().nbytes() < end:
+            return False
         other = _extent(view.shape, view.stride(), view.storage_offset(), view.itemsize)
         return other[0] < end and other[1] > begin
 

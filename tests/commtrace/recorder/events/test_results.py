@@ -57,6 +57,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
     "gathered": (lambda: gathered(4, 6)[4:].clone(), 1),
     "gathered and laid out": (lambda: beside(gathered(4, 6))[:, 6:].clone(), 2),
     "laid out and used": (lambda: beside(gathered(4, 6)).mul(2), 0),
+    "own rows overwritten": (lambda: reduced(4, 6)[2:].copy_(torch.ones(2, 6)), -1),
+    "own rows zeroed": (lambda: reduced(4, 6)[2:].zero_(), -1),
     "nothing": (lambda: reduced(4, 6), -1),
 }
 
