@@ -10,6 +10,8 @@ import torch
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
+from dtensor_core.torch_internals.compilation import skip_frames
+
 _C: Any = torch._C
 _functorch: Any = _C._functorch
 
@@ -51,6 +53,7 @@ def check_gradients(check: Callable[[torch.Tensor, torch.Tensor], None]) -> None
                 check(output, grad)
         return make_grads(outputs, grads, *args, **kwargs)
 
+    skip_frames(checked.__code__)
     torch.autograd._make_grads = checked
 
 

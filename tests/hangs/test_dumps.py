@@ -18,10 +18,10 @@ def test_the_rank_that_stopped_and_both_lines_are_named(tmp_path: Path) -> None:
     write_dumps(tmp_path, num_dumps=40, num_ranks=64, stuck=13)
     rows = divergences(load(import_trace([tmp_path]))).to_dict("records")
     (row,) = [row for row in rows if row["ranks"] == "13"]
-    assert row["common"] == "all_reduce 9 of tp"
+    assert row["common"] == "all_reduce 10 of tp"
     assert row["common_source"] == "/job/train_0.py:18"
     assert (row["own"], row["own_source"]) == ("", "")
-    assert row["instead"] == "all_reduce 9 of dp"
+    assert row["instead"] == "all_reduce 10 of dp"
     assert row["instead_source"] == "/job/train_0.py:19"
     assert row["event"] == "has no later call in its file"
 

@@ -24,9 +24,10 @@ def main() -> None:
     pieces = list(torch.arange(8.0 * world_size).split(8)) if rank == 0 else None
     dist.scatter(part, pieces, src=0)
     pairs = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)]
+    own = part.clone()
     work: Any = dist.all_reduce(part, dist.ReduceOp.MAX, group=pairs[rank // 2], async_op=True)
     gathered = torch.empty(8 * world_size)
-    dist.all_gather_into_tensor(gathered, part.clone())
+    dist.all_gather_into_tensor(gathered, own)
     work.wait()
     everything = [torch.empty(8 * world_size) for _ in range(world_size)]
     dist.all_gather(everything, gathered)
