@@ -53,8 +53,9 @@ def check_gradients(check: Callable[[torch.Tensor, torch.Tensor], None]) -> None
                 check(output, grad)
         return make_grads(outputs, grads, *args, **kwargs)
 
-    skip_frames(checked.__code__)
-    torch.autograd._make_grads = checked
+    hook: Any = checked
+    skip_frames(hook.__code__)
+    torch.autograd._make_grads = hook
 
 
 def convert_derivatives(convert: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
