@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commtrace.analyze.carried import parameters
+from commtrace.analyze.carried import parameters_of
 from tests.commtrace.analyze.rows import call, run_of
 
 NORM, UNIT = "norm.weight", "norm.weight,up.weight,down.weight"
@@ -28,11 +28,11 @@ def test_a_call_that_is_smaller_than_a_share_of_the_gradients_does_not_carry_the
         ("reduce_scatter", UNIT, 4096),
         ("all_reduce", UNIT, 2048),  # of the shares, between replicas
     )
-    assert parameters(frames).tolist() == ["", NORM, UNIT, UNIT]
+    assert parameters_of(frames, frames.comm).tolist() == ["", NORM, UNIT, UNIT]
 
 
 def test_compressed_gradients_and_those_of_unknown_size_keep_their_names() -> None:
     frames = gradients(("all_reduce", UNIT, 4096), ("all_reduce", UNIT, 16))
-    assert parameters(frames).tolist() == [UNIT, UNIT]
+    assert parameters_of(frames, frames.comm).tolist() == [UNIT, UNIT]
     frames = gradients(("all_reduce", UNIT, -1), ("reduce_scatter", UNIT, 4096))
-    assert parameters(frames).tolist() == [UNIT, UNIT]
+    assert parameters_of(frames, frames.comm).tolist() == [UNIT, UNIT]

@@ -154,8 +154,9 @@ def test_every_rule_and_every_problem_has_something_to_compare() -> None:
         tables = [CATALOG[name].function(loaded(trace)) for trace in traces]
         return {text for table in tables for text in table[column]}
 
-    # Wrong reductions are those of gradients/test_sums.py and tests/gradients.
-    rules = {rule.name for rule in RULES} - {"wrong_reduction"}
+    # Wrong reductions are those of gradients/test_sums.py and tests/gradients; hangs are faults of
+    # `consistency` in dumps, see importers/test_flight_recorder.py.
+    rules = {rule.name for rule in RULES} - {"wrong_reduction", "hang"}
     assert all_of("findings", "rule", TRACES) == rules
     problems = all_of("consistency", "problem", FAULTY)
     of_calls = {"kind", "reduce_op", "root", "dtype", "size", "order", "transfer", "missing call"}

@@ -1,13 +1,15 @@
 """Small projects whose tests are run by a pytest with the plugin that pyproject.toml declares.
 
-Modules that an inner run in this process would load are loaded here first, because pytest removes
-the modules that an inner run has loaded.
+Pytest removes the modules that an inner run in this process has loaded. Those of commtrace and
+torch are therefore loaded here first, and those that plotly loads when they are needed are kept.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pandas  # noqa: F401
 import pytest
@@ -58,6 +60,21 @@ def _declared_here() -> list[metadata.EntryPoint]:
     return [each for each in metadata.entry_points(group="pytest11") if each.name == "commtrace"]
 
 
+class _LoadedByPlotly:
+    """A plugin that keeps plotly's modules of an inner run.
+
+    Loaded again, they would have other classes than those that figures already check against.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[str, ModuleType] = {}
+
+    def pytest_unconfigure(self) -> None:
+        for name, module in sys.modules.items():
+            if name.partition(".")[0] in ("plotly", "_plotly_utils"):
+                self.modules[name] = module
+
+
 class Project:
     """A folder with tests, and the output of running them."""
 
@@ -78,7 +95,11 @@ class Project:
 
     def run(self, *args: str) -> pytest.RunResult:
         """Run the tests in this process."""
-        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *args)
+        loaded = _LoadedByPlotly()
+        options = ("-p", "no:cacheprovider", "-p", "no:xdist")
+        result = self.pytester.runpytest_inprocess(*options, *args, plugins=[loaded])
+        sys.modules.update(loaded.modules)
+        return result
 
     def failure(self, body: str, *args: str) -> str:
         """Run tests that must fail and return the output."""
