@@ -22,6 +22,8 @@ from dtensor_core.tracing import depending
 # The overload itself: it views a tensor that is still arriving without waiting for it.
 _VIEW = torch.ops.aten.view.default
 _view_op = _VIEW._op
+# Raised where a layout forbids a view: by kernels, and by the view of a fake tensor.
+_NO_VIEW = (RuntimeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) 
         # Strides differ between ranks, and the kernel alone knows if they permit the view.
         try:
             return _view_op(x, size)
-        except RuntimeError:
+        except _NO_VIEW:
             return _copied(x, conversions)
 
     return standing_for(_VIEW, view)
@@ -89,7 +91,7 @@ def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
             return depending(x.new_empty(out.local_shape, dtype=dtype), x)
         try:
             return op(x, dtype)
-        except RuntimeError:
+        except _NO_VIEW:
             return _copied(x, conversions)
 
     return view
@@ -108,7 +110,7 @@ def as_complex(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
     def view(x: torch.Tensor) -> torch.Tensor:
         try:
             return op(x)
-        except RuntimeError:
+        except _NO_VIEW:
             return _copied(x, conversions)
 
     return view

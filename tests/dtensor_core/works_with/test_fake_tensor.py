@@ -7,6 +7,7 @@ is sent.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -69,6 +70,16 @@ def test_making_dtensors_under_the_mode(mesh: DeviceMesh) -> None:
             assert (each.shape, each._local_tensor.shape) == ((8, 6), (2, 6))
             assert isinstance(each.full_tensor(), FakeTensor)
             assert "FakeTensor" in repr(each)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_a_shard_whose_layout_forbids_a_view_is_copied(mesh: DeviceMesh, mode: str) -> None:
+    """Kernels choose the strides of a shard, so those of the full tensor may permit the view."""
+    with FakeTensorMode() if mode == "fake" else nullcontext():
+        shard = torch.randn(4, 2, 4).transpose(0, 1)
+        x = DTensor.from_local(shard, mesh, [Shard(0)], shape=(8, 4, 4), stride=(16, 4, 1))
+        y = x.view(8, 16)
+    assert (y.shape, y._local_tensor.shape) == ((8, 16), (2, 16))
 
 
 @on_threads(2)
