@@ -106,8 +106,7 @@ def pipeline_bubbles(frames: Frames) -> list[Finding]:
     if of is None:
         return []
     found = _causes(frames, of)
-    calls = {causes: sorted({*of.rows(causes)["transfer"]} - {""}) for causes in found}
-    evidence = dict(selected(frames, partial(_transfers, calls)))
+    evidence = dict(selected(frames, partial(_transfers, {each: of.rows(each) for each in found})))
     return [
         Finding(
             title=_TITLES.get(causes, _of_several)(frames, of, causes),
@@ -115,20 +114,27 @@ def pipeline_bubbles(frames: Frames) -> list[Finding]:
             calls=replace(evidence[causes], cost_ns=float(of.rows(causes)["duration_ns"].sum())),
         )
         for causes in found
-        if causes in evidence
+        if causes in evidence and len(evidence[causes].rows)
     ]
 
 
-def _transfers(names: Mapping[tuple[str, ...], list[str]], part: Frames) -> Selected:
-    """Return the calls of a part among transfers named `rank:id`, by causes."""
+def _transfers(idle: Mapping[tuple[str, ...], pd.DataFrame], part: Frames) -> Selected:
+    """Return the calls of a part that idle stages waited for, by causes.
+
+    An idle rank can be blocked in any of its transfers: a batch of sends and receives waits for a
+    receive in a call of the send.
+    """
     found: Selected = {}
-    for causes, every in names.items():
-        pairs = pd.MultiIndex.from_tuples([tuple(map(int, each.split(":"))) for each in every])
-        calls = part.comm[part.comm["stage"] >= 0]
-        is_in = pd.MultiIndex.from_frame(calls[["rank", "id"]]).isin(pairs) if every else []
-        rows = calls[is_in] if every else calls[:0]
-        if len(rows):
-            found[causes] = calls_in(part, rows, cost_bytes=0.0, cost_ns=0.0, share=0.0)
+    calls = part.comm[part.comm["stage"] >= 0]
+    names = calls["rank"].astype(str) + ":" + calls["id"].astype(str)
+    places = pd.MultiIndex.from_frame(calls[["rank", "step"]])
+    for causes, rows in idle.items():
+        shown = calls[names.isin(set(rows["transfer"]))]
+        waiting = places.isin(pd.MultiIndex.from_frame(rows[["rank", "step"]]))
+        if len(shown) or waiting.any():
+            found[causes] = calls_in(
+                part, shown, calls.index[waiting], cost_bytes=0.0, cost_ns=0.0, share=0.0
+            )
     return found
 
 

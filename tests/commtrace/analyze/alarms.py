@@ -1,4 +1,4 @@
-"""Findings of load and lost overlap, and problems of consistency."""
+"""Findings of load and lost overlap, savings that are too large, and problems of consistency."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.wrong_reduction import WRONG_REDUCTION
+from tests.commtrace.analyze.findings.savings_law import broken_laws
 
 RULES = [rule.name for rule in (IMBALANCE, OVERLAP, WRONG_REDUCTION)]
 
@@ -20,4 +21,4 @@ def alarms(frames: Frames) -> list[str]:
     titles = findings.loc[findings["rule"].isin(RULES), "title"]
     problems = CATALOG["consistency"].function(frames)
     parted = CATALOG["divergences"].function(frames)
-    return [*titles, *problems["explanation"], *parted["explanation"]]
+    return [*titles, *broken_laws(frames), *problems["explanation"], *parted["explanation"]]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from commtrace.analyze import load
+from commtrace.analyze.findings import reported
 from commtrace.analyze.findings.finding import Finding
 from commtrace.analyze.findings.pipelines import pipeline_bubbles
+from tests.commtrace.analyze.findings.savings_law import broken_laws
 from tests.commtrace.analyze.pipelines.programs import (
     FORWARD,
     MS,
@@ -174,3 +177,19 @@ def healthy(seed: int) -> Program:
 def test_healthy_programs_have_no_finding(seed: int) -> None:
     frames = load(trace_of_programs([[healthy(100 * seed + number)] for number in range(2)]))
     assert [finding.title for finding in pipeline_bubbles(frames)] == []
+
+
+def test_waits_for_receives_in_calls_of_sends_are_waits_of_the_pipeline() -> None:
+    """`batch_isend_irecv` waits for a send first if that is first in its list."""
+    frames = run_of_program(Program(gpipe(4, 4)), 4)
+    (usual,) = [row for *_, row in reported(frames)]
+    is_send = frames.comm["kind"] == "send"
+    blocked = frames.comm.groupby(["rank", "step"])["blocked_ns"].transform("sum")
+    num_sends = is_send.groupby([frames.comm["rank"], frames.comm["step"]]).transform("sum")
+    in_sends = (blocked // num_sends.clip(lower=1)).where(is_send, 0)
+    moved = replace(frames, comm=frames.comm.assign(blocked_ns=in_sends))
+    (row,) = [row for *_, row in reported(moved)]
+    assert row["title"] == usual["title"]
+    assert usual["cost_ns"] > 10 * MS
+    assert row["cost_ns"] == pytest.approx(usual["cost_ns"], rel=0.01)
+    assert broken_laws(moved) == []

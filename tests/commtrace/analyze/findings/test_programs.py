@@ -22,6 +22,7 @@ from commtrace.analyze import CATALOG, load
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.stragglers import LOAD_IMBALANCE, STALL, STRAGGLER
 from dtensor_core.testing import run_processes
+from tests.commtrace.analyze.findings.savings_law import broken_laws
 
 NUM_STEPS = 3
 
@@ -198,6 +199,7 @@ def test_a_program_has_the_findings_that_it_should(
         found.pop(rule.name, None)
     assert found == expected
     assert CATALOG["consistency"].function(frames).empty
+    assert broken_laws(frames) == []
 
 
 def stopped_once(path: str) -> None:
@@ -220,6 +222,7 @@ def test_a_rank_that_once_stopped_the_others_is_found_in_an_unmarked_script(
     run_processes(stopped_once, 2, str(path), timeout_s=120)
     frames = load(path)
     assert frames.run["steps_from"] == "optimizer"
+    assert broken_laws(frames) == []
     table = CATALOG["findings"].function(frames)
     (reported,) = table[table["rule"] == STALL.name]["title"]
     assert reported.startswith("Rank 1 stalled the other ranks")

@@ -7,20 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames, load
-from commtrace.analyze.findings import findings, reported
+from commtrace.analyze import findings as findings_module
+from commtrace.analyze.findings import findings
 from commtrace.analyze.findings.finding import Finding, calls_in
 from commtrace.analyze.findings.savings import capped
 from commtrace.settings import DEFAULTS, THRESHOLDS, Settings
 from commtrace.tracefile import read_trace
+from tests.commtrace.analyze.findings.savings_law import broken_laws
 from tests.commtrace.analyze.rows import call, run_of
 from tests.commtrace.analyze.split_run import SplitRun
 from tests.commtrace.analyze.test_hard_traces import HARD
 from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES
+from tests.commtrace.report.test_page_of_stored_run import stored_run
 
 GOLD = sorted((Path(__file__).parents[3] / "gold").glob("*.json"))
 PIPELINES = {"bubble_share", "schedule_share"}
@@ -38,23 +40,27 @@ RUNS: dict[str, Callable[[], Frames]] = {
 }
 
 
-def blocked_ns(frames: Frames, finding: Finding) -> float:
-    places = finding.calls.waiting.places_in(frames.comm.index)
-    return float(frames.comm["blocked_ns"].clip(lower=0).iloc[places].astype("float64").sum())
-
-
 @pytest.mark.parametrize("settings", [DEFAULTS, KEENER], ids=["default", "keener"])
 @pytest.mark.parametrize("name", RUNS)
 def test_no_finding_saves_more_than_its_calls_blocked_and_all_together_neither(
     name: str, settings: Settings
 ) -> None:
-    frames = RUNS[name]().with_settings(settings)
-    every = reported(frames)
-    for rule, finding, row in every:
-        saved = row["cost_ns"] * max(frames.num_ranks, 1)
-        assert not saved > blocked_ns(frames, finding) * (1 + 1e-9), (rule.name, row["title"])
-    total = np.nansum([row["cost_ns"] for *_, row in every]) * max(frames.num_ranks, 1)
-    assert total <= frames.comm["blocked_ns"].clip(lower=0).astype("float64").sum() * (1 + 1e-9)
+    assert broken_laws(RUNS[name]().with_settings(settings)) == []
+
+
+STORED = ("training", "mesh", "device0", "piped0", "receives", "broadcasts", "in turn", "crossed")
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_the_laws_hold_for_stored_runs(name: str, tmp_path: Path) -> None:
+    stored, _ = stored_run((TRACES | FAULTY)[name], tmp_path / "RUN.comm")
+    assert broken_laws(stored.with_settings(KEENER)) == []
+
+
+def test_a_saving_above_the_blocked_time_breaks_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings_module, "capped", lambda _, found: found)
+    (broken,) = broken_laws(load(TRACES["broadcasts"]))
+    assert broken == "all findings save 22000000.0 of 12000000.0 ns"
 
 
 @pytest.mark.parametrize("name", ["random0", "routed0", "training", "in turn", "stalled"])
