@@ -33,7 +33,7 @@ def _of_other_members(dumps: Sequence[Dump], ranks: Sequence[int]) -> Iterator[U
     stated: dict[str, dict[StatedGroup, list[int]]] = {}
     for dump, rank in zip(dumps, ranks, strict=True):
         for name, about in dump.groups.items():
-            if rank in about.ranks:
+            if name and rank in about.ranks:  # gloo states its groups without names
                 stated.setdefault(name, {}).setdefault(about, []).append(rank)
     for name, of_name in stated.items():
         unlike = {

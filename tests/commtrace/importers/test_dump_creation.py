@@ -9,7 +9,7 @@ import pytest
 
 from commtrace.analyze import CATALOG, load
 from commtrace.importers import import_trace
-from tests.commtrace.importers.dumps import ALL, Dump, write_dumps
+from tests.commtrace.importers.dumps import ALL, Dump, as_json, write_dumps
 
 
 def faults(folder: Path) -> list[dict[str, Any]]:
@@ -57,3 +57,15 @@ def test_numbers_that_skip_groups_of_other_ranks_are_no_fault(tmp_path: Path) ->
             entry["pg_id"] = [ALL, half, "3"].index(entry["process_group"][0])
         dumps.append(dump)
     assert faults(write_dumps(tmp_path, dumps)) == []
+
+
+def test_groups_without_a_name_are_not_compared(tmp_path: Path) -> None:
+    """gloo states its groups without names, each in place of the one before."""
+    for rank in range(4):
+        last = [0, 1, 2, 3] if rank else [0, 1]
+        config = {"": {"name": "", "desc": "", "ranks": str(last)}}
+        document = Dump(rank, backend="gloo").call("all_reduce").document() | {"pg_config": config}
+        (tmp_path / f"dump_rank{rank}.json").write_text(as_json(document))
+    frames = load(import_trace([tmp_path]))
+    assert CATALOG["consistency"].function(frames).empty
+    assert frames.groups["ranks"].tolist() == ["0,1,2,3"]
