@@ -150,7 +150,6 @@ def test_a_function_mode_sees_the_method(mesh: DeviceMesh) -> None:
     assert torch.Tensor.add_ in seen.functions
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_a_tangent_is_written_along(mesh: DeviceMesh) -> None:
     x, y = warm(mesh)
 

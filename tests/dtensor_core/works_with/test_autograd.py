@@ -253,7 +253,6 @@ FORWARD: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("function", FORWARD)
 def test_forward_derivatives_need_no_operator_without_a_rule(function: str) -> None:
     with fake_world(2), missing_rule("error"):
@@ -290,7 +289,6 @@ def _crossings_of_dual_numbers() -> None:
             assert_close(forward_ad.unpack_dual(made * made).tangent, 2 * x * t)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 def test_a_function_of_dtensors_is_not_linearized() -> None:
     with fake_world(1):
         x = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)])

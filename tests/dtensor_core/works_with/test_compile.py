@@ -261,7 +261,6 @@ def test_a_rank_that_sends_and_gets_nothing_joins_the_exchange_of_a_slice() -> N
 
 
 @needs_cpp
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize("name", ["uneven shards"])
 def test_inductor_changes_nothing_either(name: str) -> None:
     arguments, function = CASES[name]

@@ -152,7 +152,6 @@ def test_random_programs_are_those_of_eager(seed: int, shape: tuple[int, ...]) -
 
 
 @needs_cpp
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
 def test_random_programs_are_those_of_eager_with_inductor() -> None:
     with torch._inductor.config.patch(compile_threads=1):
         run_threads(compare, 4, 104, 5, "inductor", timeout_s=240)

@@ -106,7 +106,6 @@ def test_training_over_gloo() -> None:
 
 
 @needs_cpp
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
 def test_training_with_inductor() -> None:
     with torch._inductor.config.patch(compile_threads=1):
         run_threads(train, 2, mlp, features, "inductor")

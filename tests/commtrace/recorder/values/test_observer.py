@@ -308,7 +308,6 @@ def test_wrappers_are_not_observed_unless_they_stand_for_the_result_of_a_collect
     }
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
 @pytest.mark.parametrize("values", ["module", "op"])
 def test_a_traced_module_is_the_same(values: str) -> None:
