@@ -10,7 +10,8 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 TORCH ?=
 FUZZ_ARGS ?=
-VENV := .venv$(if $(TORCH),-torch-$(TORCH))
+OTHER_PYTHON = $(PYTHON) -c 'import platform; print("python-" + platform.python_version())'
+VENV := .venv$(if $(TORCH),-torch-$(TORCH))$(if $(filter-out python3,$(PYTHON)),-$(shell $(OTHER_PYTHON)))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PINS := $(if $(TORCH),$(VENV)/pins.txt,constraints.txt)
@@ -44,7 +45,7 @@ demo: $(READY) ## train with tensor parallelism on 4 local ranks, recorded; prin
 	$(BIN)/commtrace report $(DEMO)/run.json --force -o $(DEMO)/report.html
 	@echo "open $(CURDIR)/$(DEMO)/report.html and sp.html in a browser"
 
-test: $(READY) ## all tests on all cores; PYTEST_ARGS="-k name" for some, TORCH=2.15.0 with another torch
+test: $(READY) ## all tests; PYTEST_ARGS="-k name" for some; TORCH=2.15.0, PYTHON=python3.12 for others
 	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
 check: format-check lint types contracts docs-site test ## format, lint, types, contracts, site, tests
@@ -118,4 +119,4 @@ notebooks: $(READY) ## run the notebooks and keep what they show
 	$(BIN)/python notebooks/write.py
 
 clean: ## remove .venv and build
-	rm -rf .venv .venv-torch-* build
+	rm -rf .venv .venv-* build

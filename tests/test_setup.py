@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -83,6 +85,23 @@ def test_a_missing_pin_is_noticed() -> None:
     constraints = (ROOT / "constraints.txt").read_text()
     assert unpinned(constraints.replace("torch==", "torch>=")) == {"torch"}
     assert unpinned(re.sub("^pluggy.*$", "", constraints, flags=re.M)) == {"pluggy"}
+
+
+def environment(*variables: str) -> str:
+    """Folder in which `make test` with these variables installs what it needs."""
+    make = ["make", "--dry-run", "--always-make", "test", *variables]
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    (line,) = [line for line in done.stdout.splitlines() if " -m venv " in line]
+    return line.split()[-1]
+
+
+def test_each_torch_and_each_python_has_an_environment() -> None:
+    version = f"python-{platform.python_version()}"
+    python = f"PYTHON={sys.executable}"
+    assert environment("PYTHON=python3", "TORCH=") == ".venv"
+    assert environment("PYTHON=python3", "TORCH=2.15.0") == ".venv-torch-2.15.0"
+    assert environment(python, "TORCH=") == f".venv-{version}"
+    assert environment(python, "TORCH=2.15.0") == f".venv-torch-2.15.0-{version}"
 
 
 def test_make_alone_lists_every_target_that_people_use() -> None:
