@@ -8,6 +8,8 @@ Each is the blocked time of a call of these kinds before a required peer arrived
     Early Reduce         reduce, gather: the root, until the last one arrived
     Late Sender          recv: until the sender arrived
     Late Receiver        send: until the receiver arrived, while the sender was blocked
+
+A rank is named as the one that others wait for from 1.5 times its even share of the waits on.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames, texts_of
 from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import recorded_ns
+from commtrace.analyze.stragglers import stands_out
 from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
 from commtrace.schema import Column
 
@@ -38,7 +41,12 @@ COLUMNS = (
     ),
     Column("max_wait_ns", int, "ns", "longest wait of one call", title="Longest"),
     Column("share", float, "1", "wait as a fraction of the recorded time of all ranks"),
-    Column("worst_rank", int, "", "rank that the others waited for longest; -1 without waits"),
+    Column(
+        "worst_rank",
+        int,
+        "",
+        "rank that the others waited for longest; -1 if none stands out",
+    ),
     Column("worst_wait_ns", int, "ns", "total wait for that rank", title="Waited for it"),
 )
 
@@ -66,8 +74,10 @@ def wait_states(frames: Frames) -> pd.DataFrame:
     table["share"] = table["wait_ns"] / (recorded_ns(frames).sum() or float("nan"))
     caused = addable(pd.concat(caused_by)).groupby([*_BY, "last"]).sum().reset_index("last")
     worst = caused.sort_values(["wait", "last"], ascending=[False, True]).groupby(_BY).first()
-    table["worst_rank"] = worst["last"].reindex(table.index).fillna(-1)
-    table["worst_wait_ns"] = worst["wait"].reindex(table.index).fillna(0)
+    share = worst["wait"].reindex(table.index) / table["wait_ns"]
+    worst = worst.reindex(table.index).where(stands_out(share, frames.num_ranks))
+    table["worst_rank"] = worst["last"].fillna(-1)
+    table["worst_wait_ns"] = worst["wait"].fillna(0)
     ordered = table.reset_index().sort_values(["wait_ns", *_BY], ascending=[False] + [True] * 3)
     return typed(ordered, COLUMNS)
 

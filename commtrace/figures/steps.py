@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from commtrace.analyze.stragglers import stands_out
 from commtrace.figures.label import bold, lines
 from commtrace.figures.stacked_bars import fill
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
@@ -78,7 +79,8 @@ def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     """Return one row per bar: `first` and `last` step, and means over its steps and ranks, in ns.
 
     The other columns are `PARTS`, `lasts` (their sum), `worst_rank` (the rank with the most exposed
-    communication; -1 if unknown), its `worst_exposed`, `num_calls` and `num_untimed`.
+    communication; -1 if unknown, or if none stands out), its `worst_exposed`, `num_calls` and
+    `num_untimed`.
     """
     # Not the number of the step: a run may have recorded every Nth one.
     place = table["step"].rank(method="dense").astype("int64") - 1
@@ -111,8 +113,10 @@ def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     known = parts[table["exposed_ns"] >= 0]
     by_rank = known.groupby(["block", "rank"])["exposed"].mean().reset_index()
     worst = by_rank.sort_values(["exposed", "rank"], ascending=[False, True]).groupby("block")
-    means["worst_rank"] = worst["rank"].first().reindex(means.index, fill_value=-1)
-    means["worst_exposed"] = worst["exposed"].first()
+    share = worst["exposed"].first() / worst["exposed"].sum()
+    first = worst.first()[stands_out(share, known["rank"].nunique())]
+    means["worst_rank"] = first["rank"].reindex(means.index, fill_value=-1)
+    means["worst_exposed"] = first["exposed"].reindex(means.index)
     return means.reset_index(drop=True)
 
 

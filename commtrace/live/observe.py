@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from commtrace.analyze.consistency.problem import call_text
+from commtrace.analyze.stragglers import stands_out
 from commtrace.live.dumps import Dumps
 from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, SILENT, life_of
 from commtrace.live.names import TRANSFERS
@@ -287,6 +288,7 @@ class Observer:
              stragglers.since(wall_ns - WINDOW_S * _SECOND).items()),
             reverse=True,
         )  # fmt: skip
+        total = sum(delay for delay, *_ in late)
         next_delay = [delay for delay, *_ in late[1:]] + [0]
         return tuple(
             Straggler(
@@ -297,6 +299,7 @@ class Observer:
                 ratio=delay / after if after else float("inf"),
             )
             for (delay, num, spread, rank), after in zip(late[:8], next_delay, strict=False)
+            if stands_out(delay / total, len(self.watch.ranks))
         )
 
     def _problems(

@@ -88,7 +88,7 @@ class KindRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """A rank that delays others.
+    """A rank that delays others, and stands out among those that do.
 
     Attributes:
         share: part of the last seconds for which all others of a group waited for it.

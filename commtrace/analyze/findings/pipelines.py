@@ -40,6 +40,7 @@ from commtrace.analyze.pipelines.causes import (
 from commtrace.analyze.pipelines.rounds import rounds
 from commtrace.analyze.pipelines.schedule import pipeline_schedule
 from commtrace.analyze.pipelines.stages import pipeline_stages
+from commtrace.analyze.stragglers import stands_out
 from commtrace.units import text_of_duration
 
 _SCHEDULE = (WARM_UP, DRAIN)
@@ -283,9 +284,9 @@ def _of_late_send(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
             "transfer": rows["transfer"],
         }
     ).drop_duplicates("transfer")
-    if delays.empty:
-        return f"Outputs are sent late: stages are idle for {of.times(causes)}."
     sums = delays.groupby("rank")["delay"].sum()
+    if not stands_out(sums.max() / sums.sum(), frames.num_ranks):  # nan without any
+        return f"Outputs are sent late: stages are idle for {of.times(causes)}."
     rank = str(sums.idxmax())
     of_rank = delays.loc[delays["rank"] == rank, "delay"]
     # Of its sends, those that are late.
@@ -298,9 +299,11 @@ def _of_late_send(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
 
 def _of_blocked_receive(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
     sums = of.rows(causes).groupby("rank")["duration_ns"].sum()
+    is_one = stands_out(sums.max() / sums.sum(), frames.num_ranks)
+    who = f"Rank {sums.idxmax()} receives" if is_one else "Ranks receive"
     return (
-        f"Rank {sums.idxmax()} receives what had been sent to it late: its receive is issued late, "
-        f"or blocked behind another one. Stages are idle for {of.times(causes)}."
+        f"{who} late what had been sent in time: receives are issued late, or blocked behind "
+        f"others. Stages are idle for {of.times(causes)}."
     )
 
 

@@ -1,9 +1,10 @@
-"""Stragglers: a rank that is always late, a rank that stalled once, and ranks late in turn.
+"""Stragglers: a rank that is always late, and a rank that stalled once.
 
 The cost is the time in which all others waited (`delayed_calls` of `commtrace.analyze.stragglers`),
 on each of the ranks that waited. If n ranks behave alike, each causes 1/n of all delays.
 A rank counts as late if its odds are `straggler_ratio` times as high and its delays are spread over
-several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`).
+several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`). The other delays are
+those of changing ranks (`late_in_turn`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE
-from commtrace.analyze.balance import balance
 from commtrace.analyze.cached_per_run import cached_per_run, of_run
 from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
@@ -26,10 +26,10 @@ from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, 
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.steady_steps import is_steady
-from commtrace.analyze.stragglers import delayed_calls, stands_out
+from commtrace.analyze.stragglers import delayed_calls
 from commtrace.units import text_of_duration
 
-_PLACE = ["kind", "phase", "module", "source_file", "source_line"]
+PLACE = ["kind", "phase", "module", "source_file", "source_line"]
 _SUMS = ["num", "cost", "delay_ns", "longer", "worked", "others_worked", "known_ns"]
 
 
@@ -38,11 +38,11 @@ def stragglers(frames: Frames) -> list[Finding]:
     late = _costs(frames).late_ranks
     if not late:
         return []
-    sums = _joined(frames.by_collectives(_of_late_ranks, fold=_joined))
+    sums = joined_sums(frames.by_collectives(_of_late_ranks, fold=joined_sums))
     of_ranks = [sums[sums["rank"] == rank] for rank in late]
-    worst_places = [_worst_place(own) for own in of_ranks]
+    worst_places = [worst_place(own) for own in of_ranks]
     evidence = frames.together(
-        partial(_calls, frames, own["cost"].sum(), (_at_place, rank, place), (_by_rank, rank))
+        partial(calls_of, frames, own["cost"].sum(), (_at_place, rank, place), (_by_rank, rank))
         for rank, own, (place, _) in zip(late, of_ranks, worst_places, strict=True)
     )
     found = []
@@ -54,7 +54,7 @@ def stragglers(frames: Frames) -> list[Finding]:
             Finding(
                 title=f"Rank {rank} delays the other ranks, by "
                 f"{text_of_duration(own['delay_ns'].sum())} in {int(own['num'].sum()):,} calls; "
-                f"{part:.0%} of it before {_text(place)}{_because(worst)}.",
+                f"{part:.0%} of it before {text_of_place(place)}{_because(worst)}.",
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",
                 calls=calls,
@@ -69,79 +69,21 @@ def stalls(frames: Frames) -> list[Finding]:
     stalled = stalled.sort_values(["cost", "rank", "id"], ascending=[False, True, True])
     of_ranks = [*stalled.groupby("rank")]
     evidence = frames.together(
-        partial(_calls, frames, own["cost"].sum(), (_among, frozenset(own.index)))
+        partial(calls_of, frames, own["cost"].sum(), (_among, frozenset(own.index)))
         for _, own in of_ranks
     )
     return [
         Finding(
             title=f"Rank {rank} stalled the other ranks {_times(len(own))}, for "
             f"{text_of_duration(own['delay_ns'].sum())}: before "
-            f"{_text(own.iloc[0][_PLACE])}, in step {own['step'].iloc[0]}"
-            f"{_because(_summed(own.head(1)))}.",
+            f"{text_of_place(own.iloc[0][PLACE])}, in step {own['step'].iloc[0]}"
+            f"{_because(sums_by_place(own.head(1)))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
             calls=calls,
         )
         for (rank, own), calls in zip(of_ranks, evidence, strict=True)
     ]
-
-
-def load_imbalance(frames: Frames) -> list[Finding]:
-    """Delays caused by changing ranks that together are a large share of the run.
-
-    Even work in each step would save no more than by what the busiest rank works longer there than
-    the mean; the rest of the delays is that of ranks that are late in turn within a step, as on any
-    busy machine. The first collective of a group is excluded, since ranks start at different times.
-    """
-    sums = _joined(frames.by_collectives(_of_changing_ranks, fold=_joined))
-    cost = float(sums["cost"].sum())
-    if sums["rank"].nunique() < 2 or cost < _least_cost(frames, "imbalance_share"):
-        return []
-    uneven_ns = _uneven_ns(frames)
-    is_uneven = not 2 * uneven_ns < cost  # True for nan
-    place, _ = _worst_place(sums)
-    delay = text_of_duration(sums["delay_ns"].sum())
-    title = f"Changing ranks delay all others, by {delay}{_standing_out(frames, sums, cost)}"
-    return [
-        Finding(
-            title=f"{title}; mostly before {_text(place)}."
-            if is_uneven
-            else f"{title}; mostly before {_text(place)}. Over whole steps, their work is nearly "
-            f"even: the busiest rank works {text_of_duration(uneven_ns / frames.num_ranks)} more "
-            "than the mean in all.",
-            advice=_ADVICE_ON_LOAD[is_uneven],
-            calls=_calls(frames, np.fmin(cost, uneven_ns), (_changing,)),
-        )
-    ]
-
-
-_ADVICE_ON_LOAD = {
-    True: "Balance the load in each step: batches of equal length, experts of equal load, garbage "
-    "collection at the same time; or more cores, if ranks share them.",
-    False: "Ranks that are late in turn within a step often share cores, or differ by chance: give "
-    "each rank cores of its own, or communicate less often.",
-}
-"""Advice, by whether the ranks' work in a step is uneven."""
-
-
-def _standing_out(frames: Frames, sums: pd.DataFrame, cost: float) -> str:
-    """Name the ranks that cause more than others, in brackets; none of them may stand out."""
-    share = (sums.groupby("rank")["cost"].sum() / cost).sort_values(ascending=False, kind="stable")
-    most = share[stands_out(share, frames.num_ranks)].head(3)
-    named = ", ".join(f"rank {rank} {part:.0%}" for rank, part in most.items())
-    return f" ({named or 'no rank stands out'})"
-
-
-def _uneven_ns(frames: Frames) -> float:
-    """Return the time by which the busiest rank of each step works longer than the mean, summed
-    over the steps and ranks; nan if unknown.
-    """
-    table = balance(frames)
-    inside = table[table["step"] >= 0]
-    steady = inside[is_steady(frames, inside["step"])]
-    steps = steady if len(steady) else table
-    longer = (steps["max_useful_ns"] - steps["mean_useful_ns"]).where(steps["num_unknown"] == 0)
-    return float(longer.clip(lower=0).sum(min_count=1)) * frames.num_ranks
 
 
 @cached_per_run
@@ -191,7 +133,7 @@ def _costs_of_part(part: Frames) -> tuple[pd.DataFrame, np.ndarray]:
 
 def _late_ranks(frames: Frames, costs: pd.DataFrame) -> list[int]:
     total, num_ranks = costs["cost"].sum(), frames.num_ranks
-    least = max(_least_cost(frames, "straggler_share"), 1)
+    least = max(least_cost(frames, "straggler_share"), 1)
     odds, least_spread = map(frames.settings.threshold, ("straggler_ratio", "straggler_spread"))
     # The effective number of calls: n if all n cost the same, and 1 if a single one dominates.
     spread = costs["cost"] ** 2 / costs["squares"]
@@ -215,7 +157,7 @@ def _is_stalled(part: Frames) -> pd.Series:
     return (
         (events["number"] > 0)
         & (events["step"] != first)
-        & (events["cost"] >= _least_cost(part.whole, "straggler_share"))
+        & (events["cost"] >= least_cost(part.whole, "straggler_share"))
         & (events["delay_ns"] >= part.settings.threshold("stall_factor") * _costs(part).usual_ns)
         & ~_is_of_late_rank(part)
     )
@@ -225,7 +167,7 @@ def _stalled(part: Frames) -> pd.DataFrame:
     return _delays(part)[_is_stalled(part)]
 
 
-def _changing(part: Frames) -> pd.DataFrame:
+def changing(part: Frames) -> pd.DataFrame:
     """Return the delays by ranks that are not always late which do not stand out."""
     events = _delays(part)
     return events[~_is_of_late_rank(part) & ~_is_stalled(part) & (events["number"] > 0)]
@@ -234,7 +176,7 @@ def _changing(part: Frames) -> pd.DataFrame:
 def _at_place(part: Frames, rank: int, place: tuple[Any, ...]) -> pd.DataFrame:
     """Return the delays that a rank causes at a place."""
     events = _by_rank(part, rank)
-    for name, value in zip(_PLACE, place, strict=True):
+    for name, value in zip(PLACE, place, strict=True):
         events = events[events[name] == value]
     return events
 
@@ -250,19 +192,15 @@ def _among(part: Frames, rows: frozenset[int]) -> pd.DataFrame:
 
 
 def _of_late_ranks(part: Frames) -> pd.DataFrame:
-    return _summed(_delays(part)[_is_of_late_rank(part)])
+    return sums_by_place(_delays(part)[_is_of_late_rank(part)])
 
 
-def _of_changing_ranks(part: Frames) -> pd.DataFrame:
-    return _summed(_changing(part))
-
-
-def _summed(events: pd.DataFrame) -> pd.DataFrame:
+def sums_by_place(events: pd.DataFrame) -> pd.DataFrame:
     """Return sums by rank, place and reason; times are weighted by the delay."""
     delay = events["delay_ns"].astype("float64")
     known = delay.where(events["work_ns"].notna() & events["others_work_ns"].notna())
     return _sums_of(
-        events[["rank", *_PLACE, "reason", "cost"]].assign(
+        events[["rank", *PLACE, "reason", "cost"]].assign(
             num=1,
             delay_ns=delay,
             longer=events["excess_ns"] * delay,
@@ -273,12 +211,13 @@ def _summed(events: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
+def joined_sums(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return the sums of parts, by rank, place and reason."""
     return _sums_of(joined(parts))
 
 
 def _sums_of(rows: pd.DataFrame) -> pd.DataFrame:
-    by = ["rank", *_PLACE, "reason"]
+    by = ["rank", *PLACE, "reason"]
     return rows.groupby(by, observed=True)[_SUMS].sum().reset_index()
 
 
@@ -286,7 +225,7 @@ _Selection = tuple[Any, ...]
 """A function that returns delays of a part, and its further arguments."""
 
 
-def _calls(
+def calls_of(
     frames: Frames, cost_ns: float, shown: _Selection, every: _Selection | None = None
 ) -> Evidence:
     """Return the calls of the stragglers of some delays, with the cost of these and others.
@@ -317,21 +256,22 @@ def _waiting(part: Frames, late: pd.Index) -> pd.Index:
     return calls.index[is_member].difference(late)
 
 
-def _least_cost(frames: Frames, share: str) -> float:
+def least_cost(frames: Frames, share: str) -> float:
+    """Return the cost that a setting, a share of the steps' time, requires of a finding."""
     return frames.settings.threshold(share) * counted_ns(frames)
 
 
-def _worst_place(sums: pd.DataFrame) -> tuple[tuple[Any, ...], pd.DataFrame]:
+def worst_place(sums: pd.DataFrame) -> tuple[tuple[Any, ...], pd.DataFrame]:
     """Return the costliest place, and its sums; the first in order of the places in a tie."""
-    cost = sums.astype(dict.fromkeys(_PLACE[:-1], object)).groupby(_PLACE)["cost"].sum()
+    cost = sums.astype(dict.fromkeys(PLACE[:-1], object)).groupby(PLACE)["cost"].sum()
     place: Any = cost.idxmax()
     is_worst = pd.Series(True, index=sums.index)
-    for name, value in zip(_PLACE, place, strict=True):
+    for name, value in zip(PLACE, place, strict=True):
         is_worst &= sums[name] == value
     return place, sums[is_worst]
 
 
-def _text(place: Iterable[Any]) -> str:
+def text_of_place(place: Iterable[Any]) -> str:
     """Describe a place, like `all_gather in forward of layers.0 (train.py:7)`."""
     kind, phase, module, file, line = place
     text = f"{kind} in {phase or 'other'}{f' of {module}' if module else ''}"
@@ -370,9 +310,6 @@ def _times(num: int) -> str:
     return "once" if num == 1 else f"{num} times"
 
 
-_NEEDS = (WAITS, DURATION, ALIGNMENT)
-STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, _NEEDS)
-STALL = Rule("stall", "a single long delay of all other ranks", stalls, (*_NEEDS, STEPS))
-LOAD_IMBALANCE = Rule(
-    "load_imbalance", "changing ranks that delay the others", load_imbalance, _NEEDS
-)
+NEEDS = (WAITS, DURATION, ALIGNMENT)
+STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, NEEDS)
+STALL = Rule("stall", "a single long delay of all other ranks", stalls, (*NEEDS, STEPS))

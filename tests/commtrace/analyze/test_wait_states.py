@@ -11,6 +11,7 @@ from commtrace.analyze.wait_states import STATES, wait_states
 from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.by_hand import last_calls_of, numbers_of, rows, waits_of
+from tests.commtrace.analyze.rows import call as call_row
 from tests.commtrace.analyze.rows import random_trace, run_of
 from tests.commtrace.analyze.test_arrivals import collective, moved
 from tests.commtrace.analyze.training import training_trace
@@ -35,6 +36,23 @@ def test_a_wait_has_its_name_and_its_cause(kind: str, state: str) -> None:
     assert (row["wait_ns"], row["transfer_ns"], row["max_wait_ns"]) == (30, 120, 30)
     assert (row["worst_rank"], row["worst_wait_ns"]) == (1, 30)
     assert row["share"] == 30 / 2_000_000
+
+
+@pytest.mark.parametrize(("times_late", "worst"), [(3, -1), (4, 0)])
+def test_no_rank_is_the_worst_below_1_5_times_its_even_share(times_late: int, worst: int) -> None:
+    """Rank 0 is late to some of five all-reduces of two ranks, rank 1 to the others."""
+    calls = [
+        call_row(
+            rank=rank, id=n, seq=n, at=100 * n + at, until=100 * n + 50, call_ns=50 - at,
+            blocked_ns=50 - at,
+        )
+        for n in range(5)
+        for rank in range(2)
+        for at in [10 * (rank == (n >= times_late))]
+    ]  # fmt: skip
+    row = wait_states(run_of(calls)).iloc[0]
+    assert (row["wait_ns"], row["worst_rank"]) == (50, worst)
+    assert row["worst_wait_ns"] == (40 if worst == 0 else 0)
 
 
 def test_transfers_wait_for_late_senders_and_receivers() -> None:

@@ -235,7 +235,9 @@ def test_ranks_that_are_late_in_turn_are_no_stragglers(run: Run) -> None:
         ranks[turn % 2].end(early)
         ranks[1 - turn % 2].end(late)
     run.flush()
-    assert names_of(observer.refresh()) == []
+    snapshot = observer.refresh()
+    assert names_of(snapshot) == []
+    assert snapshot.stragglers == ()
 
 
 @pytest.mark.parametrize(

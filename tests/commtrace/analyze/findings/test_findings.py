@@ -326,31 +326,6 @@ def test_who_is_late_is_reported_with_the_wait_of_the_two_others(
     assert reported["cost_ns"] == pytest.approx(2 / 3 * saved_ns, rel=0.01)
 
 
-def test_ranks_late_in_turn_whose_work_is_even_over_the_step_save_what_is_uneven() -> None:
-    (reported,) = findings(load(late_trace(late_in_turn))).to_dict("records")
-    assert reported["rule"] == "load_imbalance"
-    assert reported["title"].startswith(
-        "Changing ranks delay all others, by 76 µs (no rank stands out); mostly before "
-    )
-    assert "Over whole steps, their work is nearly even" in reported["title"]
-    assert reported["cost_ns"] < 19 * 4_000 / 10
-
-
-def test_ranks_late_in_turn_in_each_step_save_what_the_late_ones_work_longer() -> None:
-    """A call in each step, to which one of three ranks is 4 µs late."""
-    calls = [
-        call(rank=r, id=n, seq=n, step=n, at=10_000 * n + 4_000 * (n % 3 == r),
-             until=10_000 * n + 5_000, call_ns=(late := 5_000 - 4_000 * (n % 3 == r)),
-             blocked_ns=late)
-        for n in range(24) for r in range(3)
-    ]  # fmt: skip
-    steps = [step(r, n, 10_000 * n, 10_000 * (n + 1)) for n in range(24) for r in range(3)]
-    (reported,) = findings(run_of(calls, num_ranks=3, steps=steps)).to_dict("records")
-    assert reported["rule"] == "load_imbalance"
-    assert "Over whole steps" not in reported["title"]
-    assert reported["cost_ns"] == pytest.approx(23 * 4_000 * 2 / 3, rel=0.1)
-
-
 def test_a_rank_that_is_late_to_few_of_many_calls_is_found_by_what_it_costs() -> None:
     trace = late_trace(lambda n, rank: 6_000 * (rank == 0 and n % 4 == 1) + 10 * (n % 3 == rank))
     (reported,) = findings(load(trace)).to_dict("records")

@@ -81,7 +81,7 @@ def test_a_rank_that_receives_late_is_named() -> None:
         receive_late=lambda act: 15 * MS if (act.stage, act.kind) == (2, FORWARD) else 0,
     )
     (finding,) = found_in(program)
-    assert "is issued late, or blocked behind another one" in finding.title
+    assert "receives are issued late, or blocked behind others" in finding.title
     assert finding.advice.startswith("Issue receives before they are needed")
 
 

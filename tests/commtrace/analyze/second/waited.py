@@ -109,6 +109,7 @@ def wait_states(run: Run) -> list[dict[str, Any]]:
             causes[last] += wait
         worst = min(causes, key=lambda rank: (-causes[rank], rank))
         total = sum(wait for _, wait, _ in calls)
+        stands_out = causes[worst] and 2 * causes[worst] * run.num_ranks >= 3 * total
         found.append(
             {
                 "state": state,
@@ -120,8 +121,8 @@ def wait_states(run: Run) -> list[dict[str, Any]]:
                 "transfer_ns": sum(call.blocked_ns - wait for call, wait, _ in calls),
                 "max_wait_ns": max(wait for _, wait, _ in calls),
                 "share": ratio(total, run.recorded_ns),
-                "worst_rank": worst if causes[worst] else -1,
-                "worst_wait_ns": causes[worst],
+                "worst_rank": worst if stands_out else -1,
+                "worst_wait_ns": causes[worst] if stands_out else 0,
             }
         )
     return found
