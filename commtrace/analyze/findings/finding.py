@@ -274,7 +274,7 @@ def savings(row: Mapping[Any, Any], num_ranks: int, share: str = "") -> str:
     unknown = " and ".join(name for name, cost in costs.items() if math.isnan(cost))
     if not unknown:
         return known
-    return f"{known} ({unknown} not known)" if known else f"{unknown} not known"
+    return f"{known} ({unknown} not known)" if known else f"an unknown amount of {unknown}"
 
 
 def times_each(frames: Frames, num: int) -> str:

@@ -255,6 +255,6 @@ def test_a_saving_is_unknown_or_known_for_a_part_of_the_calls_and_never_0_instea
     unknown = timed(lambda n: -1)
     assert unknown["cost_ns"] != unknown["cost_ns"]
     assert unknown["num_untimed"] == 2
-    assert savings(unknown, 1) == "time and bytes not known"
+    assert savings(unknown, 1) == "an unknown amount of time and bytes"
     assert savings(unknown | {"cost_bytes": 20.0}, 1) == "20 B (time not known)"
     assert savings(unknown | {"cost_ns": 0.0, "cost_bytes": 0.0}, 1) == ""
