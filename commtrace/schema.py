@@ -340,7 +340,8 @@ HOST_EVENTS = (
     Column("at_ns", int, INSTANT, "when it began", 7),
     Column(
         "duration_ns", int, "ns",
-        "how long it took; unknown for what was still going on when the row was written", 7,
+        "how long it took; unknown for what still went on when the row was written, of which "
+        "another row is written at its end", 7,
     ),
     Column("step", int, "", "step that was in progress, as in table `comm`", 7),
     Column("thread", int, "", "native id of the thread", 7),

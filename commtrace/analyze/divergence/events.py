@@ -57,8 +57,7 @@ def event_of(
             rows = rows[(rows["duration_ns"] < 0) | (rows["duration_ns"] >= _LONG_NS)]
         if rows.empty or len(rows) <= _num_alike(usual, kind):
             continue
-        # The last row about an event states how long it took.
-        return rows.drop_duplicates("at_ns", keep="last").iloc[0].to_dict()
+        return rows.iloc[0].to_dict()
     return None
 
 
@@ -79,7 +78,9 @@ def _num_alike(usual: pd.DataFrame, kind: str) -> int:
 def _between(table: pd.DataFrame, rank: int, since_ns: int, until_ns: int) -> pd.DataFrame:
     at = table["at_ns"]
     inside = (table["rank"] == rank) & (at >= since_ns)
-    return table[inside & (at <= until_ns)] if until_ns >= 0 else table[inside]
+    rows = table[inside & (at <= until_ns)] if until_ns >= 0 else table[inside]
+    # An event that takes long has a row while it goes on; the last one states how long it took.
+    return rows.drop_duplicates(["kind", "thread", "at_ns"], keep="last")
 
 
 def text_of_event(event: HostEventRecord) -> str:
