@@ -49,7 +49,8 @@ def test_a_compilation_states_where_and_a_second_one_which_guard_failed() -> Non
         line = line_here() - 1
         compiled(torch.ones(4))
         compiled(torch.ones(5))
-    first, second = events(recording, "compile", "recompile")
+    rows = events(recording, "compile", "recompile")  # two rows if one takes longer than LONG_NS
+    first, second = {row["at_ns"]: row for row in rows}.values()
     assert (first["kind"], second["kind"]) == ("compile", "recompile")
     assert (first["source_line"], second["source_line"]) == (line, line + 3)
     assert first["source_file"] == __file__
@@ -222,10 +223,10 @@ def test_what_is_loaded_later_is_observed_from_the_next_poll_on(
 
 
 def per_call_s(function: Callable[[], Any], times: int = 2000) -> float:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     for _ in range(times):
         function()
-    return (time.perf_counter() - begin) / times
+    return (time.thread_time() - begin) / times
 
 
 def test_a_batch_costs_little() -> None:
@@ -233,4 +234,4 @@ def test_a_batch_costs_little() -> None:
     plain = min(per_call_s(lambda: next(iterator)) for _ in range(3))
     with commtrace.record():
         recorded = min(per_call_s(lambda: next(iterator)) for _ in range(3))
-    assert recorded - plain < 100e-6
+    assert recorded - plain < 100e-6, (recorded, plain)
