@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from dtensor_core import observe
+from dtensor_core.compiled_agreement import compare_compilations
 from dtensor_core.torch_internals.compilation import (
     current_transform,
     never_merge,
@@ -84,11 +85,13 @@ def _is_observed() -> bool:
 def _operator(operator: Any, *args: Any) -> torch.Tensor:
     """Call a functional operator, which stays as and where it is in a compiled graph.
 
-    Compilers decide by the shapes of one rank, so they must not merge, move or repeat it.
+    Compilers decide by the shapes of one rank, so they must not merge, move or repeat it. Ranks
+    compare what became of it.
     """
     if not torch.compiler.is_compiling():
         return operator(*args)
     never_merge(operator)
+    compare_compilations()
     with traced_in_place():
         return operator(*args)
 

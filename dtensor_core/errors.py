@@ -58,6 +58,10 @@ class TransformError(DTensorError, RuntimeError):
     """Making or redistributing a DTensor from a tensor wrapped by a transform of `torch.func`."""
 
 
+class CompilationError(DTensorError, RuntimeError):
+    """Ranks have compiled different collectives, or their comparison has a wrong setting."""
+
+
 class RandomStateError(DTensorError, RuntimeError):
     """Generator states of ranks from which the random numbers of one device can't be drawn."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -76,3 +78,60 @@ def never_merge(operator: Any) -> None:
 
     if operator not in rand_ops:
         rand_ops.append(operator)
+
+
+def call_after_compiling(
+    watch: Callable[[str, torch.fx.GraphModule, torch.fx.Graph], Callable[..., Any] | None],
+) -> None:
+    """Let `watch(title, program, traced)` wrap the compilation of a program's graphs, from now on.
+
+    Its arguments are the name and place of the compiled function, the program as dynamo traced it,
+    and the graph of local operators with its backward. It returns None, or a function that is
+    called with "forward", "backward" or "inference", the graph, and a function that compiles it,
+    whose result it returns.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._functorch import aot_autograd
+
+    call_backend, compile_stage = OutputGraph.call_user_compiler, aot_autograd.aot_stage2_compile
+    current: ContextVar[Any] = ContextVar("current", default=None)
+
+    def call_user_compiler(self: Any, program: Any, example_inputs: Any) -> Any:
+        token = current.set((self, program))
+        try:
+            return call_backend(self, program, example_inputs)
+        finally:
+            current.reset(token)
+
+    def aot_stage2_compile(
+        aot_state: Any,
+        aot_graph_capture: Any,
+        partition_fn: Any,
+        fw_compiler: Any,
+        bw_compiler: Any = None,
+        inference_compiler: Any = None,
+    ) -> Any:
+        compilers = {
+            "forward": fw_compiler,
+            "backward": bw_compiler or fw_compiler,
+            "inference": inference_compiler or fw_compiler,
+        }
+        seen = None
+        if current.get() is not None:
+            output, program = current.get()
+            code = output.root_tx.f_code
+            title = f"{code.co_name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+            seen = watch(title, program, aot_graph_capture.graph_module.graph)
+        if seen is not None:
+            compilers = {name: _seen(seen, name, each) for name, each in compilers.items()}
+        return compile_stage(aot_state, aot_graph_capture, partition_fn, *compilers.values())
+
+    OutputGraph.call_user_compiler = call_user_compiler  # pyright: ignore
+    aot_autograd.aot_stage2_compile = aot_stage2_compile
+
+
+def _seen(seen: Callable[..., Any], name: str, compiler: Callable[..., Any]) -> Callable[..., Any]:
+    def compile_graph(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        return seen(name, module.graph, lambda: compiler(module, inputs))
+
+    return compile_graph

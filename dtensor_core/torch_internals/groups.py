@@ -48,6 +48,8 @@ _module: Any = distributed_c10d
 
 functional_ops: Any = torch.ops._c10d_functional
 """Namespace of collectives that are operators: tensors and names of groups in, tensors out."""
+default_store = _module._get_default_store
+"""Return the store of the default group."""
 resolve_group = _c10d._resolve_process_group
 """Return the process group of a name."""
 isolate_threads = _c10d._set_thread_isolation_mode

@@ -147,3 +147,46 @@ def test_the_partitioner_leaves_marked_operators_alone() -> None:
             assert traceback.current_meta["partitioner_tag"] == tag
         [node] = [n for n in nodes if n.target is torch.ops.aten.sin.default]
         assert _must_be_in_backward(node) is stays
+
+
+def test_compilations_of_graphs_can_be_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._functorch import aot_autograd as stages
+
+    seen: list[tuple[str, ...]] = []
+
+    def watch(title: str, program: torch.fx.GraphModule, traced: torch.fx.Graph) -> Any:
+        seen.append((title.partition(":")[0], str([n.name for n in program.graph.nodes][-2])))
+
+        def compile_graph(part: str, graph: torch.fx.Graph, compiler: Callable[[], Any]) -> Any:
+            seen.append(
+                (part, str(any(n.target is torch.ops.aten.sin.default for n in graph.nodes)))
+            )
+            return compiler()
+
+        return compile_graph if traced.nodes else None
+
+    for owner, name in ((OutputGraph, "call_user_compiler"), (stages, "aot_stage2_compile")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # so that it is restored
+    compilation.call_after_compiling(watch)
+
+    def boxed(graph: torch.fx.GraphModule, _: Any) -> Any:
+        return make_boxed_func(graph.forward)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    compiled = torch.compile(function, backend=aot_autograd(fw_compiler=boxed))
+    torch._dynamo.reset()
+    compiled(torch.ones(2, requires_grad=True)).sum().backward()
+    compiled(torch.ones(3))
+    program = ("function (test_compilation.py", "sin")
+    assert seen == [
+        program,
+        ("forward", "True"),
+        ("backward", "False"),
+        program,
+        ("inference", "True"),
+    ]
