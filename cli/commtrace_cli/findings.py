@@ -125,9 +125,12 @@ def _print(
     frames: Frames, table: pd.DataFrame, rows: int, open_questions: Mapping[str, Sequence[str]]
 ) -> None:
     from commtrace.analyze.findings import evaluated_note
+    from commtrace.analyze.steady_steps import left_out_text
 
     console = data_console()
     console.print(Text(counted(len(table), "finding"), style="bold"))
+    if len(table) and (left_out := left_out_text(frames)):
+        console.print(Text(f"Savings are those of steady steps: {left_out}.", style="dim"))
     note = evaluated_note(frames)
     if table.empty and note:
         console.print(Text(note, style="dim"))

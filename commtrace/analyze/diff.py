@@ -2,7 +2,9 @@
 
 Numbers are means over each run's ranks. If both runs mark steps, calls in steps are counted per
 step (`scope` "step"), so that runs of different length can be compared; all other calls are counted
-over the run (`scope` "run"). A group is identified by its mesh axis, or by its name without one. An
+over the run (`scope` "run"). Times per step leave out the steps that are not steady.
+
+A group is identified by its mesh axis, or by its name without one. An
 unknown size or time is nan, and so is its change. A sum that is known for another part of a place's
 calls in one run than in the other has no known change either: otherwise, values that only one run
 knows would appear as growth.
@@ -18,6 +20,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.census import census
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import summed, with_group_facts
+from commtrace.analyze.steady_steps import is_counted, left_out_text
 from commtrace.schema import Column
 from commtrace.tracefile import EVERY
 from commtrace.units import counted, ordinal
@@ -127,13 +130,21 @@ def per_rank(frames: Frames, by: Sequence[str], per_step: bool) -> pd.DataFrame:
         by: Columns of table `comm` to group by, besides `scope`; `group` as `KEYS` has it.
         per_step: Count calls within steps per step (`scope` "step"), not over the run.
     """
-    num_steps = max(int(frames.steps["step"].nunique()), 1)
+    steps = frames.steps["step"]
+    num_steps = max(int(steps.nunique()), 1)
+    # Times are those of steady steps; a step that is left out has none.
+    longer = num_steps / max(int(steps[is_counted(frames, steps)].nunique()), 1)
     weight = 1.0 / max(frames.num_ranks, 1)
-    return summed(frames.by_ranks(_of_part, tuple(by), per_step, num_steps, weight))
+    return summed(frames.by_ranks(_of_part, tuple(by), per_step, num_steps, longer, weight))
 
 
 def _of_part(
-    part: Frames, by: tuple[str, ...], per_step: bool, num_steps: int, weight_of_call: float
+    part: Frames,
+    by: tuple[str, ...],
+    per_step: bool,
+    num_steps: int,
+    longer: float,
+    weight_of_call: float,
 ) -> pd.DataFrame:
     comm = part.comm
     in_step = (comm["step"] >= 0) & per_step
@@ -142,10 +153,14 @@ def _of_part(
     keys += [
         _names_of_groups(part) if name == "group" else comm[name].astype(object) for name in by
     ]
+    of_time = weight.where(~in_step, longer * weight).where(
+        ~in_step | is_counted(part, comm["step"]), 0.0
+    )
     sums = pd.DataFrame({"calls": weight})
     for name, known in KNOWN.items():
         is_known = comm[name] >= 0
-        sums[name] = comm[name].astype("float64").where(is_known) * weight
+        each = of_time if MEASURED[name] == "ns" else weight
+        sums[name] = comm[name].astype("float64").where(is_known) * each
         sums[known] = weight.where(is_known, 0.0)
     return sums.groupby(keys).sum(min_count=1)
 
@@ -194,6 +209,8 @@ def differences_of_runs(*runs: Frames) -> list[str]:
         notes.append(f"{which} steps, so numbers are over the entire runs.")
     for number, frames in enumerate(runs):
         name = _ORDINALS[number] if number < len(_ORDINALS) else f"{number + 1}th"
+        if all(marked) and (left_out := left_out_text(frames)):
+            notes.append(f"Times of the {name} run are per steady step, {left_out}.")
         if EVERY in frames.run:
             which = ordinal(frames.run[EVERY])
             notes.append(f"Of the {name} run, only every {which} step was recorded.")

@@ -31,7 +31,15 @@ def _left_out(frames: Frames) -> Mapping[int, float]:
     if "part" in frames.run or steps.empty:
         return {}
     lasted = (steps["end_ns"] - steps["start_ns"]).astype("float64").clip(lower=0)
-    lasts = lasted.groupby(steps["step"]).mean().sort_index()
+    return long_steps(lasted.groupby(steps["step"]).mean().sort_index())
+
+
+def long_steps(lasts: pd.Series) -> dict[int, float]:
+    """Return the steps that take too long, each as a multiple of the median of the others.
+
+    Args:
+        lasts: Durations of all steps in order, by their numbers.
+    """
     others = lasts.iloc[1:]
     if not others.median() > 0:
         return {}
@@ -45,6 +53,11 @@ def _left_out(frames: Frames) -> Mapping[int, float]:
 def is_steady(frames: Frames, step: pd.Series) -> pd.Series:
     """Return a mask of the numbers of steps that are steady; -1, outside of steps, is not."""
     return (step >= 0) & ~step.isin(left_out(frames).keys())
+
+
+def is_counted(frames: Frames, step: pd.Series) -> pd.Series:
+    """Return a mask of the numbers of steps that are not left out, among them -1, of none."""
+    return ~step.isin(left_out(frames).keys())
 
 
 def left_out_text(frames: Frames) -> str:

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+import pandas as pd
+
+from commtrace.analyze.steady_steps import long_steps
 from commtrace.tracefile.spool import STEP_SOURCES
 
 MOST_STEPS = 120
@@ -27,7 +30,8 @@ class StepTimes:
     Attributes:
         step: number of the last step that ended; -1 if none has.
         source: source of the steps; empty if the program marks them.
-        per_s: steps per second, by the last `NUM_RECENT` steps; nan without one.
+        per_s: steps per second, by the steady ones of the last `NUM_RECENT` steps (see
+            `analyze.steady_steps`); nan without one.
         change: part by which these take longer than those before; nan if there are none.
         durations_s: duration of the last steps, the latest last.
     """
@@ -85,7 +89,13 @@ class Steps:
             return StepTimes()
         durations = [median(self._durations[step].values()) for step in steps]
         recent, before = durations[-NUM_RECENT:], durations[-3 * NUM_RECENT : -NUM_RECENT]
-        mean = sum(recent) / len(recent)
+        too_long = long_steps(pd.Series(durations, index=steps))
+        steady = [
+            lasts
+            for step, lasts in zip(steps[-NUM_RECENT:], recent, strict=True)
+            if step not in too_long
+        ]
+        mean = sum(steady) / len(steady) if steady else 0.0
         usual = median(before) if len(before) >= NUM_RECENT else float("nan")
         return StepTimes(
             step=steps[-1],

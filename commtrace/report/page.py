@@ -15,6 +15,7 @@ from commtrace.analyze.findings import evaluated_note
 from commtrace.analyze.gpu_time import summary
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.pipelines.stages import idle_summary
+from commtrace.analyze.steady_steps import left_out_text
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
@@ -109,6 +110,7 @@ def render_page(
         tiles=tiles(answers, found),
         findings=finding_cards(answers),
         num_findings=len(answers.findings),
+        left_out=left_out_text(answers.frames),
         unevaluated_rules=unevaluated_rules(answers),
         evaluated_note=evaluated_note(frames),
         consistency_summary=found,

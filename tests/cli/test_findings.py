@@ -68,6 +68,48 @@ def test_findings_have_their_cost_and_advice_and_unevaluated_rules_a_reason(
     assert ended.err == f"next  commtrace explain {wasteful_json} 0:0\n"
 
 
+@pytest.fixture
+def warming_up_json(tmp_path: Path) -> Path:
+    """A trace of four steps with small messages outside of modules, the first 20 times as long."""
+    calls = [
+        call(
+            id=n, seq=n, step=n // 20, at=1000 * n, until=1000 * n + 400, blocked_ns=400,
+            payload_bytes=8, wire_bytes=8, source_file="a.py", source_line=9,
+        )
+        for n in range(80)
+    ]  # fmt: skip
+    calls.append(call(id=80, seq=80, at=80_000, until=80_100, module="m", step=3))
+    steps = [step(0, n, 20_000 * n - 400_000 * (n == 0), 20_000 * (n + 1)) for n in range(4)]
+    trace = trace_of(calls, num_ranks=1, steps=steps)
+    return write_trace(trace, tmp_path / "warming_up.json")
+
+
+def test_the_step_that_savings_leave_out_is_named(
+    commtrace: Commtrace, warming_up_json: Path
+) -> None:
+    ended = commtrace("findings", warming_up_json)
+    assert "Savings are those of steady steps: step 0 left out: 21 × the median." in ended.out
+    assert "outside_modules  could save 24 µs (40.0% of the steps) and 480 B" in ended.out
+
+
+def test_findings_of_a_range_of_steps_are_those_of_its_calls(
+    commtrace: Commtrace, warming_up_json: Path
+) -> None:
+    whole, part = (
+        json.loads(commtrace("findings", warming_up_json, "--json", *steps).out)["findings"]["rows"]
+        for steps in ((), ("--steps", "0:1"))
+    )
+    calls = [
+        {each["rule"]: each["num_calls"] for each in rows}["small_messages"]
+        for rows in (whole, part)
+    ]
+    assert calls == [80, 40]
+    assert "left out" not in commtrace("findings", warming_up_json, "--steps", "0:1").out
+    ended = commtrace("findings", warming_up_json, "--steps", "7")
+    assert ended.code == 2
+    assert ended.err == "error: no step from 7 to 7\n  found: steps 0 to 3\n  try: other steps\n"
+
+
 def test_without_findings_the_page_comes_next(commtrace: Commtrace, tmp_path: Path) -> None:
     trace = write_trace(trace_of([call(id=0, module="m")], num_ranks=1), tmp_path / "fine.json")
     ended = commtrace("findings", trace)

@@ -64,6 +64,17 @@ def test_numbers_are_those_of_the_analysis_with_units(commtrace: Commtrace, run_
     assert TENSOR_BYTES * 18 == 9216
 
 
+def test_a_range_of_steps_has_the_numbers_of_its_calls(
+    commtrace: Commtrace, run_json: Path
+) -> None:
+    ended = commtrace("summary", run_json, "--steps", "1:2")
+    assert "4 ranks, 2 steps, " in ended.out
+    assert "20 communication calls per rank (80 in all)" in ended.out
+    ended = commtrace("summary", run_json, "--steps", "7")
+    assert ended.code == 2
+    assert ended.err == "error: no step from 7 to 7\n  found: steps 0 to 2\n  try: other steps\n"
+
+
 def test_modules_are_a_tree(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("summary", run_json, "--by", "module")
     names = [line.partition("  " * 8)[0].rstrip()[:20].rstrip() for line in ended.out.splitlines()]

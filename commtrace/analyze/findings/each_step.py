@@ -30,6 +30,7 @@ from commtrace.analyze.findings.finding import (
 from commtrace.analyze.findings.needs import CONTENTS, STEPS, WRITES
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
+from commtrace.analyze.steady_steps import is_counted
 
 _LINE = ["group", "source_file", "source_line"]
 _MOST = 0.5
@@ -54,8 +55,9 @@ def _of_objects(frames: Frames) -> Selected:
     comm = frames.comm
     found: Selected = {}
     for key, rows in _by_line(frames, comm[comm["carries"] == "objects"]):
-        time = transfer(frames, rows)
-        bundles = time.groupby([rows["rank"], rows["step"]])
+        counted = rows[is_counted(frames, rows["step"])]
+        time = transfer(frames, counted)
+        bundles = time.groupby([counted["rank"], counted["step"]])
         # One message remains of each step; it is counted like the longest.
         saved = time.sum(min_count=1) - bundles.max().sum(min_count=1)
         found[key] = calls_in(frames, rows, cost_bytes=0.0, cost_ns=float(saved))

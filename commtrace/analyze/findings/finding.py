@@ -13,10 +13,9 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.findings.call_set import CallSet
 from commtrace.analyze.findings.needs import Need
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import partial_sum
 from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.steady_steps import is_steady
+from commtrace.analyze.steady_steps import is_counted, is_steady
 from commtrace.schema import Column
 from commtrace.units import counted_mean, known_note, text_of_bytes, text_of_duration
 
@@ -38,9 +37,19 @@ COLUMNS = (
         title="Not timed",
     ),
     Column(
-        "cost_bytes", float, "bytes", "wire bytes that could be saved; mean over ranks; nan unknown"
+        "cost_bytes",
+        float,
+        "bytes",
+        "wire bytes that could be saved, without steps that are left out; mean over ranks; nan "
+        "unknown",
     ),
-    Column("cost_ns", float, "ns", "time that could be saved; mean over ranks; nan unknown"),
+    Column(
+        "cost_ns",
+        float,
+        "ns",
+        "time that could be saved, without steps that are left out, except for stalls; mean over "
+        "ranks; nan unknown",
+    ),
     Column(
         "share",
         float,
@@ -61,6 +70,7 @@ class Evidence:
         rows: Their labels in table `comm`.
         num_untimed: Number of those of unknown blocked time.
         num_in_steps: Number of those in steady steps.
+        num_counted: Number of those, and of those outside of steps, which costs refer to.
         shared: Columns of which all have one value, with that value.
         first: The first of them by id and rank, `MAX_EVIDENCE` at most.
         payload_bytes: Sum of their payload, as far as it is known.
@@ -74,6 +84,7 @@ class Evidence:
     rows: CallSet
     num_untimed: int
     num_in_steps: int
+    num_counted: int
     shared: Mapping[str, str]
     first: pd.DataFrame
     waiting: CallSet
@@ -90,6 +101,7 @@ class Evidence:
             rows=self.rows.joined(other.rows),
             num_untimed=self.num_untimed + other.num_untimed,
             num_in_steps=self.num_in_steps + other.num_in_steps,
+            num_counted=self.num_counted + other.num_counted,
             shared=shared,
             first=_first(pd.concat([self.first, other.first])),
             payload_bytes=self.payload_bytes + other.payload_bytes,
@@ -101,32 +113,52 @@ class Evidence:
 
 
 def calls_in(
-    frames: Frames, rows: pd.DataFrame, waiting: pd.Index | None = None, **costs: float
+    frames: Frames,
+    rows: pd.DataFrame,
+    waiting: pd.Index | None = None,
+    *,
+    part: Any = 1.0,
+    cost_bytes: float | None = None,
+    cost_ns: pd.Series | float | None = None,
+    share: float = 0.0,
 ) -> Evidence:
     """Return rows of table `comm` as the calls of a finding.
 
-    The table of findings caps the time: see `findings.savings`.
+    Costs leave out the steps that are not steady. The table of findings caps the time: see
+    `findings.savings`.
 
     Args:
         frames: The run, or the part of it that has the rows.
         rows: The rows.
         waiting: Labels of the calls in which ranks were blocked for the time; by default, `rows`.
-        costs: `cost_bytes`, `cost_ns` and `share`; by default, the calls' wire bytes and the time
+        part: Part of each call that could be saved, a number or a series.
+        cost_bytes: Bytes that could be saved; by default, that part of the calls' wire bytes.
+        cost_ns: Time that could be saved, of each call or in sum; by default, that part of the time
             of their transfer.
+        share: A share of the rule's own.
     """
     values = rows[["module", "op", "kind"]].assign(mesh_axis=mesh_axes(frames, rows["group"]))
     shared = {name: str(values[name].iloc[0]) for name in values if values[name].nunique() == 1}
-    if not costs:
-        costs = {"cost_bytes": wire_bytes(rows), "cost_ns": transfer_ns(frames, rows)}
+    counted = is_counted(frames, rows["step"])
+    if cost_bytes is None:
+        known = rows["wire_bytes"].where(rows["wire_bytes"] >= 0).astype("float64")
+        cost_bytes = float((known * part)[counted].sum(min_count=1))
+    if cost_ns is None:
+        cost_ns = transfer(frames, rows) * part
+    if isinstance(cost_ns, pd.Series):
+        cost_ns = float(cost_ns[rows.index][counted].sum(min_count=1))
     return Evidence(
         rows=CallSet.of(rows.index),
         num_untimed=int((rows["blocked_ns"] < 0).sum()),
         num_in_steps=int(is_steady(frames, rows["step"]).sum()),
+        num_counted=int(counted.sum()),
         shared=shared,
         first=_first(rows[_OF_FIRST].astype(dict.fromkeys(["source_file"], object))),
         payload_bytes=float(rows["payload_bytes"].clip(lower=0).astype("float64").sum()),
         waiting=CallSet.of(rows.index if waiting is None else waiting),
-        **costs,
+        cost_bytes=cost_bytes,
+        cost_ns=cost_ns,
+        share=share,
     )
 
 
@@ -211,7 +243,11 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
     num_ranks = max(frames.num_ranks, 1)
     calls, num_calls = finding.calls, len(finding.rows)
     first, shared = calls.first.iloc[0], calls.shared
-    in_steps = calls.num_in_steps / num_calls if len(frames.steps) else 1.0
+    in_steps = calls.num_in_steps / max(calls.num_counted, 1) if len(frames.steps) else 1.0
+    cost_bytes, cost_ns = (
+        0.0 if math.isnan(cost) and not calls.num_counted else cost
+        for cost in (calls.cost_bytes, calls.cost_ns)
+    )
     place = f"{first['source_file']}:{first['source_line']}" if first["source_file"] else ""
     return {
         "rule": rule.name,
@@ -224,17 +260,12 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
         "source": place,
         "num_calls": num_calls / num_ranks,
         "num_untimed": calls.num_untimed / num_ranks,
-        "cost_bytes": calls.cost_bytes / num_ranks,
-        "cost_ns": calls.cost_ns / num_ranks,
+        "cost_bytes": cost_bytes / num_ranks,
+        "cost_ns": cost_ns / num_ranks,
         # The share refers to the time in steps, so the cost outside of steps is left out.
-        "share": calls.cost_ns * in_steps / (counted_ns(frames) or float("nan")),
+        "share": cost_ns * in_steps / (counted_ns(frames) or float("nan")),
         "evidence": ",".join(map("{}:{}".format, calls.first["rank"], calls.first["id"])),
     }
-
-
-def wire_bytes(rows: pd.DataFrame) -> float:
-    """Return the bytes sent by calls, as far as they are known; nan if none is."""
-    return partial_sum(rows["wire_bytes"]).total
 
 
 def transfer(frames: Frames, rows: pd.DataFrame) -> pd.Series:
@@ -246,11 +277,6 @@ def transfer(frames: Frames, rows: pd.DataFrame) -> pd.Series:
     moved = arrivals(frames).loc[rows.index, "transfer_ns"]
     time = moved.where(moved >= 0, rows["blocked_ns"])
     return time.where(time >= 0).astype("float64")
-
-
-def transfer_ns(frames: Frames, rows: pd.DataFrame) -> float:
-    """Return the sum of `transfer` over calls, as far as it is known; nan if none is."""
-    return float(transfer(frames, rows).sum(min_count=1))
 
 
 def savings(row: Mapping[Any, Any], num_ranks: int, share: str = "") -> str:

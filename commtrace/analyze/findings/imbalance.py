@@ -140,7 +140,7 @@ def _evidence(
         blamed = waits["last_rank"].isin(key[3]) & (calls["rank"] != waits["last_rank"])  # type: ignore[arg-type]
         waited = waits["wait_ns"].where(waits["wait_ns"] >= 0)
         costs = transfer(part, calls) * (1 - even) + waited.where(blamed, 0.0).fillna(0.0)
-        found[key] = calls_in(part, calls, cost_bytes=0.0, cost_ns=float(costs.sum(min_count=1)))
+        found[key] = calls_in(part, calls, cost_bytes=0.0, cost_ns=costs)
     return found
 
 

@@ -69,7 +69,7 @@ def _lost(part: Frames) -> Selected:
             part,
             rows,
             cost_bytes=0.0,
-            cost_ns=float(calls["could"][rows.index].sum()),
+            cost_ns=calls["could"],
             share=float(len(rows[["rank", "step"]].drop_duplicates())),
         )
         for key, rows in comm.groupby(by)

@@ -119,9 +119,7 @@ def _delayed_sends(frames: Frames) -> Selected:
     delay = pd.concat([_delay(frames), waited], axis=1).min(axis=1)
     rows = comm[delay > clock_error_ns(frames.whole)]
     return {
-        int(str(peer)): calls_in(
-            frames, each, cost_bytes=0.0, cost_ns=float(delay[each.index].sum())
-        )
+        int(str(peer)): calls_in(frames, each, cost_bytes=0.0, cost_ns=delay)
         for peer, each in rows.groupby("peer")
     }
 

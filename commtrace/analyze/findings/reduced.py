@@ -14,8 +14,6 @@ from commtrace.analyze.findings.finding import (
     calls_in,
     selected,
     times_each,
-    transfer_ns,
-    wire_bytes,
 )
 from commtrace.analyze.findings.needs import GRADIENTS, REDUCTIONS
 from commtrace.analyze.frame import Frames, in_order
@@ -96,13 +94,7 @@ def _reduced_again(frames: Frames) -> Selected:
         for key in sort.unique():
             rows = again[sort == key]
             once = rows.drop_duplicates(["rank", "group", "names"])["payload_bytes"]
-            found[key] = calls_in(
-                frames,
-                rows,
-                cost_bytes=wire_bytes(rows),
-                cost_ns=transfer_ns(frames, rows),
-                share=float(once.clip(lower=0).sum()),
-            )
+            found[key] = calls_in(frames, rows, share=float(once.clip(lower=0).sum()))
     others = _of_as_many_bytes(calls, gradients[~is_again])
     by = ["source_file", "source_line"]
     return found | {key: calls_in(frames, rows) for key, rows in others.groupby(by, observed=True)}

@@ -13,8 +13,6 @@ from commtrace.analyze.findings.finding import (
     calls_in,
     selected,
     times_each,
-    transfer_ns,
-    wire_bytes,
 )
 from commtrace.analyze.findings.layouts import layout
 from commtrace.analyze.findings.needs import IDENTITY, LAYOUTS_OR_USES, USES
@@ -205,12 +203,7 @@ def _gathered_to_be_sharded(frames: Frames) -> Selected:
         # A shard along another dim has to be exchanged.
         part = 1.0 if is_same else 1 - 1 / max(int(sizes.get(group, 1)), 1)
         key = str(module), str(spec), int(dim), is_same
-        evidence = calls_in(
-            frames,
-            rows,
-            cost_bytes=wire_bytes(rows) * part,
-            cost_ns=transfer_ns(frames, rows) * part,
-        )
+        evidence = calls_in(frames, rows, part=part)
         found[key] = found[key].joined(evidence) if key in found else evidence
     return found
 
@@ -262,12 +255,7 @@ def _used_as_shard(frames: Frames) -> Selected:
     reduces = frames.comm[(frames.comm["kind"] == "all_reduce") & (own >= 0)]
     by = ["module", "target_spec", own[reduces.index]]
     return {
-        (str(module), str(spec), int(dim)): calls_in(
-            frames,
-            rows,
-            cost_bytes=wire_bytes(rows) / 2,
-            cost_ns=transfer_ns(frames, rows) / 2,
-        )
+        (str(module), str(spec), int(dim)): calls_in(frames, rows, part=0.5)
         for (module, spec, dim), rows in reduces.groupby(by, observed=True)
     }
 

@@ -25,7 +25,7 @@ from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.steady_steps import is_steady
+from commtrace.analyze.steady_steps import is_counted, is_steady
 from commtrace.analyze.stragglers import delayed_calls
 from commtrace.units import text_of_duration
 
@@ -90,7 +90,8 @@ def stalls(frames: Frames) -> list[Finding]:
 def _delays(part: Frames) -> pd.DataFrame:
     """Return the delayed collectives, within steps if these are marked, with their cost.
 
-    A delay within the error of the alignment of clocks may not have occurred.
+    A delay within the error of the alignment of clocks may not have occurred. Those of a step that
+    is left out count as stalls only.
     """
     events = delayed_calls(part)
     events = events[events["delay_ns"] > clock_error_ns(part)]
@@ -100,7 +101,8 @@ def _delays(part: Frames) -> pd.DataFrame:
         events = events[(events["step"] >= 0) & ~is_warm_up]
     # In floats, since the squares in `_late_ranks` could overflow 64 bits.
     events = events.assign(cost=events["delay_ns"].astype("float64") * (events["num_ranks"] - 1))
-    return events[events["kind"].isin(NEEDS_EVERYONE)]
+    events = events[events["kind"].isin(NEEDS_EVERYONE)]
+    return events.assign(is_counted=is_counted(part, events["step"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ def _costs(frames: Frames) -> _Costs:
 def _costs_of_part(part: Frames) -> tuple[pd.DataFrame, np.ndarray]:
     """Return cost and its squares by rank, in sum; and each delay, in 8 bytes."""
     events = _delays(part)
+    events = events[events["is_counted"]]
     costs = pd.DataFrame({"cost": events["cost"], "squares": events["cost"] ** 2})
     return costs.groupby(events["rank"]).sum(), events["delay_ns"].to_numpy()
 
@@ -170,7 +173,8 @@ def _stalled(part: Frames) -> pd.DataFrame:
 def changing(part: Frames) -> pd.DataFrame:
     """Return the delays by ranks that are not always late which do not stand out."""
     events = _delays(part)
-    return events[~_is_of_late_rank(part) & ~_is_stalled(part) & (events["number"] > 0)]
+    is_usual = events["is_counted"] & (events["number"] > 0)
+    return events[is_usual & ~_is_of_late_rank(part) & ~_is_stalled(part)]
 
 
 def _at_place(part: Frames, rank: int, place: tuple[Any, ...]) -> pd.DataFrame:
@@ -183,7 +187,8 @@ def _at_place(part: Frames, rank: int, place: tuple[Any, ...]) -> pd.DataFrame:
 
 def _by_rank(part: Frames, rank: int) -> pd.DataFrame:
     """Return the delays that a rank causes."""
-    return _delays(part)[_delays(part)["rank"] == rank]
+    events = _delays(part)
+    return events[(events["rank"] == rank) & events["is_counted"]]
 
 
 def _among(part: Frames, rows: frozenset[int]) -> pd.DataFrame:
@@ -192,7 +197,8 @@ def _among(part: Frames, rows: frozenset[int]) -> pd.DataFrame:
 
 
 def _of_late_ranks(part: Frames) -> pd.DataFrame:
-    return sums_by_place(_delays(part)[_is_of_late_rank(part)])
+    events = _delays(part)
+    return sums_by_place(events[_is_of_late_rank(part) & events["is_counted"]])
 
 
 def sums_by_place(events: pd.DataFrame) -> pd.DataFrame:

@@ -16,8 +16,6 @@ from commtrace.analyze.findings.finding import (
     calls_that,
     selected,
     transfer,
-    transfer_ns,
-    wire_bytes,
 )
 from commtrace.analyze.findings.layouts import layout
 from commtrace.analyze.findings.needs import (
@@ -35,6 +33,7 @@ from commtrace.analyze.findings.needs import (
 )
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.selections import EXPLAINED_FLAGS
+from commtrace.analyze.steady_steps import is_counted
 from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.units import text_of_bytes
 
@@ -75,9 +74,10 @@ def _small(frames: Frames) -> Selected:
     small = small[times >= least]
     found: Selected = {}
     for key, rows in small.groupby(of_one, observed=True):
-        bundles = rows.groupby(["rank", "step"])
+        counted = rows[is_counted(frames, rows["step"])]
+        bundles = counted.groupby(["rank", "step"])
         # One message remains of each bundle; it is counted like the longest.
-        saved = rows["cost"].sum(min_count=1) - bundles["cost"].max().sum(min_count=1)
+        saved = counted["cost"].sum(min_count=1) - bundles["cost"].max().sum(min_count=1)
         found[key] = calls_in(frames, rows, cost_bytes=0.0, cost_ns=float(saved))
     return found
 
@@ -168,12 +168,7 @@ def _in_float32(frames: Frames) -> Selected:
     tops = {module: _top(str(module)) for module in wide["module"].unique()}
     top = wide["module"].astype(object).map(tops).astype(object).rename("top")
     return {
-        key: calls_in(
-            frames,
-            rows,
-            cost_bytes=wire_bytes(rows) / 2,
-            cost_ns=transfer_ns(frames, rows) / 2,
-        )
+        key: calls_in(frames, rows, part=0.5)
         for key, rows in wide.groupby([top, "kind", "phase"], observed=True)
     }
 
@@ -262,15 +257,7 @@ def _padded(frames: Frames) -> Selected:
     rows = calls.loc[waste.index].assign(part=waste / calls.loc[waste.index, "payload_bytes"])
     by = ["kind", specs[rows.index].rename("spec"), "module"]
     return {
-        key: calls_in(
-            frames,
-            each,
-            cost_bytes=float(
-                (each["wire_bytes"].where(each["wire_bytes"] >= 0) * each["part"]).sum(min_count=1)
-            ),
-            cost_ns=float((transfer(frames, each) * each["part"]).sum(min_count=1)),
-            share=float(each["part"].sum()),
-        )
+        key: calls_in(frames, each, part=each["part"], share=float(each["part"].sum()))
         for key, each in rows.groupby(by, observed=True)
     }
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from commtrace.analyze import CATALOG, Frames
+from commtrace.analyze import CATALOG, Frames, load
+from commtrace.analyze.diff import diff, differences_of_runs
+from commtrace.analyze.findings import findings
 from commtrace.analyze.steady_steps import left_out, left_out_text
 from commtrace.analyze.time_window import of_steps
+from commtrace.tracefile import Trace
+from tests.commtrace.analyze.each_step_rows import BARRIER, OBJECTS, in_steps
 from tests.commtrace.analyze.rows import call, run_of, step
 
 
@@ -55,6 +60,50 @@ def test_shares_are_those_of_steady_steps() -> None:
     (row,) = CATALOG["by_kind"].function(frames).to_dict("records")
     assert row["share_of_steps"] == 0.5
     assert row["calls_per_step"] == 1
+
+
+def warmed_up(trace: Trace, by_ns: int = 10**9) -> Frames:
+    """A run whose first step began earlier, so that it takes far longer than the others."""
+    frames = load(trace)
+    earlier = by_ns * (frames.steps["step"] == 0)
+    steps = frames.steps.assign(start_ns=frames.steps["start_ns"] - earlier)
+    return replace(frames, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("rule", "trace"),
+    [
+        ("object_collectives", in_steps(OBJECTS)),
+        ("redundant_barrier", in_steps(BARRIER)),
+    ],
+)
+def test_savings_of_findings_leave_out_the_first_step(rule: str, trace: Trace) -> None:
+    def saved(frames: Frames) -> float:
+        table = findings(frames)
+        return float(table.loc[table["rule"] == rule, "cost_ns"].sum())
+
+    whole, warm = load(trace), warmed_up(trace)
+    num_steps = whole.steps["step"].nunique()
+    assert ([*left_out(whole)], [*left_out(warm)]) == ([], [0])
+    assert saved(warm) == pytest.approx(saved(whole) * (num_steps - 1) / num_steps)
+
+
+def test_the_share_of_a_finding_is_its_saving_in_the_time_of_the_steady_steps() -> None:
+    frames = warmed_up(in_steps(OBJECTS))
+    row = findings(frames).iloc[0]
+    steady = frames.steps[frames.steps["step"] > 0]
+    lasted = (steady["end_ns"] - steady["start_ns"]).sum() / frames.num_ranks
+    assert row["share"] == pytest.approx(row["cost_ns"] / lasted)
+
+
+def test_times_of_a_comparison_are_those_of_steady_steps_and_counts_those_of_all() -> None:
+    usual, slow = run([10, 10, 10, 10]), run([140, 10, 10, 10])
+    slow.comm.loc[0, "blocked_ns"] = 100
+    (row,) = diff(usual, slow).to_dict("records")
+    assert (row["calls_before"], row["calls_after"]) == (1, 1)
+    assert (row["blocked_ns_before"], row["blocked_ns_after"]) == (5, 5)
+    said = "Times of the second run are per steady step, step 0 left out: 14 × the median."
+    assert said in differences_of_runs(usual, slow)
 
 
 def test_a_part_that_was_asked_for_has_all_of_its_steps() -> None:

@@ -416,6 +416,18 @@ def test_steps_per_second_and_their_trend(run: Run) -> None:
     assert len(steps.durations_s) == 30
 
 
+def test_the_rate_of_steps_leaves_out_the_first_one_if_it_takes_far_longer(run: Run) -> None:
+    observer = run.observer()
+    for rank in run.start_all(2):
+        rank.step(0, 0.0, 20.0)
+        for step in range(1, 5):
+            rank.step(step, 19.5 + step * 0.5, 20 + step * 0.5)
+    run.flush()
+    steps = observer.refresh().steps
+    assert steps.per_s == pytest.approx(2.0)
+    assert steps.durations_s == pytest.approx((20.0, 0.5, 0.5, 0.5, 0.5))
+
+
 def test_marked_steps_take_the_place_of_found_ones(run: Run) -> None:
     rank, observer = run.start(0, 1), run.observer()
     rank.step(0, 0, 1, "profiler")

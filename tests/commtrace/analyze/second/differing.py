@@ -45,7 +45,9 @@ def _part(cell: dict[str, float], name: str) -> float:
 
 
 def _by_place(run: Run, per_step: bool) -> dict[tuple[str, ...], dict[str, float]]:
-    num_steps = len({step.step for step in run.steps}) or 1
+    steps = {step.step for step in run.steps}
+    num_steps = len(steps) or 1
+    num_steady = sum(run.is_steady(step) for step in steps) or 1
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for call in run.comm:
         in_step = per_step and call.step >= 0
@@ -60,9 +62,13 @@ def _by_place(run: Run, per_step: bool) -> dict[tuple[str, ...], dict[str, float
         cell = found.setdefault(place, {"calls": 0.0, **dict.fromkeys(_SIZES, math.nan)})
         share = 1 / run.num_ranks / (num_steps if in_step else 1)
         cell["calls"] += share
+        of_time = share
+        if in_step:
+            of_time = run.is_steady(call.step) * share * num_steps / num_steady
         for name in _SIZES:
             value = getattr(call, name)
             if value >= 0:
-                cell[name] = (0.0 if math.isnan(cell[name]) else cell[name]) + value * share
+                added = value * (of_time if name == "blocked_ns" else share)
+                cell[name] = (0.0 if math.isnan(cell[name]) else cell[name]) + added
                 cell[f"known {name}"] = cell.get(f"known {name}", 0.0) + share
     return found
