@@ -20,6 +20,7 @@ from commtrace_cli.loading import load_run
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
+    from commtrace.analyze import Frames
     from commtrace.analyze.story import Peer, Story
 
 EXAMPLE = """
@@ -57,17 +58,17 @@ def explain(
     if as_json:
         write_document(frames.run, {"story": story})
         return
-    _print(story, rows)
+    _print(frames, story, rows)
     following = next((peer for peer in reversed(story.peers) if not peer.is_this), None)
     other = f"{following.rank}:{following.id}" if following else "longest"
     finish([], then=["commtrace", "explain", trace, other])
 
 
-def _print(story: Story, rows: int) -> None:
+def _print(frames: Frames, story: Story, rows: int) -> None:
     console = data_console()
     console.print(_title(story))
     parts = (
-        ("where", _where(story)),
+        ("where", _where(frames, story)),
         ("why", _why(story)),
         ("choice", _candidates(story)),
         ("steps", _steps(story)),
@@ -104,11 +105,13 @@ def _title(story: Story) -> Text:
     )
 
 
-def _where(story: Story) -> Iterable[Text]:
+def _where(frames: Frames, story: Story) -> Iterable[Text]:
+    from commtrace.analyze.program_folder import relative
+
     where = story.where
     if where.source_file:
         inside = f" in {where.source_function}" if where.source_function else ""
-        yield Text(f"{where.source_file}:{where.source_line}{inside}")
+        yield Text(f"{relative(frames, where.source_file)}:{where.source_line}{inside}")
     else:
         yield Text(story.unknown["source"])
     yield from _source_lines(story)

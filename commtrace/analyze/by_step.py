@@ -2,8 +2,9 @@
 
 Step -1 contains calls outside of steps: during model construction and weight distribution, and all
 calls of a program without steps. A call belongs to the step that issued it; a device can run it in
-a later one, in which table `overlap` counts its time. The measures are those of `measures`, as
-means over ranks, except that `share` refers to the step's time.
+a later one. The measures are those of `measures`, as means over ranks, except for the blocked time:
+concurrent calls count once, as in table `overlap`, so that its `share` of the step's time is 1 at
+most.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import MEASURES, measures, recorded_ns, steps_ns, totals
+from commtrace.analyze.overlap import exposed_of_ranks
 from commtrace.schema import Column
 
 _SHARE = Column("share", float, "1", "blocked time as a fraction of the step's time")
@@ -45,9 +47,22 @@ def by_step(frames: Frames) -> pd.DataFrame:
     table[counts] = table[counts].fillna(0.0)
     duration = duration.reindex(steps).astype("float64")
     table.insert(0, "duration_ns", duration)
+    blocked = pd.concat(frames.by_ranks(_blocked_of_ranks))
+    table["blocked_ns"] = blocked.groupby("step").sum(min_count=1).reindex(steps) / num_ranks
     table["share"] = table["blocked_ns"] / duration.where(duration > 0, np.nan)
     table.insert(0, "step", steps)
     return typed(table, COLUMNS)
+
+
+def _blocked_of_ranks(part: Frames) -> pd.Series:
+    """Return the blocked time of some ranks by step and rank; nan if unknown."""
+    ranks, comm = exposed_of_ranks(part).set_index(["step", "rank"]), part.comm
+    known = ranks["exposed_ns"].where((ranks["exposed_ns"] >= 0) & (ranks["num_calls"] > 0))
+    untimed = comm[(comm["issue_ns"] < 0) & (comm["blocked_ns"] >= 0)]
+    of_untimed = untimed["blocked_ns"].groupby([untimed["step"], untimed["rank"]]).sum()
+    lasted = ranks["duration_ns"].where(ranks["duration_ns"] >= 0)
+    blocked = known.astype("float64").add(of_untimed, fill_value=0.0)
+    return blocked.clip(upper=lasted.astype("float64"))
 
 
 BY_STEP = Analysis(

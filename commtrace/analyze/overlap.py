@@ -6,7 +6,8 @@ all calls in flight have unknown blocked times. Concurrent calls count once. Ste
 outside of steps. Overlap between streams of a device is not visible to the clock of the host.
 
 Communication on a device counts in the steps in which it runs, by the clock; that of the host
-counts in the step that issued it. Of a part of a run, only the time within it counts.
+counts in the step that issued it, up to the duration of the step. Of a part of a run, only the time
+within it counts.
 
 Calls of unknown end are in flight for an unknown time, which `num_untimed` counts. Times of a row
 in which no call has the value that they need are unknown, not 0.
@@ -105,6 +106,9 @@ def exposed_of_ranks(frames: Frames) -> pd.DataFrame:
     table["unknown_ns"] = table["communication_ns"] - known.reindex(index, fill_value=0)
     rest = table["communication_ns"] - table["exposed_ns"] - table["unknown_ns"]
     table["overlapped_ns"] = rest.clip(lower=0)
+    # A call can block its rank after the end of the step that issued it.
+    is_timed = table["duration_ns"] >= 0
+    table["exposed_ns"] = table["exposed_ns"].clip(upper=table["duration_ns"].where(is_timed))
     makes_calls = counts["num_calls"] > 0
     table.loc[makes_calls & (counts["num_timed"] == 0), ["exposed_ns", "overlapped_ns"]] = NOT_KNOWN
     table.loc[makes_calls & (counts["num_ended"] == 0), ["communication_ns", "unknown_ns"]] = (

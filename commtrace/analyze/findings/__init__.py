@@ -9,6 +9,7 @@ the settings are omitted and counted (`muted`).
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,7 @@ from commtrace.analyze.findings.traffic import (
 )
 from commtrace.analyze.findings.wrong_reduction import WRONG_REDUCTION
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.program_folder import relative
 from commtrace.settings import unknown_rules
 
 __all__ = [
@@ -104,7 +106,11 @@ def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]
     lacking = unanswered(frames)
     rules = [rule for rule in RULES if rule.name not in lacking]
     found = frames.together(partial(rule.find, frames) for rule in rules)
-    every = [(rule, each) for rule, of_rule in zip(rules, found, strict=True) for each in of_rule]
+    every = [
+        (rule, replace(each, title=relative(frames, each.title)))
+        for rule, of_rule in zip(rules, found, strict=True)
+        for each in of_rule
+    ]
     reasons = [_muted_because(frames, rule, each) for rule, each in every]
     kept = iter(
         capped(
@@ -122,7 +128,7 @@ def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]
 def _muted_because(frames: Frames, rule: Rule, finding: Finding) -> str:
     """Return the reason for which the settings mute a finding; "" if they do not."""
     row = table_row(frames, rule, finding)
-    place = rule.name, str(row["module"]), str(row["source"])
+    place = rule.name, str(row["module"]), finding.place
     return next((each.reason for each in frames.settings.muted if each.mutes(*place)), "")
 
 

@@ -15,6 +15,7 @@ from commtrace.analyze.findings.needs import Need
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import counted_ns
+from commtrace.analyze.program_folder import relative
 from commtrace.analyze.steady_steps import is_counted, is_steady
 from commtrace.schema import Column
 from commtrace.units import counted_mean, known_note, text_of_bytes, text_of_duration
@@ -214,6 +215,12 @@ class Finding:
         """Labels of the calls in table `comm`."""
         return self.calls.rows
 
+    @property
+    def place(self) -> str:
+        """The user's line of the first call, `train.py:12`; empty if unknown."""
+        first = self.calls.first.iloc[0]
+        return f"{first['source_file']}:{first['source_line']}" if first["source_file"] else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -242,13 +249,12 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
     """Return a finding as a row of the table."""
     num_ranks = max(frames.num_ranks, 1)
     calls, num_calls = finding.calls, len(finding.rows)
-    first, shared = calls.first.iloc[0], calls.shared
+    shared = calls.shared
     in_steps = calls.num_in_steps / max(calls.num_counted, 1) if len(frames.steps) else 1.0
     cost_bytes, cost_ns = (
         0.0 if math.isnan(cost) and not calls.num_counted else cost
         for cost in (calls.cost_bytes, calls.cost_ns)
     )
-    place = f"{first['source_file']}:{first['source_line']}" if first["source_file"] else ""
     return {
         "rule": rule.name,
         "title": finding.title,
@@ -257,7 +263,7 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
         "op": shared.get("op", ""),
         "kind": shared.get("kind", ""),
         "mesh_axis": shared.get("mesh_axis", ""),
-        "source": place,
+        "source": relative(frames, finding.place),
         "num_calls": num_calls / num_ranks,
         "num_untimed": calls.num_untimed / num_ranks,
         "cost_bytes": cost_bytes / num_ranks,

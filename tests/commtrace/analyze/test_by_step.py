@@ -43,3 +43,19 @@ def test_steps_that_outlast_the_recording_leave_no_time_outside() -> None:
     ranks = [rank_row(0, end_ns=-1)]
     frames = run_of([call(at=0, step=-1)], ranks=ranks, num_ranks=1, steps=[step(0, 0, 0, 90)])
     assert by_step(frames)["duration_ns"].tolist() == [0, 90]
+
+
+def test_a_step_is_blocked_for_its_own_time_at_most() -> None:
+    """Two threads are blocked at once, and a call blocks its rank beyond the end of the step."""
+    frames = run_of(
+        [
+            call(id=0, step=0, at=10, until=90, call_ns=80, blocked_ns=80),
+            call(id=1, seq=1, step=0, at=20, until=90, call_ns=70, blocked_ns=70),
+            call(id=2, seq=2, step=1, at=110, until=260, call_ns=150, blocked_ns=150),
+        ],
+        num_ranks=1,
+        steps=[step(0, 0, 0, 100), step(0, 1, 100, 200)],
+    )
+    table = by_step(frames)
+    assert table["blocked_ns"].tolist() == [80, 100]
+    assert table["share"].tolist() == [0.8, 1.0]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, NAMES, measures_of
 from tests.commtrace.analyze.second.run import Run, known_ratio, ratio
+from tests.commtrace.analyze.second.waited import overlap
 
 
 def _facts_of(run: Run, call: Any) -> dict[str, Any]:
@@ -78,17 +79,33 @@ def by_step(run: Run) -> list[dict[str, Any]]:
         lasted[step.step] = lasted.get(step.step, 0.0) + (step.end_ns - step.start_ns)
     lasted[-1] = run.recorded_ns - sum(lasted.values())
     steps = {call.step for call in run.comm} | {step.step for step in run.steps}
+    rows = overlap(run)
     found = []
     for step in steps:
         calls = [call for call in run.comm if call.step == step]
         measures = measures_of(run.trace, calls)
         duration = lasted[step] / run.num_ranks if step in lasted else math.nan
+        measures["blocked_ns"] = _blocked_ns(calls, [row for row in rows if row["step"] == step])
+        measures["blocked_ns"] /= run.num_ranks
         names = [name for name in NAMES if name not in ("calls_per_step", "share_of_steps")]
         found.append(
             {"step": step, "duration_ns": duration}
             | {name: measures[name] for name in names}
             | {"share": ratio(measures["blocked_ns"], duration)}
         )
+    return found
+
+
+def _blocked_ns(calls: list[Any], rows: list[dict[str, Any]]) -> float:
+    """Time for which calls of a step blocked their ranks, of each at most the step's time."""
+    found = math.nan
+    for row in rows:
+        own = [call for call in calls if call.rank == row["rank"] and call.blocked_ns >= 0]
+        if own:
+            blocked = max(row["exposed_ns"], 0)
+            blocked += sum(call.blocked_ns for call in own if call.issue_ns < 0)
+            most = row["duration_ns"] if row["duration_ns"] >= 0 else blocked
+            found = (0.0 if math.isnan(found) else found) + min(blocked, most)
     return found
 
 

@@ -41,6 +41,7 @@ def overlap(run: Run) -> list[dict[str, Any]]:
         known = [call for call in calls if call.issue_ns >= 0 and call.blocked_ns >= 0]
         unknown = busy - covered([(call.issue_ns, run.end(call)) for call in known])
         hidden = max(busy - exposed - unknown, 0)
+        exposed = min(exposed, total) if total >= 0 else exposed
         if calls and not ended:
             busy = unknown = -1
         if calls and not known:

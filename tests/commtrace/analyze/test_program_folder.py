@@ -1,0 +1,63 @@
+"""Sentences name files relative to the folder of the program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from commtrace.analyze import Frames
+from commtrace.analyze.findings import findings
+from commtrace.analyze.program_folder import program_folder, relative
+from commtrace.settings import Muted
+from tests.commtrace.analyze.rows import call, run_of, step
+
+HOME = "/home/me/project"
+
+
+def run(command: str, *files: str) -> Frames:
+    calls = [
+        call(
+            id=n, seq=n, step=n // 20, at=100 * n, until=100 * n + 40, blocked_ns=40,
+            payload_bytes=8, wire_bytes=8, source_file=files[0], source_line=9,
+        )
+        for n in range(40)
+    ]  # fmt: skip
+    sources = pd.DataFrame({"file": files, "line": 1, "text": "import torch"})
+    steps = [step(0, n, 2000 * n, 2000 * (n + 1)) for n in range(2)]
+    frames = run_of(calls, num_ranks=1, steps=steps)
+    return replace(frames, sources=sources, run={**frames.run, "command": command})
+
+
+@pytest.mark.parametrize(
+    ("command", "files", "folder"),
+    [
+        (f"{HOME}/train.py --steps 3", (f"{HOME}/train.py",), f"{HOME}/"),
+        ("train.py --steps 3", (f"{HOME}/train.py", "/opt/other.py"), f"{HOME}/"),
+        ("../project/train.py", (f"{HOME}/train.py",), f"{HOME}/"),
+        ("./train.py", (f"{HOME}/train.py", "/opt/train.py"), ""),
+        ("train.py", ("train.py",), ""),
+        ("-m package", (f"{HOME}/train.py",), ""),
+        ("/train.py", ("/train.py",), ""),
+    ],
+)
+def test_the_folder_is_that_of_the_script(
+    command: str, files: tuple[str, ...], folder: str
+) -> None:
+    frames = run(command, *files)
+    assert program_folder(frames) == folder
+    assert relative(frames, f"at {files[0]}:9") == f"at {files[0].removeprefix(folder)}:9"
+
+
+def test_findings_name_lines_relative_to_it() -> None:
+    (row,) = findings(run("train.py", f"{HOME}/train.py")).to_dict("records")
+    assert row["source"] == "train.py:9"
+    assert HOME not in row["title"]
+
+
+def test_a_finding_is_muted_by_the_full_name_of_its_file_too() -> None:
+    frames = run("train.py", f"{HOME}/train.py")
+    for source in (f"{HOME}/train.py:9", "train.py:9"):
+        muted = Muted("small_messages", "on purpose", source=source)
+        assert findings(frames.with_settings(replace(frames.settings, muted=(muted,)))).empty
