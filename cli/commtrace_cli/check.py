@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.padding import Padding
 
-from commtrace.units import contracted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
@@ -141,12 +140,13 @@ def _lacks(frames: Frames) -> list[str]:
 
 
 def _print_one(console: Console, frames: Frames, row: Mapping[Any, Any]) -> None:
+    from commtrace.analyze.consistency.problem import blame_text
     from commtrace.analyze.program_folder import relative
 
     style = "bold red" if row["is_fault"] else "bold yellow"
-    blamed = f"  blamed: {contracted(row['ranks'])}" if row["ranks"] and row["is_fault"] else ""
+    blamed = blame_text(row)
     console.print()
-    console.print(Text.assemble((str(row["problem"]), style), blamed))
+    console.print(Text.assemble((str(row["problem"]), style), f"  {blamed}" if blamed else ""))
     console.print(
         Padding(Text(relative(frames, str(row["explanation"]))), (0, 0, 0, 2), expand=False)
     )

@@ -53,6 +53,7 @@ _LABEL = re.compile(
     r"\[(?:PG ?(?:ID (\d{1,9}) ?PG )?(?:GUID )?([^\s()\[\]]{1,200}) ?(?:\(([^()\[\]]{0,200})\) )?)?"
     r"Rank (\d{1,9})\]"
 )
+_TIME = re.compile(r"\[[A-Z](\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,9})?) ")
 _GLOBAL_RANK = re.compile(r"\[rank ?(\d{1,9})\]:?")
 _PROCESS = re.compile(r"([^\s:\[\]]{1,100}):(\d{1,9}):\d{1,9} \[\d{1,4}\] $")
 _COMMUNICATOR_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
@@ -63,19 +64,21 @@ _BEFORE, _AFTER = 1000, 1200
 
 
 class LogPlace(NamedTuple):
-    """The rank and the group that a line of the watchdog states; unknown numbers are -1.
+    """The rank, group and time that a line of the watchdog states; unknown numbers are -1.
 
     Attributes:
         rank: Global rank, as torch's prefix `[rank3]:` states it.
         group_rank: Rank within the group.
         group: Name of the group, `PG GUID`, or the only number that the line has; "" if none.
         description: What the group is called, `default_pg`.
+        time: `816 01:45:40.212`, month and day and time of day; "" if the line has none.
     """
 
     rank: int
     group_rank: int
     group: str
     description: str
+    time: str
 
 
 class TimedOutWork(NamedTuple):
@@ -87,6 +90,7 @@ class TimedOutWork(NamedTuple):
     num_in: int
     num_out: int
     timeout_ms: int
+    ran_for_ms: int
 
 
 class WorkStatus(NamedTuple):
@@ -162,9 +166,11 @@ def _place(text: str, start: int) -> LogPlace:
     named = [found for found in labels if found[2]]
     label = (named or labels or [None])[-1]
     rank = _rank(own[-1][1]) if own else NOT_KNOWN
+    times = _TIME.findall(before)
+    last = times[-1] if times else ""
     if label is None:
-        return LogPlace(rank, NOT_KNOWN, "", "")
-    return LogPlace(rank, _rank(label[4]), label[2] or "", label[3] or "")
+        return LogPlace(rank, NOT_KNOWN, "", "", last)
+    return LogPlace(rank, _rank(label[4]), label[2] or "", label[3] or "", last)
 
 
 def _rank(text: str | None) -> int:
@@ -184,7 +190,9 @@ def _work(text: str, start: int) -> TimedOutWork | None:
         for name in ("SeqNum", "NumelIn", "NumelOut", "Timeout(ms)")
     )
     place = _place(text, start)
-    return TimedOutWork(place, seq_num, fields["OpType"], num_in, num_out, timeout)
+    ran = _RAN_FOR.match(text, end.end())
+    ran_for = int(ran[1]) if ran else NOT_KNOWN
+    return TimedOutWork(place, seq_num, fields["OpType"], num_in, num_out, timeout, ran_for)
 
 
 def _status(text: str, start: int) -> WorkStatus | None:

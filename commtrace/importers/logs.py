@@ -10,7 +10,7 @@ out are some, and the watchdog's the progress.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from commtrace.errors import NotATraceError
 from commtrace.importers.documents import Document
@@ -76,8 +76,10 @@ def read_logs(documents: Sequence[Document]) -> Imported:
             attempt="name the files after their ranks, `rank0.log`, `rank1.log`, ...",
         )
     ordered = [records[rank] for rank in sorted(records)]
-    facts = {}
+    facts: dict[str, Any] = {"first_number": 1}  # as torch's SeqNum
+    if watchdog.times and len(ordered) > 1:
+        facts["clock"] = "wall clocks of unnamed hosts"
     if not nccl.num_calls:
         ranks = [record.rank for record in ordered]
-        facts = {"partial_dumps": ranks, "unsure_ranks": ranks}
+        facts |= {"partial_dumps": ranks, "unsure_ranks": ranks}
     return Imported(ordered, "; ".join(sources), lacks, facts=facts)

@@ -170,14 +170,14 @@ def _all_ranks(group: CommunicatorGroup) -> tuple[int, ...]:
 
 
 def _numbers(held: _Held) -> list[int]:
-    """Return the number of each call among the collectives; -1 if unknown, and for transfers."""
+    """Return the number of each collective, from 1; -1 if unknown, and for transfers."""
     if held.init is None or not held.calls or held.calls[0][1].op_count != 0:
         return [NOT_KNOWN] * len(held.calls)
-    numbers, passed = [], 0
+    numbers, next_number = [], 1
     for _, call in held.calls:
         is_transfer = kind_of(call.function) in TRANSFERS
-        numbers.append(NOT_KNOWN if is_transfer else passed)
-        passed += not is_transfer
+        numbers.append(NOT_KNOWN if is_transfer else next_number)
+        next_number += not is_transfer
     return numbers
 
 

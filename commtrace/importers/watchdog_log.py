@@ -4,14 +4,20 @@ A line that a collective timed out is a call in flight. A line of a status has t
 last collective that its rank issued, and of the last that completed, of a group. Lines of time-outs
 name no group: it is that of the status of the same rank at the same number.
 
+A line has no year and no time zone: the year is the latest that does not lie after the file was
+written, and the time that of UTC. Without the time of any line of a rank, no rank has times.
+
 Only what lines state is a fact: a rank without a line is unknown, and so is a group whose number is
 used by several groups, as that of early releases is, which each process counts by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from commtrace.collective_table import KINDS
@@ -54,15 +60,18 @@ class WatchdogLog:
 
     Attributes:
         paths: The first file with a line of each rank.
+        times: First and last time of the lines of each rank, as `instant_of` returns it.
         num_unplaced: Number of lines whose rank is unknown.
         notes: Missing information.
     """
 
     members: _Members = field(default_factory=dict)
     paths: dict[int, Path] = field(default_factory=dict)
+    times: dict[int, tuple[int, int]] = field(default_factory=dict)
     unplaced_works: list[tuple[int, TimedOutWork]] = field(default_factory=list)
     num_unplaced: int = 0
     notes: list[str] = field(default_factory=list)
+    _written_ns: dict[Path, int] = field(default_factory=dict)
     _by_number: dict[tuple[int, int], set[str]] = field(default_factory=dict)
 
     def add(self, path: Path, rank_in_name: int, line: TimedOutWork | WorkStatus) -> None:
@@ -72,7 +81,7 @@ class WatchdogLog:
         if rank < 0:
             self.num_unplaced += 1
             return
-        self.paths.setdefault(rank, path)
+        self._see_time(rank, path, line)
         if isinstance(line, TimedOutWork):
             if place.group:
                 member = self._member(place, rank)
@@ -87,6 +96,23 @@ class WatchdogLog:
         member.enqueued = max(member.enqueued, line.enqueued)
         member.started = max(member.started, line.started)
         member.completed = max(member.completed, line.completed)
+
+    def _see_time(self, rank: int, path: Path, line: TimedOutWork | WorkStatus) -> None:
+        """Note the file of a rank, and the time of its line."""
+        if path not in self._written_ns:
+            self._written_ns[path] = path.stat().st_mtime_ns
+        path = self.paths.setdefault(rank, path)
+        until = instant_of(line.place.time, self._written_ns[path])
+        since = self.issued_ns(rank, line) if isinstance(line, TimedOutWork) else until
+        if until >= 0:
+            first, last = self.times.get(rank, (until, until))
+            self.times[rank] = min(first, max(since, 0)), max(last, until)
+
+    def issued_ns(self, rank: int, work: TimedOutWork) -> int:
+        """Return when a call was issued: the time of its line less that for which it ran, or -1."""
+        ended = instant_of(work.place.time, self._written_ns[self.paths[rank]])
+        is_known = ended >= 0 and work.ran_for_ms >= 0
+        return ended - work.ran_for_ms * 1_000_000 if is_known else NOT_KNOWN
 
     def _member(self, place: LogPlace, rank: int) -> _Member:
         member = self.members.setdefault((place.group or UNNAMED, rank), _Member())
@@ -118,6 +144,28 @@ class WatchdogLog:
             )
             return []
         return left
+
+
+def instant_of(text: str, written_ns: int) -> int:
+    """Return nanoseconds of `816 01:45:40.212`, in the year that the file's age leaves; or -1.
+
+    >>> instant_of("816 01:45:40.5", 1_770_000_000_000_000_000) // 10**9
+    1755308740
+    """
+    found = _TIME_OF_LINE.fullmatch(text)
+    if found is None:
+        return NOT_KNOWN
+    month, day, *time_of_day = (int(part) for part in found.groups()[:5])
+    latest = datetime.fromtimestamp(written_ns // 10**9, timezone.utc) + timedelta(days=1)
+    for year in range(latest.year, latest.year - 9, -1):  # some are no leap years
+        with contextlib.suppress(ValueError):
+            instant = datetime(year, month, day, *time_of_day, tzinfo=timezone.utc)
+            if 0 <= instant.timestamp() <= latest.timestamp():
+                return int(instant.timestamp()) * 10**9 + int((found[6] or "").ljust(9, "0"))
+    return NOT_KNOWN
+
+
+_TIME_OF_LINE = re.compile(r"(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?", re.ASCII)
 
 
 def _global_rank(place: LogPlace, rank_in_name: int) -> int:
@@ -171,6 +219,8 @@ def add_watchdog(records: dict[int, RankRecord], log: WatchdogLog, *, has_calls:
         has_calls: Other lines have the calls, so that only progress is added.
     """
     left = log.finish()
+    if log.times.keys() != log.paths.keys() or records:
+        log.times.clear()
     world_size = 1 + max([*log.paths, *records])
     rows = _group_rows(log.members, world_size)
     for (name, rank), member in log.members.items():
@@ -187,10 +237,10 @@ def add_watchdog(records: dict[int, RankRecord], log: WatchdogLog, *, has_calls:
         )
         if not has_calls:
             for number in sorted(member.works):
-                record.comm.append(_row(record, name, member.works[number]))
+                record.comm.append(_row(record, name, member.works[number], log))
     for rank, work in () if has_calls else left:
         record = _record(records, log, rank, world_size)
-        record.comm.append(_row(record, "", work))
+        record.comm.append(_row(record, "", work, log))
     return _lacks(log, left, world_size)
 
 
@@ -198,7 +248,8 @@ def _record(
     records: dict[int, RankRecord], log: WatchdogLog, rank: int, world_size: int
 ) -> RankRecord:
     if rank not in records:
-        records[rank] = RankRecord(rank, log.paths[rank], device="cuda", start_ns=0, end_ns=0)
+        start, end = log.times.get(rank, (0, 0))
+        records[rank] = RankRecord(rank, log.paths[rank], device="cuda", start_ns=start, end_ns=end)
     records[rank].world_size = max(records[rank].world_size, world_size)
     return records[rank]
 
@@ -221,7 +272,7 @@ def _in_order(of_group: Mapping[int, _Member]) -> list[int]:
     return sorted(of_group, key=lambda rank: (of_group[rank].group_rank, rank))
 
 
-def _row(record: RankRecord, group: str, work: TimedOutWork) -> object:
+def _row(record: RankRecord, group: str, work: TimedOutWork, log: WatchdogLog) -> object:
     kind = kind_of(work.operation)
     kind = kind if kind in KINDS else UNKNOWN
     is_numbered = bool(group) and kind not in TRANSFERS and work.seq_num > 0
@@ -232,7 +283,8 @@ def _row(record: RankRecord, group: str, work: TimedOutWork) -> object:
         kind=kind,
         native_op=f"nccl:{work.operation}",
         group=group,
-        seq=work.seq_num - 1 if is_numbered else NOT_KNOWN,
+        seq=work.seq_num if is_numbered else NOT_KNOWN,
+        issue_ns=log.issued_ns(record.rank, work) if log.times else NOT_KNOWN,
         input_shapes=sizes[0],
         output_shapes=sizes[1],
         payload_bytes=0 if kind == "barrier" else NOT_KNOWN,
@@ -241,7 +293,10 @@ def _row(record: RankRecord, group: str, work: TimedOutWork) -> object:
 
 def _lacks(log: WatchdogLog, left: list[tuple[int, TimedOutWork]], world_size: int) -> list[str]:
     lacks = [
-        "all calls but those that timed out, and of these element types, bytes, times and lines",
+        "all calls but those that timed out, and of these element types, bytes, ends and lines",
+        "the year and the time zone of times: the last year before the file was written, and UTC"
+        if log.times
+        else "times, which not all lines have",
         *log.notes,
     ]
     silent = sorted(set(range(world_size)) - log.paths.keys())

@@ -14,11 +14,12 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.consistency import GOOD, PROPERTIES, compared, result_of
+from commtrace.analyze.consistency.problem import blame_text
 from commtrace.analyze.findings import by_missing_data, unanswered
 from commtrace.analyze.findings.finding import savings
 from commtrace.analyze.program_folder import relative
 from commtrace.report.answers import MAX_CARDS, Answers
-from commtrace.units import contracted, counted, counted_mean
+from commtrace.units import counted, counted_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,7 @@ def _partings(table: pd.DataFrame) -> dict[tuple[Any, ...], str]:
 
 
 def _problem(row: Mapping[Any, Any], evidence: str, parted: str) -> Card:
-    ranks = f"rank{'s' if ',' in row['ranks'] else ''} {contracted(row['ranks'])}"
-    blamed = f"blamed: {ranks}" if row["ranks"] and row["is_fault"] else ""
+    blamed = blame_text(row, "ranks " if "," in row["ranks"] else "rank ")
     group = f"group {row['mesh_axis'] or row['group']}" if row["group"] else ""
     number = f"collective {row['number']} of it" if group and row["number"] >= 0 else ""
     return Card(

@@ -23,7 +23,7 @@ def test_the_rank_that_stopped_and_both_lines_are_named(tmp_path: Path) -> None:
     assert (row["own"], row["own_source"]) == ("", "")
     assert row["instead"] == "all_reduce 10 of dp"
     assert row["instead_source"] == "/job/train_0.py:19"
-    assert row["event"] == "has no later call in its file"
+    assert row["event"] == "has no later call in its dump"
 
 
 def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:

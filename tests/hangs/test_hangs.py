@@ -175,4 +175,4 @@ def expect_in_dumps(cause: str, expected: Expected, dumps: list[Path]) -> None:
     assert Path(row["own_source"]).name == Path(source(expected.own)).name
     others = expected.others_in_dumps or expected.others
     assert Path(row["instead_source"]).name == Path(source(others)).name
-    assert row["event"] == ("" if expected.own else "has no later call in its file")
+    assert row["event"] == ("" if expected.own else "has no later call in its dump")

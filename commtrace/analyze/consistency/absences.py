@@ -23,7 +23,13 @@ from commtrace.analyze.consistency.coverage import (
     source_of,
 )
 from commtrace.analyze.consistency.numbered import calls_at_or_after, calls_of
-from commtrace.analyze.consistency.problem import Problem, at_the_start, call_text, numbers_text
+from commtrace.analyze.consistency.problem import (
+    ONE_OF_BOTH,
+    Problem,
+    at_the_start,
+    call_text,
+    numbers_text,
+)
 from commtrace.analyze.frame import Frames
 from commtrace.units import counted, text_of_ranks
 
@@ -129,7 +135,9 @@ def missing_calls(
         # Those that have arrived wait for ranks that run on, or were killed, elsewhere.
         waits = not covered.imported_from and bool((members["complete_ns"] < 0).all())
         is_awaited = waits and not ended.intersection(missing)
-        blamed = each.present if is_extra else missing if is_awaited or not is_tie else []
+        is_unknown = is_tie and not is_awaited
+        of_two = [*each.present, *each.absent] if len(each.present) == 1 else []
+        blamed = each.present if is_extra else of_two if is_unknown else missing
         arrived, absentees = text_of_ranks(each.present), text_of_ranks(missing)
         text = (
             f"Only {arrived} made {named}; {absentees} did not."
@@ -143,6 +151,7 @@ def missing_calls(
             text += (
                 f" The recording of {text_of_ranks(unclosed)} was not closed: it may have crashed."
             )
+        text += f" {ONE_OF_BOTH}" if is_unknown and of_two else ""
         made, missed = f"made by {arrived}", f"not by {absentees}"
         yield Problem(
             problem="extra call" if is_extra else "missing call",
@@ -215,7 +224,7 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
 
     Ranks that have lost equally many calls for the same reason form one problem.
     """
-    if covered.has_timed_out_only:
+    if covered.has_timed_out_only or not covered.calling:  # whose lacks are known
         return
     reached = covered.reached
     made = (reached["last"] + 1 - covered.first_number).clip(lower=0)

@@ -22,7 +22,7 @@ from commtrace.analyze.consistency.absences import (
     missing_ranks,
     not_compared,
 )
-from commtrace.analyze.consistency.coverage import LOG, coverage
+from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.creation import unlike_groups
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.in_flight import (
@@ -32,11 +32,10 @@ from commtrace.analyze.consistency.in_flight import (
 )
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS, Problem
-from commtrace.analyze.consistency.progress import unlike_progress
+from commtrace.analyze.consistency.progress import groups_in_progress, unlike_progress
 from commtrace.analyze.consistency.races import races
 from commtrace.analyze.consistency.reductions import wrongly_reduced
 from commtrace.analyze.consistency.replicas import differing_replicas
-from commtrace.analyze.consistency.stuck import as_seq_num
 from commtrace.analyze.consistency.transfers import unmatched_transfers
 from commtrace.analyze.consistency.waiting import (
     deadlock_cycles,
@@ -46,6 +45,7 @@ from commtrace.analyze.consistency.waiting import (
     hangs_in,
     rows_of,
     waits,
+    waits_by_numbers,
 )
 from commtrace.analyze.frame import Frames
 
@@ -64,7 +64,9 @@ def consistency(frames: Frames) -> pd.DataFrame:
         lambda: races(frames),
     ]
     absent, differing, hanging, *of_values = frames.together(first)
+    progress = groups_in_progress(frames, covered)
     all_waits = [] if covered.has_timed_out_only else waits(hanging, covered, absent)
+    all_waits += waits_by_numbers(progress)
     rings = deadlock_cycles(all_waits)
     stuck = stuck_calls(frames, covered)
     explained = explained_by(rings)
@@ -89,10 +91,8 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *unlike_groups(frames, covered),
         *losses(covered, absent),
         *not_compared(covered),
-        *unlike_progress(frames, differing),
+        *unlike_progress(frames, progress, differing, explained),
     ]
-    if covered.imported_from == LOG and not frames.communicators.empty:
-        problems = [as_seq_num(problem) for problem in problems]
     faults = [each.at_ns for each in problems if each.is_fault and each.at_ns >= 0]
     problems += calls_in_flight(covered, stuck, min(faults, default=None))
     problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))

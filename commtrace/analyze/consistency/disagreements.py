@@ -25,7 +25,7 @@ from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import calls_of, numbered
-from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.consistency.problem import ONE_OF_BOTH, Problem, call_text, numbers_text
 from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
 from commtrace.collective_table import KINDS
@@ -219,15 +219,18 @@ def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> 
             group=group,
             mesh_axis=covered.axes.get(group, ""),
             number=number,
-            ranks=numbers_text(blamed) if has_majority else "",
+            ranks=numbers_text(blamed) if has_majority or len(blamed) == 2 else "",
             expected=expected,
             found=found,
             source=source_of(calls.loc[blamed[0]]),
             explanation=f"The members differ in the {_WORDS.get(field, field)} of {values_text}."
-            + ("" if has_majority else " There is no majority, so no rank is blamed.")
+            + ("" if has_majority else f" {ONE_OF_BOTH if len(blamed) == 2 else _NO_MAJORITY}")
             + hint,
             at_ns=at,
         )
+
+
+_NO_MAJORITY = "There is no majority, so no rank is blamed."
 
 
 def _known(calls: pd.DataFrame, field: str) -> pd.Series:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from commtrace.schema import INSTANT, Column
-from commtrace.units import text_of_ranks
+from commtrace.units import contracted, text_of_ranks
 
 COLUMNS = (
     Column("problem", str, "", "kind, reduce_op, root, dtype, size, missing call, extra call, ..."),
@@ -17,9 +18,17 @@ COLUMNS = (
         "number",
         int,
         "",
-        "number of the collective in the group, from 0; -1 if none in particular",
+        "number of the collective in the group, from 0 (dumps and logs: from 1, as SeqNum); -1 if "
+        "none in particular",
     ),
-    Column("ranks", str, "", "blamed ranks, `1,3`; empty if unknown", form="ranks"),
+    Column(
+        "ranks",
+        str,
+        "",
+        "blamed ranks, `1,3`; both if two disagree and it is unknown which is wrong; else empty if "
+        "unknown",
+        form="ranks",
+    ),
     Column("expected", str, "", "what the majority did"),
     Column("found", str, "", "what the others did"),
     Column("source", str, "", "source line of a blamed rank, or of one that is involved"),
@@ -62,5 +71,21 @@ def at_the_start(ranks: Iterable[int]) -> str:
 
 def call_text(kind: str, number: int, group: str, mesh_axis: str) -> str:
     """Format one collective for people: `all_reduce 17 of tp (group 3)`."""
-    where = f"{mesh_axis} (group {group})" if mesh_axis else f"group {group}"
-    return f"{kind} {number} of {where}"
+    return f"{kind} {number} of {group_text(group, mesh_axis)}"
+
+
+def group_text(group: str, mesh_axis: str) -> str:
+    """Format a group for people: `tp (group 3)`."""
+    return f"{mesh_axis} (group {group})" if mesh_axis else f"group {group}"
+
+
+ONE_OF_BOTH = "Which of the two ranks is wrong is unknown."
+"""Ends the explanation of a problem whose `ranks` are two that disagree with each other."""
+
+
+def blame_text(problem: Mapping[Any, Any], noun: str = "") -> str:
+    """Format the ranks of a fault: `blamed: 2`, or `one of: 0,1`; empty if no rank is named."""
+    if not (problem["ranks"] and problem["is_fault"]):
+        return ""
+    named = "one of" if ONE_OF_BOTH in str(problem["explanation"]) else "blamed"
+    return f"{named}: {noun}{contracted(problem['ranks'])}"

@@ -7,17 +7,18 @@ one before. A dead or silent member, one that was aborted and one with an error 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
-from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG
+from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG, Coverage
 from commtrace.analyze.consistency.disagreements import UNEVEN
 from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
 from commtrace.analyze.consistency.stuck import MembersProgress, RankProgress, stuck_members
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members
+from commtrace.importers.names import TRANSFERS
 from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
 from commtrace.units import counted, text_of_ranks
 
@@ -29,68 +30,79 @@ _FAULTS = {
 """States that are faults, with the problem and its explanation."""
 
 
-def unlike_progress(frames: Frames, differing: Mapping[str, int]) -> Iterator[Problem]:
+def unlike_progress(
+    frames: Frames,
+    progress: Sequence[MembersProgress],
+    differing: Mapping[str, int],
+    explained: set[tuple[str, int]],
+) -> Iterator[Problem]:
     """Yield the faults of members in the last snapshot, and the members that are behind.
 
     Args:
         frames: The run.
+        progress: The groups of which only numbers of the last calls are known.
         differing: By group, the number of the first collective in which the members disagree.
+        explained: Collectives in which ranks wait because of a deadlock.
     """
-    table = frames.communicators
-    if table.empty or frames.run.get("imported_from") == FLIGHT_RECORDER:  # which lists calls
+    for each in progress:
+        if not explained & {(each.group, number) for number in each.waiting.values()}:
+            yield from _with_axis(frames, stuck_members(each, differing.get(each.group)))
+    table = _communicators(frames)
+    if frames.run.get("imported_from") == FLIGHT_RECORDER:  # which has no states
         return
-    table = table.astype({"group": object, "state": object, "kind": object})
-    names = frames.groups["name"].astype(object)
-    axes = dict(zip(names, frames.groups["mesh_axis"].astype(object), strict=True))
-    counted_groups = set(table.loc[table["kind"] == "", "group"])
-    has_all = frames.run.get("imported_from") != LOG
-    listed = _listed(frames, sorted(counted_groups))
-    everyone = members(frames)
-    members_of = {group: rows["rank"].tolist() for group, rows in everyone.groupby("group")}
     for group, rows in table.groupby("group", sort=True):
         times = sorted(rows["at_ns"].unique().tolist())
         last = rows[rows["at_ns"] == times[-1]]
         before = rows[rows["at_ns"] == times[-2]] if len(times) > 1 else rows[:0]
-        for problem in (
-            *_of_states(str(group), last, times[-1]),
-            *_of_counts(str(group), last, before, times[-1]),
-            *_of_numbers(
-                str(group), last, listed, members_of.get(group, ()), differing, has_all=has_all
-            ),
-        ):
-            yield replace(problem, mesh_axis=axes.get(group, ""))
+        yield from _with_axis(frames, _of_states(str(group), last, times[-1]))
+        yield from _with_axis(frames, _of_counts(str(group), last, before, times[-1]))
 
 
-def _of_numbers(
-    group: str,
-    last: pd.DataFrame,
-    listed: pd.DataFrame,
-    members_of_group: Collection[int],
-    differing: Mapping[str, int],
-    *,
-    has_all: bool,
-) -> Iterator[Problem]:
-    if (last["kind"] == "").any():
-        own = progress_of(
-            group, last[last["kind"] == ""], listed, members_of_group, has_all=has_all
-        )
-        yield from stuck_members(own, differing.get(group))
+def _with_axis(frames: Frames, problems: Iterable[Problem]) -> Iterator[Problem]:
+    names = frames.groups["name"].astype(object)
+    axes = dict(zip(names, frames.groups["mesh_axis"].astype(object), strict=True))
+    return (replace(problem, mesh_axis=axes.get(problem.group, "")) for problem in problems)
+
+
+def _communicators(frames: Frames) -> pd.DataFrame:
+    return frames.communicators.astype({"group": object, "state": object, "kind": object})
+
+
+def groups_in_progress(frames: Frames, covered: Coverage) -> list[MembersProgress]:
+    """Return the groups of which the numbers of the last calls are known, by name.
+
+    Of dumps, these are the groups of which none lists a call: the others have the calls themselves.
+    """
+    table = _communicators(frames)
+    table = table[table["kind"] == ""]
+    source = covered.imported_from
+    if source == FLIGHT_RECORDER:
+        num_listed = covered.reached.groupby("group")["count"].sum()
+        table = table[table["group"].isin(num_listed.index[num_listed == 0])]
+    if table.empty:
+        return []
+    listed = _listed(frames, sorted(set(table["group"])))
+    everyone = members(frames)
+    found = []
+    for group, rows in table.groupby("group", sort=True):
+        of_group = everyone.loc[everyone["group"] == group, "rank"].tolist()
+        own = progress_of(str(group), rows[rows["at_ns"] == rows["at_ns"].max()], listed, of_group)
+        named = covered.names.get(str(group), "")
+        is_listed = source != FLIGHT_RECORDER
+        found.append(replace(own, named=named, has_all=source != LOG, is_listed=is_listed))
+    return found
 
 
 def progress_of(
-    group: str,
-    last: pd.DataFrame,
-    listed: pd.DataFrame,
-    members: Collection[int],
-    *,
-    has_all: bool,
+    group: str, last: pd.DataFrame, listed: pd.DataFrame, members: Collection[int]
 ) -> MembersProgress:
     """Return how far each member has come, by the counts and by the calls in flight."""
-    in_flight: dict[int, dict[int, tuple[str, str]]] = {}
     own = listed[listed["group"] == group]
-    columns = (own[name] for name in ("rank", "seq", "kind", "elements"))
-    for rank, seq, kind, elements in zip(*columns, strict=True):
-        in_flight.setdefault(int(rank), {})[int(seq) + 1] = (str(kind), str(elements))
+    is_numbered = own["seq"] >= 0
+    in_flight: dict[int, dict[int, tuple[str, str, int]]] = {}
+    columns = (own.loc[is_numbered, name] for name in _OF_LISTED)
+    for rank, seq, kind, elements, issue_ns in zip(*columns, strict=True):
+        in_flight.setdefault(int(rank), {})[int(seq)] = (str(kind), str(elements), int(issue_ns))
     counts = last[["rank", "num_enqueued", "num_completed"]].itertuples(index=False)
     of_ranks = {}
     for rank, issued, completed in counts:
@@ -99,20 +111,24 @@ def progress_of(
             most = max(int(issued), int(completed), *calls, 0)
             of_ranks[int(rank)] = RankProgress(most, int(completed), calls)
     silent = tuple(sorted(set(members) - of_ranks.keys()))
-    return MembersProgress(group, of_ranks, silent, has_all)
+    transfers = tuple(sorted({str(kind) for kind in own.loc[~is_numbered, "kind"]} & TRANSFERS))
+    return MembersProgress(group, of_ranks, silent, transfers=transfers)
+
+
+_OF_LISTED = ("rank", "seq", "kind", "elements", "issue_ns")
 
 
 def _listed(frames: Frames, groups: Collection[str]) -> pd.DataFrame:
-    """Return the collectives with a number of some groups whose ends are unknown."""
+    """Return the calls of some groups whose ends are unknown."""
     return pd.concat(frames.by_ranks(_listed_of_part, tuple(groups)))
 
 
 def _listed_of_part(frames: Frames, groups: tuple[str, ...]) -> pd.DataFrame:
     comm = frames.comm
-    own = comm[comm["group"].isin(groups) & (comm["seq"] >= 0) & (comm["complete_ns"] < 0)]
+    own = comm[comm["group"].isin(groups) & (comm["complete_ns"] < 0)]
     is_uneven = own["kind"].isin(UNEVEN)
     elements = own["input_shapes"].astype(object).where(~is_uneven, "")
-    return own[["rank", "seq"]].assign(
+    return own[["rank", "seq", "issue_ns"]].assign(
         group=own["group"].astype(object), kind=own["kind"].astype(object), elements=elements
     )
 

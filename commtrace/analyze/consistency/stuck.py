@@ -7,6 +7,7 @@ prints them (SeqNum):
     a member that has issued fewer than N      did not issue it: it is blamed
     all members have issued N                  no desync: the ones whose device completed less
     members without a line or a dump           unknown, and named as such
+    the group has sends and receives           nobody is blamed: torch counts these in its own way
 
 Called by `progress`, which reads the table of communicators.
 """
@@ -15,9 +16,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
+from commtrace.analyze.consistency.problem import (
+    ONE_OF_BOTH,
+    Problem,
+    at_the_start,
+    call_text,
+    group_text,
+    numbers_text,
+)
 from commtrace.units import counted, text_of_ranks
 
 SEQ_NUM = "SeqNum"
@@ -31,12 +39,13 @@ class RankProgress:
     Attributes:
         issued: Collectives that it has issued, at least.
         completed: Those that have completed.
-        in_flight: Kind and numbers of elements, by number of a collective that has not ended.
+        in_flight: Kind, numbers of elements and time of issue, by number of a collective that has
+            not ended.
     """
 
     issued: int
     completed: int
-    in_flight: Mapping[int, tuple[str, str]]
+    in_flight: Mapping[int, tuple[str, str, int]]
 
     @property
     def waits_in(self) -> int:
@@ -51,13 +60,49 @@ class MembersProgress:
     """The members of a group, by rank; `silent` ones have no line.
 
     Attributes:
+        named: Name of the group in sentences; may be empty.
         has_all: The group has no other members; of a log, the number of ranks is unknown.
+        transfers: Kinds of its sends and receives that have not ended.
+        is_listed: The trace has the calls in flight, so that their kinds are known.
     """
 
     group: str
     of_ranks: Mapping[int, RankProgress]
     silent: tuple[int, ...]
-    has_all: bool
+    named: str = ""
+    has_all: bool = True
+    transfers: tuple[str, ...] = ()
+    is_listed: bool = True
+
+    @property
+    def waiting(self) -> dict[int, int]:
+        """The number of the collective in which a rank waits, by rank."""
+        waits = {rank: each.waits_in for rank, each in self.of_ranks.items()}
+        return {rank: number for rank, number in waits.items() if number > 0}
+
+    @property
+    def may_be_transfers(self) -> bool:
+        """True if no call is listed, and the numbers are not those of one collective of all."""
+        issued = {each.issued for each in self.of_ranks.values()}
+        return not self.is_listed and len(set(self.waiting.values())) > 1 and len(issued) > 1
+
+    def behind(self, number: int) -> list[int]:
+        """Return the ranks that have not issued a collective."""
+        return sorted(rank for rank, each in self.of_ranks.items() if each.issued < number)
+
+    def text_of(self, number: int) -> str:
+        """Return `all_reduce SeqNum 8 of dp (group 3)`."""
+        calls = [
+            each.in_flight[number] for each in self.of_ranks.values() if number in each.in_flight
+        ]
+        kinds = {kind for kind, *_ in calls} - {"", "unknown"}
+        kind = _one(kinds) or ("collective" if self.is_listed else "call")
+        return call_text(f"{kind} {SEQ_NUM}", number, self.group, self.named)
+
+    def since_ns(self, number: int) -> int:
+        """Return when the first rank issued a collective; -1 if unknown."""
+        calls = [each.in_flight.get(number, ("", "", -1)) for each in self.of_ranks.values()]
+        return min((issue_ns for *_, issue_ns in calls if issue_ns >= 0), default=-1)
 
 
 def stuck_members(progress: MembersProgress, differs_at: int | None) -> Iterator[Problem]:
@@ -65,30 +110,33 @@ def stuck_members(progress: MembersProgress, differs_at: int | None) -> Iterator
 
     Args:
         progress: How far each member has come.
-        differs_at: Number, from 0, of the first call in which members are known to disagree.
+        differs_at: Number of the first call in which members are known to disagree.
     """
-    of_ranks = progress.of_ranks
-    waiting = {rank: each.waits_in for rank, each in of_ranks.items() if each.waits_in > 0}
+    of_ranks, waiting = progress.of_ranks, progress.waiting
     if not waiting:
         return
+    if progress.transfers or progress.may_be_transfers:
+        yield _of_transfers(progress)
+        return
     number = min(waiting.values())
-    if differs_at is not None and differs_at < number:
+    if differs_at is not None and differs_at <= number:
         return  # the disagreement is the cause
     inside = sorted(rank for rank, each in waiting.items() if each == number)
-    behind = sorted(rank for rank, each in of_ranks.items() if each.issued < number)
+    behind = progress.behind(number)
     passed = sorted(rank for rank, each in of_ranks.items() if each.completed >= number)
-    kinds = {of_ranks[rank].in_flight.get(number, ("", ""))[0] for rank in inside} - {"", "unknown"}
-    named = f"{_one(kinds) or 'collective'} {SEQ_NUM} {number:,} of group {progress.group}"
+    kinds = {of_ranks[rank].in_flight.get(number, ("", "", -1))[0] for rank in inside}
+    kinds -= {"", "unknown"}
+    named = progress.text_of(number)
     unknown = (
         f" {at_the_start(progress.silent)} wrote nothing: progress unknown."
         if progress.silent
         else ""
     )
-    common = {"group": progress.group, "number": number - 1}
+    common = {"group": progress.group, "number": number, "at_ns": progress.since_ns(number)}
     if behind:
         yield _missing(progress, inside, behind, named, unknown)
         return
-    sizes = {rank: of_ranks[rank].in_flight.get(number, ("", ""))[1] for rank in inside}
+    sizes = {rank: of_ranks[rank].in_flight.get(number, ("", "", -1))[1] for rank in inside}
     if len(kinds) == 1 and (differing := _minority(sizes)) is not None:
         blamed, expected, found = differing
         yield Problem(
@@ -107,30 +155,51 @@ def stuck_members(progress: MembersProgress, differs_at: int | None) -> Iterator
         else ""
     )
     verdict = (
-        " No desync: the network, a device or a process that died may be the cause."
+        f" {_UNKNOWN_KIND}"
+        if not progress.is_listed
+        else " No desync: the network, a device or a process that died may be the cause."
         if every
         else f" No desync among the {counted(len(issued), 'rank')} with lines; another one may "
         "lack it."
     )
     yield Problem(
-        problem="hanging call", is_fault=True, ranks=numbers_text(inside if passed else ()),
+        problem="hanging call", is_fault=True,
+        ranks=numbers_text(inside if passed and progress.is_listed else ()),
         found=f"issued by {text_of_ranks(sorted(of_ranks))}, not completed",
         explanation=f"{who} issued {named}, which did not end.{less}{verdict}{unknown}", **common,
     )  # fmt: skip
 
 
-def as_seq_num(problem: Problem) -> Problem:
-    """Return a problem whose explanation has the number that torch's watchdog prints."""
-    if problem.number < 0 or SEQ_NUM in problem.explanation:
-        return problem
-    added = f" In the log, its number is {SEQ_NUM} {problem.number + 1:,}."
-    return replace(problem, explanation=problem.explanation + added)
+_UNKNOWN_KIND = (
+    "The dumps list no call of the group: its number is that of `pg_status`, which counts sends "
+    "and receives, too."
+)
+
+
+def _of_transfers(progress: MembersProgress) -> Problem:
+    """Return the problem of a group that has transfers, of which nobody can be blamed."""
+    waiting = sorted(progress.waiting)
+    kinds = " or ".join(sorted(progress.transfers)) or "a call"
+    where = f"{kinds} of {group_text(progress.group, progress.named)}"
+    return Problem(
+        problem="hanging call", is_fault=True, group=progress.group, ranks="",
+        found=f"issued by {text_of_ranks(waiting)}, not completed",
+        explanation=f"{at_the_start(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in "
+        f"{where}. torch numbers sends and receives on each rank by itself, so that "
+        "which rank is behind is unknown.",
+    )  # fmt: skip
 
 
 def _missing(
     progress: MembersProgress, inside: list[int], behind: list[int], named: str, unknown: str
 ) -> Problem:
     is_extra, is_tie = len(behind) > len(inside), len(behind) == len(inside)
+    number = min(progress.waiting.values())
+    is_of_two = is_tie and len(behind) == 1
+    blamed = [*inside, *behind] if is_of_two else [] if is_tie else inside if is_extra else behind
+    if is_extra and not progress.is_listed:
+        blamed = []
+    unknown += f" {ONE_OF_BOTH}" if is_of_two else "" if progress.is_listed else f" {_UNKNOWN_KIND}"
     most = Counter(progress.of_ranks[rank].issued for rank in behind)
     last = ", ".join(f"{number:,}" for number in sorted(most))
     verb = "has" if len(behind) == 1 else "have"
@@ -144,11 +213,12 @@ def _missing(
         problem="extra call" if is_extra else "missing call",
         is_fault=True,
         group=progress.group,
-        number=min(each.waits_in for each in progress.of_ranks.values() if each.waits_in > 0) - 1,
-        ranks=numbers_text(() if is_tie else inside if is_extra else behind),
+        number=number,
+        ranks=numbers_text(blamed),
         expected=f"not by {text_of_ranks(behind)}" if is_extra else f"by {text_of_ranks(inside)}",
         found=f"made by {text_of_ranks(inside)}" if is_extra else f"not by {text_of_ranks(behind)}",
         explanation=f"{text}: last issued {last}.{unknown}",
+        at_ns=progress.since_ns(number),
     )
 
 

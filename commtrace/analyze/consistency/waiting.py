@@ -8,7 +8,7 @@ different orders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,6 +19,7 @@ from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.consistency.stuck import MembersProgress
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
 
@@ -30,7 +31,7 @@ class Wait:
     """One rank that hangs in a call, waiting for others.
 
     Attributes:
-        row: The call's row in table `comm`.
+        row: The call's row in table `comm`; -1 if it has none.
         others: Ranks it waits for.
         group: Group of a collective; empty for a transfer.
         number: The collective's number in its group; -1 for a transfer.
@@ -49,6 +50,22 @@ class Wait:
     def call(self) -> _Call:
         """Key that waits for the same ranks share: group and number, or a transfer's peer."""
         return (self.group, self.number) if self.group else ("", self.others[0])
+
+
+def waits_by_numbers(groups: Iterable[MembersProgress]) -> list[Wait]:
+    """Return every rank that waits for others in a collective, by the numbers of their last calls.
+
+    Nothing is known of groups with transfers, nor of calls that are not listed.
+    """
+    found = []
+    for each in groups:
+        if each.transfers or not each.is_listed:
+            continue
+        for rank, number in sorted(each.waiting.items()):
+            if others := each.behind(number):
+                text, at_ns = each.text_of(number), each.since_ns(number)
+                found.append(Wait(rank, -1, tuple(others), each.group, number, text, "", at_ns))
+    return sorted(found, key=lambda wait: (wait.at_ns, wait.rank))
 
 
 _OF_CALL = ["rank", "group", "kind", "peer", "issue_ns", "source_file", "source_line"]

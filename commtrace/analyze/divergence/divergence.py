@@ -16,7 +16,13 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.check import consistency
-from commtrace.analyze.consistency.problem import numbers_text
+from commtrace.analyze.consistency.coverage import (
+    FLIGHT_RECORDER,
+    LOG,
+    PROFILER,
+    coverage,
+)
+from commtrace.analyze.consistency.problem import ONE_OF_BOTH, numbers_text
 from commtrace.analyze.consistency.waiting import hanging_calls
 from commtrace.analyze.divergence.branches import (
     LOOPS,
@@ -59,6 +65,12 @@ _DIFFERENT = {
     "kind": "kind", "reduce_op": "reduction", "root": "root", "dtype": "element type",
     "size": "size",
 }  # fmt: skip
+_NO_LATER = {
+    FLIGHT_RECORDER: "has no later call in its dump",
+    PROFILER: "has no later call in its profile",
+    LOG: "printed no later call",
+}
+"""Words for a rank without a later call, by the source of an import."""
 _MOST_FAULTS = 50
 """Faults that are traced back, the earliest ones: the others of a run mostly follow from them."""
 _SILENT_NS = 3_000_000_000
@@ -94,7 +106,8 @@ def divergences(frames: Frames) -> pd.DataFrame:
     """Return one row per fault that can be traced back, the earliest parting first."""
     problems = consistency(frames)
     faults = problems[problems["problem"].isin([*_ABSENT, *_DIFFERENT]) & problems["is_fault"]]
-    if faults.empty:
+    # The calls of a watchdog's log are only those that timed out.
+    if faults.empty or coverage(frames).has_timed_out_only:
         return typed(pd.DataFrame(), COLUMNS)
     hanging = hanging_calls(frames)
     found: list[RankDivergence] = []
@@ -115,7 +128,9 @@ def _divergence(
     everyone = members_of(frames)
     members = sorted(recorded & set(everyone.loc[everyone["group"] == group, "rank"]))
     blamed = [rank for rank in ranks_in(str(fault["ranks"])) if rank in recorded]
-    if fault["problem"] == "deadlock":
+    if ONE_OF_BOTH in str(fault["explanation"]):
+        own_ranks, others = blamed[1:], blamed[:1]
+    elif fault["problem"] == "deadlock":
         own_ranks, others = _sides_of_cycle(hanging, blamed)
     else:
         own_ranks, others = _sides(members, blamed)
@@ -127,6 +142,8 @@ def _divergence(
     others.sort(key=lambda rank: (rank == members[0], rank))
     own, other = own_ranks[0], others[0]
     calls = calls_of_ranks(frames, [own, other])
+    if calls.empty:
+        return None
     parted = parting(calls, own, other, group, number, _labels(frames, own, other))
     alike = made_alike(frames, calls, (own, other), group)
     return _Description(frames, fault, own_ranks, others, parted, alike).row()
@@ -267,8 +284,8 @@ class _Description:
         rows = self._frames.ranks
         own = rows[rows["rank"] == rank].iloc[0]
         since = int(common["issue_ns"]) if common is not None else int(own["start_ns"])
-        if "imported_from" in self._frames.run:
-            return "has no later call in its file"
+        if source := self._frames.run.get("imported_from"):
+            return _NO_LATER.get(str(source), "has no later call in its file")
         if own["complete"]:
             after = text_of_duration(max(int(own["end_ns"]) - since, 0))
             return f"ended its recording {after} after that"

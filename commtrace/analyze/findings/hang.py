@@ -1,4 +1,4 @@
-"""Calls at which a job of which there are dumps stands, as `commtrace check` found them."""
+"""Calls at which a job of which there are dumps or logs stands, as `commtrace check` found them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from commtrace.analyze.consistency import consistency
-from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER
+from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import PROCESS_GROUPS
 from commtrace.analyze.frame import Frames
@@ -22,7 +22,7 @@ _OTHER = "`commtrace check` has the fault; look at the stack of the rank that it
 
 def hang(frames: Frames) -> list[Finding]:
     """Faults of table `consistency` at a collective that has not ended."""
-    if frames.run.get("imported_from") != FLIGHT_RECORDER:
+    if frames.run.get("imported_from") not in (FLIGHT_RECORDER, LOG):
         return []
     faults = consistency(frames)
     faults = faults[faults["is_fault"] & (faults["number"] >= 0)].to_dict("records")

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import DURATION
 from commtrace.analyze.frame import Frames
@@ -345,9 +346,11 @@ def _better_split(frames: Frames) -> str:
         (stages["better_layers"] >= 0) & (stages["better_round_ns"] < stages["round_ns"])
     ]
     if known.empty:
+        if (stages["better_layers"] >= 0).all():
+            return "No other split of whole layers is better: make those of slow stages faster."
         advice = "Move layers from slow stages to fast ones."
-        is_known = (stages["better_layers"] >= 0).all()
-        return advice if is_known else advice + " Recorded with operators, a split is computed."
+        is_recorded = census(frames).num_ops > 0
+        return advice if is_recorded else advice + " Recorded with operators, a split is computed."
     of_first = known[known["pipeline"] == known["pipeline"].iloc[0]]
     now, better = (", ".join(map(str, of_first[name])) for name in ("num_layers", "better_layers"))
     before, then = (

@@ -134,7 +134,11 @@ def _top(module: str) -> str:
 
 
 def float32_messages(frames: Frames) -> list[Finding]:
-    """Messages of 32 bits in modules that also send 16 bits."""
+    """Messages of 32 bits in modules that also send 16 bits, but not of gradients or in optimizers.
+
+    Gradients are reduced in 32 bits by choice (`reduce_dtype`, hooks, accumulation), since their
+    sums lose precision in 16 bits; and so are states of optimizers.
+    """
     asked: list[Callable[[], Any]] = [
         lambda: frames.by_ranks(_tops_in_half),
         lambda: selected(frames, _in_float32),
@@ -145,7 +149,7 @@ def float32_messages(frames: Frames) -> list[Finding]:
         Finding(
             title=calls_that(frames, len(calls.rows), f" of {kind} in {phase} of {top}", "carry")
             + " float32 where the module computes in 16 bits.",
-            advice="Reduce or gather in 16 bits (reduce_dtype, or a cast before), if the precision "
+            advice="Send it in 16 bits (param_dtype of FSDP, or a cast before), if the precision "
             "suffices.",
             calls=calls,
             module=top,
@@ -164,7 +168,12 @@ def _tops_in_half(frames: Frames) -> set[str]:
 
 def _in_float32(frames: Frames) -> Selected:
     comm, small_bytes = frames.comm, frames.settings.threshold("small_bytes")
-    wide = comm[(comm["dtype"] == "float32") & (comm["payload_bytes"] >= small_bytes)]
+    wide = comm[
+        (comm["dtype"] == "float32")
+        & (comm["payload_bytes"] >= small_bytes)
+        & (comm["carries"] != "gradients")
+        & (comm["phase"] != "optimizer")
+    ]
     tops = {module: _top(str(module)) for module in wide["module"].unique()}
     top = wide["module"].astype(object).map(tops).astype(object).rename("top")
     return {
@@ -278,7 +287,7 @@ FLOAT32_MESSAGES = Rule(
     "float32_messages",
     "float32 messages in modules that compute in 16 bits",
     float32_messages,
-    (HALF_TYPES, SIZES, MODULES),
+    (HALF_TYPES, SIZES, MODULES, CONTENTS),
 )
 REPLICATION_FALLBACK = Rule(
     "replication_fallback",

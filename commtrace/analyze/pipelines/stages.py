@@ -171,7 +171,7 @@ def better_splits(frames: Frames) -> dict[int, BetterSplit]:
 def _split(layers: list[Layer], times: Times, every: Sequence[Round]) -> BetterSplit | None:
     stages = sorted({stage for stage, _ in times.of_stages})
     now = {stage: sum(each.stage == stage for each in layers) for stage in stages}
-    if min(now.values()) == 0 or max(now.values()) == 1:
+    if min(now.values()) == 0:
         return None
     forward = [each.forward * _known(times, each.stage, _FORWARD) for each in layers]
     backward = [each.backward * _known(times, each.stage, _BACKWARD) for each in layers]

@@ -58,6 +58,7 @@ LAYOUTS: dict[str, Layout] = {
     "2.7": _OLD,
     "2.8": replace(_NEWEST, version="2.9", library="nccl_version"),
     **{f"2.{minor}": _NEWEST for minor in range(9, 16)},
+    "later": replace(_NEWEST, version="2.11"),
 }
 """Layouts by release of torch."""
 

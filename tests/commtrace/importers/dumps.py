@@ -12,6 +12,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from commtrace.analyze import CATALOG, load
+from commtrace.importers import import_trace
 from tests.commtrace.importers.dump_layouts import LAYOUTS, Layout
 
 START_NS = 1_700_000_000_000_000_000
@@ -262,3 +264,14 @@ def healthy(num_steps: int = 3, **fields: Any) -> list[Dump]:
             dump.batch(["_broadcast_oop"] * 4, closing="ALLGATHER_coalesced", sizes=[[2]])
             dump.barrier()
     return dumps
+
+
+def problems(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the consistency check of the dumps in a folder."""
+    frames = load(import_trace([folder]))
+    return CATALOG["consistency"].function(frames).to_dict("records")
+
+
+def faults(folder: Path) -> list[tuple[str, str]]:
+    """The problem and the blamed ranks of each fault of the dumps in a folder."""
+    return [(row["problem"], row["ranks"]) for row in problems(folder) if row["is_fault"]]

@@ -8,6 +8,7 @@ import pytest
 
 from commtrace.analyze import load
 from commtrace.analyze.consistency import consistency
+from commtrace.analyze.consistency.problem import blame_text
 from tests.commtrace.analyze.consistency.runs import (
     Program,
     changed,
@@ -65,14 +66,15 @@ def test_only_the_first_call_that_differs_is_reported_and_in_every_field() -> No
     assert sorted(found(problems)) == [("dtype", "tp1", 0, "6"), ("size", "tp1", 0, "6")]
 
 
-def test_without_a_majority_nobody_is_blamed_and_both_are_reported() -> None:
+def test_of_two_ranks_that_differ_both_are_named_and_which_is_wrong_is_unknown() -> None:
     program = training(num_ranks=2, tp=2)
     problems = checked(changed(program.rows, 0, "all_reduce", {"reduce_op": "max"}), program.groups)
-    assert found(problems) == [("reduce_op", "tp0", 0, "")]
+    assert found(problems) == [("reduce_op", "tp0", 0, "0,1")]
+    assert blame_text(problems[0]) == "one of: 0, 1"
     assert problems[0]["found"] == "rank 0: max; rank 1: sum"
     assert problems[0]["explanation"] == (
         "The members differ in the reduction of all_reduce 0 of tp (group tp0): "
-        "rank 0: max; rank 1: sum. There is no majority, so no rank is blamed."
+        "rank 0: max; rank 1: sum. Which of the two ranks is wrong is unknown."
     )
 
 
@@ -267,7 +269,8 @@ def test_two_ranks_that_send_and_never_receive_are_reported_once() -> None:
     assert (problem["problem"], problem["ranks"]) == ("transfer", "0,1")
     assert problem["explanation"] == (
         "On group world, from rank 0 to rank 1: 1 transfer sent, 0 received; "
-        "from rank 1 to rank 0: 1 transfer sent, 0 received."
+        "from rank 1 to rank 0: 1 transfer sent, 0 received. Which of the two ranks is wrong is "
+        "unknown."
     )
 
 

@@ -187,6 +187,19 @@ def test_float32_in_a_module_that_sends_16_bits_could_be_half() -> None:
     assert (one["module"], one["cost_bytes"], one["cost_ns"]) == ("layers.0", 50_000, 30)
 
 
+@pytest.mark.parametrize(
+    "choice", [{"carries": "gradients", "phase": "backward"}, {"phase": "optimizer"}]
+)
+def test_gradients_and_states_of_optimizers_are_float32_by_choice(choice: dict[str, str]) -> None:
+    """As with FSDP2's `reduce_dtype=torch.float32`, which its tutorials advise."""
+    big = {"payload_bytes": 100_000, "wire_bytes": 100_000, "blocked_ns": 60}
+    calls = [
+        call(module="layers.0", dtype="bfloat16", kind="all_gather", carries="parameters", **big),
+        call(id=1, module="layers.0", dtype="float32", kind="reduce_scatter", **choice, **big),
+    ]
+    assert found(calls, "float32_messages") == []
+
+
 def test_an_operator_that_brought_a_shard_to_every_rank_fell_back() -> None:
     calls = [
         moves("all_gather", CUT, WHOLE, 0, op="aten.sort.default", argument="self"),

@@ -12,6 +12,7 @@ from commtrace.analyze.findings import reported
 from commtrace.analyze.findings.finding import Finding
 from commtrace.analyze.findings.pipelines import pipeline_bubbles
 from tests.commtrace.analyze.findings.savings_law import broken_laws
+from tests.commtrace.analyze.pipelines import test_stages
 from tests.commtrace.analyze.pipelines.programs import (
     FORWARD,
     MS,
@@ -42,6 +43,17 @@ def test_a_slow_stage_is_named_with_what_it_costs() -> None:
         "Stage 2 on rank 2 takes 1.6 times the mean of the stages per micro-batch: others are idle"
     )
     assert finding.advice.endswith("Recorded with operators, a split is computed.")
+
+
+def test_a_stage_of_one_layer_has_no_split_that_could_be_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(test_stages, "LAYERS", [1, 1, 1, 1])
+    slow = Program(one_f_one_b(4, 16), lambda act: time(act) * (2 if act.stage == 2 else 1))
+    (finding,) = pipeline_bubbles(layered(slow))
+    assert finding.advice == (
+        "No other split of whole layers is better: make those of slow stages faster."
+    )
 
 
 def test_the_advice_for_a_slow_stage_is_the_better_split() -> None:

@@ -420,7 +420,11 @@ def _float32_messages(run: Run) -> list[Found]:
     wide = [
         call
         for call in run.comm
-        if call.dtype == "float32" and call.payload_bytes >= 64_000 and top(call) in halves
+        if call.dtype == "float32"
+        and call.payload_bytes >= 64_000
+        and top(call) in halves
+        and call.carries != "gradients"
+        and call.phase != "optimizer"
     ]
     by = _grouped(wide, lambda call: (top(call), call.kind, call.phase))
     return [
