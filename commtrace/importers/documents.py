@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from commtrace.errors import EmptyTraceError, NotATraceError, TraceError, TruncatedTraceError
-from commtrace.importers.foreign import name_of_values, require_known_bytes, require_known_text
+from commtrace.importers.foreign import (
+    name_of_values,
+    require_known_bytes,
+    require_known_name,
+    require_known_text,
+)
 from commtrace.importers.log_lines import has_log_lines
 from commtrace.importers.names import NOT_KNOWN
 from commtrace.importers.plain_pickle import BrokenPickleError, ForbiddenNameError, load_plain
@@ -278,6 +283,7 @@ def read_document(path: Path) -> Document:
             if has_log_lines(text):
                 return Document(path, LOG, text)
             require_known_text(text, summary)
+            require_known_name(path, summary)
         return _of_values(path, _parsed(text, summary, allowance), summary)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from commtrace.errors import NotATraceError
@@ -104,6 +105,22 @@ def require_known_text(text: str, summary: str) -> None:
     for pattern, name, why, attempt in _TEXTS:
         if re.match(pattern, head):
             raise _refused(summary, name, why, attempt)
+
+
+_SUFFIXES: dict[str, tuple[str, str]] = {
+    ".nsys-rep": ("a report of Nsight Systems", _NSYS),
+    ".qdrep": ("a report of Nsight Systems", _NSYS),
+    ".qdstrm": ("a stream of Nsight Systems", "`QdstrmImporter -i FILE`, then " + _NSYS),
+    ".ncu-rep": ("a report of Nsight Compute", _PROFILE),
+}
+"""Endings of names, for files whose contents nothing tells: name of the format, what to try."""
+
+
+def require_known_name(path: Path, summary: str) -> None:
+    """Raise NotATraceError if the name of a file is that of a format that no importer reads."""
+    if path.suffix in _SUFFIXES:
+        name, attempt = _SUFFIXES[path.suffix]
+        raise _refused(summary, name, "no importer reads this format", attempt)
 
 
 _HEAD = 8192

@@ -129,8 +129,8 @@ def _divergence(
     members = sorted(recorded & set(everyone.loc[everyone["group"] == group, "rank"]))
     blamed = [rank for rank in ranks_in(str(fault["ranks"])) if rank in recorded]
     if ONE_OF_BOTH in str(fault["explanation"]):
-        own_ranks, others = blamed[1:], blamed[:1]
-    elif fault["problem"] == "deadlock":
+        blamed = []
+    if fault["problem"] == "deadlock":
         own_ranks, others = _sides_of_cycle(hanging, blamed)
     else:
         own_ranks, others = _sides(members, blamed)

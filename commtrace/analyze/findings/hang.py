@@ -13,11 +13,11 @@ from commtrace.analyze.findings.needs import PROCESS_GROUPS
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
 
-_ADVICE = {
-    "in flight": "No rank is missing. Look at the network and the device of the rank that has "
-    "completed less.",
-}
-_OTHER = "`commtrace check` has the fault; look at the stack of the rank that it names."
+_NOBODY_MISSING = (
+    "No rank is missing. Look at the network and the device of the rank that has completed less."
+)
+_ADVICE = {"in flight": _NOBODY_MISSING, "hanging call": _NOBODY_MISSING}
+_OTHER = "`commtrace check` has the fault; look at the stacks of the ranks that it names."
 
 
 def hang(frames: Frames) -> list[Finding]:

@@ -98,3 +98,14 @@ def test_a_text_with_line_breaks_is_no_trace_of_perfetto(tmp_path: Path) -> None
     (tmp_path / "file").write_text("\n\n\nhello\n")
     with pytest.raises(NotATraceError, match="its first line"):
         import_trace([tmp_path / "file"])
+
+
+@pytest.mark.parametrize("suffix", [".nsys-rep", ".qdrep", ".qdstrm"])
+def test_a_report_of_nsight_systems_is_known_by_its_name_and_can_be_exported(
+    suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"report{suffix}"
+    path.write_bytes(bytes(range(1, 256)) * 4)
+    with pytest.raises(NotATraceError, match="Nsight Systems") as caught:
+        import_trace([path])
+    assert "nsys export --type sqlite" in str(caught.value)

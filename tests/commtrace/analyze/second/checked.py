@@ -36,7 +36,7 @@ def divergences(run: Run) -> list[Row]:
     for row in consistency(run):
         members = [rank for rank in run.members(row["group"]) if rank in run.ranks]
         blamed = [int(rank) for rank in row["ranks"].split(",") if rank and int(rank) in run.ranks]
-        own = blamed or sorted(members)[1:]
+        own = (not row["of_two"] and blamed) or sorted(members)[1:]
         others = [rank for rank in sorted(members) if rank not in own]
         if row["problem"] in _PARTED and row["number"] >= 0 and own and others:
             sides = {"ranks": _texts(own), "others": _texts(others)}
@@ -74,14 +74,19 @@ def _compared(calls: dict[int, Any]) -> dict[str, dict[int, Any]]:
 
 
 def _differing(calls: dict[int, Any]) -> dict[str, str]:
-    """Fields in which calls differ, and the ranks outside of the majority; none on a tie."""
+    """Fields in which calls differ, and the ranks outside of the majority.
+
+    On a tie, these are both of two ranks, and none of more.
+    """
     found = {}
     for field, values in _compared(calls).items():
         votes = Counter(values.values()).most_common(2)
         if len(votes) == 2:
             is_tie = votes[0][1] == votes[1][1]
             blamed = [rank for rank, value in values.items() if value != votes[0][0]]
-            found[field] = "" if is_tie else _texts(blamed)
+            if is_tie:
+                blamed = [*values] if len(values) == 2 else []
+            found[field] = _texts(blamed)
     apart = _unlike_ends(calls)
     if apart and "kind" not in found:
         found["size"] = _texts(set.intersection(*apart)) if len(apart) > 1 else ""
@@ -115,15 +120,21 @@ def consistency(run: Run) -> list[Row]:
     """Mismatches, missing calls and transfers; for deadlock cycles see `has_cycle`."""
     found: list[Row] = []
 
-    def add(problem: str, group: str, number: int, ranks: str, *, is_fault: bool = True) -> None:
+    def add(
+        problem: str, group: str, number: int, ranks: str, *, is_fault: bool = True,
+        of_two: bool = False,
+    ) -> None:  # fmt: skip
         row = {"problem": problem, "is_fault": is_fault, "group": group, "number": number}
+        row["of_two"] = of_two
         found.append(row | {"ranks": ranks, "mesh_axis": run.axis(group)})
 
     for group, numbers in _by_number(run).items():
         differing = next((n for n in sorted(numbers) if _differing(numbers[n])), None)
         if differing is not None:
             for field, ranks in _differing(numbers[differing]).items():
-                add(field, group, differing, ranks)
+                values = [*_compared(numbers[differing]).get(field, {}).values()]
+                of_two = len(values) == 2 and values[0] != values[1]
+                add(field, group, differing, ranks, of_two=of_two)
         members = [rank for rank in run.members(group) if rank in run.ranks]
         missed = [n for n in sorted(numbers) if set(members) - numbers[n].keys()]
         if members and missed and (differing is None or missed[0] <= differing):
@@ -136,10 +147,13 @@ def consistency(run: Run) -> list[Row]:
                 if len(arrived) < len(absent)
                 else absent
                 if _are_awaited(run, absent, numbers[missed[0]])
+                else {*absent, *arrived}
+                if len(absent) == len(arrived) == 1
                 else ()
             )
             problem = "extra call" if len(absent) > len(arrived) else "missing call"
-            add(problem, group, missed[0], _texts(blamed))
+            of_two = len(arrived) == 1 and blamed == {*absent, *arrived}
+            add(problem, group, missed[0], _texts(blamed), of_two=of_two)
     uneven = {
         (group, *sorted((source, target)), len(sent) != len(received))
         for (group, source, target), (sent, received) in _transfers(run).items()
