@@ -43,7 +43,7 @@ from dtensor_core.dispatch.lists import (
     local_list_operator,
     plans_by_number,
 )
-from dtensor_core.dispatch.metadata import output_metadata
+from dtensor_core.dispatch.metadata import check_supported, output_metadata
 from dtensor_core.dispatch.metadata_shortcuts import copies_sizes
 from dtensor_core.dispatch.written_arguments import (
     fixed_arguments,
@@ -54,6 +54,7 @@ from dtensor_core.dispatch.written_arguments import (
     written_aside,
 )
 from dtensor_core.errors import RuleError
+from dtensor_core.layout import local_shape
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.operators.memory_layout import MAY_COPY
@@ -141,10 +142,12 @@ class _Made:
 
     def _run(self, op: OpOverload) -> Callable[..., Any]:
         """Return the function that this rank runs, and exchanges with others in."""
-        decision = self.decision
-        run = local_operator(op, self.maker, decision.inputs, decision.outputs)
+        decision, inputs = self.decision, self.decision.inputs
+        if any(map(_is_empty_on_a_rank, (*inputs, *decision.outputs))):
+            check_supported(self.op, self.call.args, self.call.kwargs)
+        run = local_operator(op, self.maker, inputs, decision.outputs)
         # A rank outside of the mesh joins no exchange; its local operator makes empty results.
-        if decision.exchanges and decision.inputs[0].coords is not None:
+        if decision.exchanges and inputs[0].coords is not None:
             run = _exchanging(self.op, run, decision, self.names)
         return run
 
@@ -218,6 +221,11 @@ class _Made:
             returns_nothing=not self.op._schema.returns,
         )
         return self._entry(run, kind, place=place)
+
+
+def _is_empty_on_a_rank(spec: Spec) -> bool:
+    last = tuple([ranks - 1 for ranks in spec.mesh_shape])  # which hold least
+    return 0 in local_shape(spec.shape, spec.placements, spec.mesh_shape, last)
 
 
 def _note(decision: Decision) -> str:

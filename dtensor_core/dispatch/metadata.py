@@ -9,9 +9,11 @@ floating-point dtype; for everything else the meta kernel is called, once for al
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,6 +26,7 @@ from dtensor_core.dispatch.metadata_shortcuts import (
     contiguous,
     shortcut_metadata,
 )
+from dtensor_core.errors import RuleError
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.operators.call import argument_names
 from dtensor_core.spec import Spec, TensorMeta
@@ -207,10 +210,85 @@ def _reshaped_copy(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     return tensor.reshape(size).contiguous()
 
 
-# Replacements for meta kernels that accept less than devices do.
+def _written_slices(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any
+) -> torch.Tensor:
+    """Return a tensor like that into which slices are written, if the sizes fit."""
+    wanted = list(x.shape)
+    if x.ndim:
+        wanted[dim] = index.numel()
+    if x.ndim and source.ndim and list(source.shape) != wanted:
+        raise RuleError(
+            f"to write slices along dim {dim} of a tensor of shape {tuple(x.shape)}",
+            found=f"{index.numel()} indices and a source of shape {tuple(source.shape)}",
+            why="the source has one slice for each index, of the tensor's other sizes",
+            hint=f"a source of shape {tuple(wanted)}",
+        )
+    return torch.empty_like(x)
+
+
+# Replacements for meta kernels that accept other calls than devices do. Shards of sizes that do not
+# fit may happen to fit on some ranks, which then would wait for those where the kernel raises.
 _INSTEAD: dict[OpOverload, Callable[..., torch.Tensor]] = {
     torch.ops.aten.view_copy.default: _reshaped_copy,
+    **dict.fromkeys(
+        (
+            *(torch.ops.aten.index_add.default, torch.ops.aten.index_add_.default),
+            *(torch.ops.aten.index_reduce.default, torch.ops.aten.index_reduce_.default),
+        ),
+        _written_slices,
+    ),
 }
+
+
+# They read their integers without bounds, or compare them with sizes.
+_READING_INTEGERS = frozenset(
+    ("lu_unpack", "linalg_lu_solve", "linalg_ldl_solve", "segment_reduce")
+)
+_MOST_CHECKED = 1 << 18
+_OF_METADATA = re.compile("type|shape|size|dimension")
+_checked: set[Hashable] = set()
+
+
+def check_supported(op: OpOverload, args: Args, kwargs: Kwargs) -> None:
+    """Raise a kernel's error for dtypes or shapes that the meta kernel accepts, on all ranks.
+
+    A rank without elements runs no kernel, or one that returns early, while others raise. Therefore
+    the kernel is run on zeros of the full shapes, unless they are large. Called for a new call of
+    which some rank has no elements; `args` and `kwargs` hold specs for tensors.
+
+    Raises:
+        RuntimeError: The kernel does not support the call.
+    """
+    specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
+    if (
+        op.namespace != "aten"
+        or base_name(op) in _READING_INTEGERS
+        or torch.Tag.nondeterministic_seeded in op.tags
+        or sum(spec.shape.numel() for spec in specs) > _MOST_CHECKED
+    ):
+        return
+    key = None
+    with suppress(TypeError):
+        key = (op, _key(args), *map(_named_key, kwargs.items()))
+        if key in _checked:
+            return
+    try:
+        made, named = converted(Spec, _zeros, args, kwargs)
+        op(*made, **named)
+    except torch.linalg.LinAlgError:
+        return
+    except RuntimeError as error:
+        if isinstance(error, NotImplementedError) or _OF_METADATA.search(str(error)):
+            raise
+    if key is not None:
+        if len(_checked) >= _MOST_REMEMBERED:
+            _checked.clear()
+        _checked.add(key)
+
+
+def _zeros(spec: Spec) -> torch.Tensor:
+    return torch.zeros(spec.shape, dtype=spec.dtype, device=spec.mesh.device_type)
 
 
 def _reads_data(op: OpOverload, error: BaseException) -> bool:
