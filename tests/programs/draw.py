@@ -17,8 +17,12 @@ from tests.programs.database import Sampled
 from tests.programs.given import MEMORIES, Given
 from tests.programs.program import PRECISIONS
 
-MESHES = ((2,), (3,), (4,), (1,), (2, 2), (2, 3), (3, 1), (2, 1, 2), (2, 2, 2))
-_MESH_WEIGHTS = (8, 6, 6, 1, 8, 3, 1, 2, 2)
+MESHES = (
+    *((2,), (3,), (4,), (1,), (5,), (6,), (7,), (8,)),
+    *((2, 2), (2, 3), (3, 2), (3, 1), (2, 4)),
+    *((2, 1, 2), (2, 2, 2), (1, 3, 2)),
+)
+_MESH_WEIGHTS = (8, 6, 6, 1, 1, 2, 1, 2, 8, 3, 2, 1, 1, 2, 2, 1)
 _SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12)
 _SIZE_WEIGHTS = (1, 4, 6, 7, 8, 6, 5, 4, 4, 2)
 MOST_ELEMENTS = 3000

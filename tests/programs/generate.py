@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.programs import operators, storage
+from tests.programs import lists, operators, storage
 from tests.programs.database import operators as database
 from tests.programs.draw import MOST_ELEMENTS, Draw
 from tests.programs.program import PRECISIONS, Program, Statement, names_in
@@ -38,6 +38,7 @@ _FAMILIES = {
     storage.diagonals: 2,
     storage.written_view: 3,
     storage.read: 1,
+    **lists.FAMILIES,
 }
 _MOST_RAISING = 3
 

@@ -137,6 +137,7 @@ class Program:
         yield "from tests.programs.database import Sampled, op, op_, sampled"
         yield "from tests.programs.given import Given, placements_of"
         yield "from tests.programs.lay import lay, redistribute, summed"
+        yield "from tests.programs.lists import autocast, foreach, plain, with_plain"
         yield ""
         yield ""
         yield "def body():"

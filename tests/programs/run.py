@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from dtensor_core import init_device_mesh
 from dtensor_core.testing import RankFailure, kept_mesh, run_processes, run_threads
+from tests.programs import lists
 from tests.programs.database import Sampled, op, op_, sampled
 from tests.programs.documented import reason_of, without_documented_values
 from tests.programs.given import with_other_bits
@@ -32,7 +33,7 @@ Change = Callable[[Mapping[str, Any], str, str], Any]
 _DEADLINE_S = 120
 SCOPE = {
     "torch": torch, "F": F, "redistribute": redistribute, "summed": summed,
-    "op": op, "op_": op_, "sampled": sampled, "Sampled": Sampled,
+    "op": op, "op_": op_, "sampled": sampled, "Sampled": Sampled, **lists.FUNCTIONS,
 }  # fmt: skip
 
 

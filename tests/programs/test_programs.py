@@ -8,12 +8,14 @@ errors that one device raises are compared. A failure is shrunk, and printed as 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
@@ -24,8 +26,9 @@ from dtensor_core.operators import table
 from dtensor_core.operators.row import Row
 from dtensor_core.testing import kept_mesh, run_threads
 from tests.programs import __main__ as command
-from tests.programs import parts, run
+from tests.programs import lists, parts, run, storage
 from tests.programs.database import operators
+from tests.programs.draw import MESHES, Draw
 from tests.programs.generate import OWN, generate
 from tests.programs.given import MEMORIES, Given, placements_of
 from tests.programs.lay import Held, Mismatch, lay, put_together
@@ -340,3 +343,33 @@ def test_a_process_that_dies_costs_its_seed_alone_and_the_others_run_on_together
     assert found.programs == 60
     assert found.failures == [(7, "the process died", "")]
     assert len(pools) <= 2 + 3 * 2 * processes
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_seed_makes_the_same_program_whatever_the_hashes_of_texts_are(monkeypatch):
+    code = "from tests.programs.generate import generate; print(generate(3).script())"
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.stdout.strip() == generate(3).script()
+
+
+def test_programs_have_lists_numbers_plain_tensors_and_autocast():
+    drawn = Draw(0)
+    code = "\n".join(
+        family(drawn)
+        for family in (*lists.FAMILIES, storage.written_view)
+        for _ in range(60)
+        if drawn.values
+    )
+    for mark in ("foreach('maximum', ", "foreach('copy_'", "with_plain(torch.where", "autocast("):
+        assert mark in code
+    assert re.search(r"foreach\('\w+', \[\w+, \w+\], \[[-.\d]+, [-.\d]+\]\)", code)
+    assert re.search(r"\.copy_\(-?[\d.]+\)", code)
+    assert {prod(mesh) for mesh in MESHES} == set(range(1, 9))
+    assert max(map(len, MESHES)) == 3
