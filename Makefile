@@ -24,7 +24,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values check-values bench-operators opdb programs fuzz docs docs-site notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values check-values bench-operators opdb programs compiled fuzz docs docs-site notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ opdb: $(READY) ## torch's operator database on DTensors, on 4 ranks that are thr
 
 programs: $(READY) ## 20,000 random programs on DTensors, on ranks that are threads
 	$(BIN)/python -W ignore -m tests.programs --count 20000
+
+compiled: $(READY) ## 500 random programs, compiled: the same collectives on all ranks, eager's values
+	$(BIN)/python -W ignore -m tests.dtensor_core.works_with.compiled_programs --count 500 --backend aot_eager
 
 fuzz: $(READY) ## 10,000 spoiled traces, profiles, dumps and baselines through every reading command
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS) --json build/fuzz.json

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from dtensor_core import (
     DeviceMesh,
@@ -115,6 +117,30 @@ def test_passes_of_inductor_that_one_rank_has_raise_on_all() -> None:
     [[first], [second]] = run_processes(bucketed, 2, 1, timeout_s=240)
     assert "in the forward graph, call 1 of the group of ranks 0, 1 is" in first
     assert first.partition("this check off")[0] == second.partition("this check off")[0]
+
+
+def attention(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    q, k, v = (each[:, None].transpose(0, 1)[None] for each in (x, x * y, y))
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def recomputed(rows: int) -> list[str]:
+    mesh = begin()
+    x, y = (
+        distribute_tensor(torch.ones(rows, 6), mesh, [Shard(0)]).requires_grad_() for _ in range(2)
+    )
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return checkpoint(attention, x, y, use_reentrant=False)  # pyright: ignore
+
+    return messages(lambda: torch.compile(step, backend="aot_eager")(x, y).sum().backward())
+
+
+def test_a_checkpoint_whose_collectives_an_empty_shard_does_not_repeat_raises_on_all() -> None:
+    assert run_processes(recomputed, 4, 7, timeout_s=120) == [[]] * 4
+    found = run_processes(recomputed, 4, 5, timeout_s=120)
+    assert found == [found[0]] * 4
+    assert "in the backward graph, call " in found[0][0]
 
 
 def alone() -> list[str]:

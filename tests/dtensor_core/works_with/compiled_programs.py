@@ -1,0 +1,261 @@
+"""Random programs on DTensors, to be compiled: `python -m …works_with.compiled_programs --count N`.
+
+A program is some steps on x and y [rows, 4, 4] and a weight [4, 4], then a loss; rows, layouts and
+mesh are random, too. Compiled on each rank in turn, each process group must have the same
+collectives on its ranks, and the forward graph those of eager mode. Run on ranks that are threads
+or processes, its results, layouts and gradients must be those of eager mode. Prints each failing
+seed with its program, and exits with 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.nn import functional as F
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from dtensor_core import (
+    DeviceMesh,
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+)
+from dtensor_core.parallel import loss_parallel
+from dtensor_core.testing import fake_world, run_processes, run_threads
+from dtensor_core.torch_internals.groups import resolve_group
+from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.works_with.compiled import check
+
+Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _again(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Repeat products in the backward, and keep everything else."""
+    products = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
+    return CheckpointPolicy.MUST_RECOMPUTE if op in products else CheckpointPolicy.MUST_SAVE
+
+
+def _mlp(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ w) @ w.t() + y
+
+
+def _attention(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    q, k, v = (each.transpose(0, 1)[None] for each in (x, x * y, y))
+    return F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+
+
+def _classes(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The loss of logits that are sharded by classes, see `loss_parallel`."""
+    logits, rest = x.flatten(1), [Replicate()] * (x.device_mesh.ndim - 1)  # pyright: ignore
+    logits = logits.redistribute(placements=[*rest, Shard(1)])  # pyright: ignore
+    return F.cross_entropy(logits, (y.detach()[:, 0, 0] * 15).long())
+
+
+STEPS: dict[str, Function] = {
+    "product": lambda x, y, w: x * y + x,
+    "softmax": lambda x, y, w: x.view(x.shape[0], 16).softmax(-1).view(x.shape) * y,
+    "softmax over rows": lambda x, y, w: x.softmax(0) + y,
+    "matmul": lambda x, y, w: x @ w,
+    "matmul of flat rows": lambda x, y, w: (x.reshape(-1, 4) @ w).view(x.shape),
+    "matmul of rows": lambda x, y, w: (
+        x.reshape(x.shape[0], -1) @ y.reshape(y.shape[0], -1).t() @ y.flatten(1)
+    ).view(x.shape),
+    "einsum": lambda x, y, w: torch.einsum("nij,njk->nik", x, y),
+    "attention over rows": _attention,
+    "layer_norm": lambda x, y, w: F.layer_norm(x, (4,), w[0], w[1]) + y,
+    "rms_norm": lambda x, y, w: F.rms_norm(x, (4,), w[0]),
+    "group_norm": lambda x, y, w: F.group_norm(x, 2) * y,
+    "silu": lambda x, y, w: F.silu(x) * y,
+    "embedding": lambda x, y, w: x + F.embedding((y.detach()[..., 0] * 3.99).long(), w),
+    "conv": lambda x, y, w: F.conv1d(x, w.unsqueeze(-1).expand(-1, -1, 3), padding=1) + y,
+    "mean of rows": lambda x, y, w: x - x.mean(0, keepdim=True) * y,
+    "variance of rows": lambda x, y, w: y / (1 + x.var(0, correction=0, keepdim=True)),
+    "maximum of rows": lambda x, y, w: x - y.amax(0, keepdim=True),
+    "cumsum": lambda x, y, w: x.cumsum(0) * y,
+    "cat": lambda x, y, w: torch.cat([x[:, :1], y[:, 1:]], 1),
+    "chunks of rows": lambda x, y, w: torch.cat(x.chunk(2)[::-1]) + y,
+    "transpose": lambda x, y, w: x.transpose(1, 2) + y,
+    "roll": lambda x, y, w: x.roll(1, 0) * y,
+    "where": lambda x, y, w: torch.where(x > y, x, y * 2),
+    "in place": lambda x, y, w: x.clone().mul_(y).add_(1),
+    "replicated": lambda x, y, w: x.redistribute(placements=[Replicate()] * x.device_mesh.ndim),  # pyright: ignore
+    "checkpoint": lambda x, y, w: checkpoint(_mlp, x, y, w, use_reentrant=False),
+    "checkpoint of attention": lambda x, y, w: checkpoint(_attention, x, y, w, use_reentrant=False),
+    "selective checkpoint": lambda x, y, w: checkpoint(
+        _mlp,
+        x,
+        y,
+        w,
+        use_reentrant=False,
+        context_fn=partial(create_selective_checkpoint_contexts, _again),
+    ),
+}
+LOSSES: dict[str, Function] = {
+    "square": lambda x, y, w: x.square().mean(),
+    "sum": lambda x, y, w: x.sum(),
+    "partial": lambda x, y, w: x.sum(0) @ w,
+    "mse": lambda x, y, w: F.mse_loss(x, y),
+    "cross_entropy": lambda x, y, w: F.cross_entropy(x.reshape(x.shape[0], 16), y.flatten(1)),
+    "logsumexp": lambda x, y, w: x.flatten(1).logsumexp(0).sum(),
+    "loss_parallel": _classes,
+}
+MESHES = ((4,), (4,), (2, 2), (2, 1, 2))
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program of a seed, which is the same on all ranks."""
+
+    seed: int
+    steps: tuple[str, ...]
+    loss: str
+    rows: int
+    mesh: tuple[int, ...]
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for name in self.steps:
+            x = STEPS[name](x, y, w)
+        return LOSSES[self.loss](x, y, w)
+
+    def context(self) -> AbstractContextManager[None]:
+        """Return the context of forward and backward."""
+        return loss_parallel() if self.loss == "loss_parallel" else nullcontext()
+
+    def arguments(self, mesh: DeviceMesh) -> list[torch.Tensor]:
+        """Leaves of random layouts."""
+        chosen = random.Random(self.seed)
+        values = torch.Generator().manual_seed(self.seed)
+        layouts = (Shard(0), Shard(0), Shard(1), Replicate(), Partial())
+        made: list[torch.Tensor] = []
+        for shape in ((self.rows, 4, 4), (self.rows, 4, 4), (4, 4)):
+            # y has numbers of classes, so that no part of it is Partial.
+            kinds = layouts[: 4 if len(made) == 1 else 5]
+            placements = [chosen.choice(kinds) for _ in range(mesh.ndim)]
+            full = torch.rand(shape, generator=values, dtype=torch.float64)
+            held = [Replicate() if p.is_partial() else p for p in placements]
+            local = distribute_tensor(full, mesh, held).to_local()
+            tensor = DTensor.from_local(
+                local, mesh, placements, shape=full.shape, stride=full.stride()
+            )
+            made.append(tensor.detach().requires_grad_())
+        return made
+
+
+def program(seed: int) -> Program:
+    """Make the random program of a seed."""
+    chosen = random.Random(seed)
+    steps = tuple(chosen.choices(list(STEPS), k=chosen.randint(1, 3)))
+    loss, mesh = chosen.choice(list(LOSSES)), chosen.choice(MESHES)
+    # A rank with an empty shard may not repeat a collective of a checkpoint, see docs/compile.md.
+    rows = chosen.choice((4, 7, 8)) if "checkpoint" in str(steps) else seed % 9 + 1
+    return Program(seed, steps, loss, rows, mesh)
+
+
+def graphs(
+    function: Callable[..., torch.Tensor],
+    make: Callable[[DeviceMesh], Sequence[Any]],
+    rank: int,
+    shape: tuple[int, ...] = (4,),
+) -> list[list[tuple[str, tuple[int, ...]]]]:
+    """Return the collectives of each graph on one of four ranks, with the ranks of their group."""
+    kept: list[list[tuple[str, tuple[int, ...]]]] = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        nodes = [n for n in graph.graph.nodes if "_c10d_functional" in str(n.target)]
+        kept.append([_sent(n) for n in nodes if "wait" not in str(n.target)])
+        return make_boxed_func(graph.forward)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(
+        fw_compiler=keep, bw_compiler=keep, partition_fn=min_cut_rematerialization_partition
+    )
+    with fake_world(4, rank=rank):
+        made = make(init_device_mesh("cpu", shape))
+        torch.compile(function, backend=backend)(*made).sum().backward()
+    return kept
+
+
+def _sent(node: torch.fx.Node) -> tuple[str, tuple[int, ...]]:
+    group = resolve_group(node.args[-1])  # pyright: ignore
+    return str(node.target).split(".")[1], tuple(dist.get_process_group_ranks(group))
+
+
+def differences(made: Program) -> str:
+    """Return the collectives of ranks if they are not the same, or not those of eager mode."""
+    ranks = (0, 3) if made.mesh == (4,) else range(4)
+    with made.context():
+        sent = {rank: graphs(made, made.arguments, rank, made.mesh) for rank in ranks}
+        with fake_world(4):
+            arguments = made.arguments(init_device_mesh("cpu", made.mesh))
+            with Collectives() as eager:
+                made(*arguments)
+    for one, other in itertools.combinations(sent, 2):
+        shared = [
+            [[name for name, group in graph if {one, other} <= {*group}] for graph in sent[rank]]
+            for rank in (one, other)
+        ]
+        if shared[0] != shared[1]:
+            return f"rank {one} {shared[0]}\nrank {other} {shared[1]}"
+    forward = Counter(name for name, _ in sent[0][0])
+    return "" if eager == dict(forward) else f"eager {eager}\ncompiled {dict(forward)}"
+
+
+def compare(made: Program, backend: str) -> None:
+    """Compare a compiled program with eager mode, on each of four ranks."""
+    mesh = init_device_mesh("cpu", made.mesh)
+    with made.context():
+        check(made, made.arguments(mesh), backend=backend, fullgraph=False)
+
+
+def main() -> int:
+    """Run the programs that the command line asks for; returns 1 if one fails."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--count", type=int, default=500, help="how many programs")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--backend", default="", help="run them with aot_eager or inductor, too")
+    parser.add_argument("--gloo", action="store_true", help="on ranks that are processes")
+    options = parser.parse_args()
+    start, failures, used = time.time(), 0, Counter[str]()
+    run = run_processes if options.gloo else run_threads
+    for seed in range(options.start, options.start + options.count):
+        made = program(seed)
+        used.update([*made.steps, made.loss, str(made.mesh)])
+        try:
+            found = differences(made)
+            if options.backend:
+                torch._dynamo.reset()
+                run(compare, 4, made, options.backend, timeout_s=300)
+        except Exception as error:
+            found = str(error)[:1500]
+        if found:
+            failures += 1
+            print(f"---- {made}\n{found}\n", flush=True)
+    print(", ".join(f"{name} {count}" for name, count in sorted(used.items())))
+    print(f"{options.count} programs, {failures} failures, {time.time() - start:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
