@@ -26,6 +26,8 @@ _UNINITIALIZED = frozenset(
     )
 )
 """Operators whose results are whatever was in memory."""
+_HIDDEN_VIEW = "aten::_unsafe_view"
+"""View whose schema does not say so. Releases of torch differ in where they call it."""
 
 
 class ResultMode(TorchDispatchMode):
@@ -51,8 +53,10 @@ class ResultMode(TorchDispatchMode):
         # Parameters and states are observed when the optimizer's step is over.
         if CURRENT.state.optimizer.depth or not isinstance(func, OpOverload):
             return result
-        if func.namespace not in _NOT_COMPUTING and func._schema.name not in _UNINITIALIZED:
+        operator = func._schema.name
+        if func.namespace not in _NOT_COMPUTING and operator not in _UNINITIALIZED:
+            is_view = func.is_view or operator == _HIDDEN_VIEW
             for name, tensor in tensors_in(result):
-                if not func.is_view or hasattr(tensor, "placements"):
+                if not is_view or hasattr(tensor, "placements"):
                     self._observer.result(func, name, tensor)
         return result

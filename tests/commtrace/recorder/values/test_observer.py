@@ -501,6 +501,15 @@ def test_calls_whose_values_are_observed_have_their_times() -> None:
         assert min(calls[name]) > 0, name
 
 
+def test_a_view_is_not_observed_also_if_its_schema_hides_it() -> None:
+    with commtrace.record(values="op") as recording:
+        torch.ops.aten._unsafe_view(torch.ones(2, 3).neg().view(3, 2), [6])
+    assert [row["op"] for row in rows(recording, role="result")] == [
+        "aten.ones.default",
+        "aten.neg.default",
+    ]
+
+
 def test_a_copied_view_whose_base_was_written_is_not_observed() -> None:
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,))
