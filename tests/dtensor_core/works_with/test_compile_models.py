@@ -108,7 +108,7 @@ def test_training_over_gloo() -> None:
 @needs_cpp
 def test_training_with_inductor() -> None:
     with torch._inductor.config.patch(compile_threads=1):
-        run_threads(train, 2, mlp, features, "inductor")
+        run_threads(train, 2, mlp, features, "inductor", timeout_s=240)
 
 
 def step_twice() -> None:
