@@ -144,10 +144,9 @@ def calls_in(
     if cost_bytes is None:
         known = rows["wire_bytes"].where(rows["wire_bytes"] >= 0).astype("float64")
         cost_bytes = float((known * part)[counted].sum(min_count=1))
-    if cost_ns is None:
-        cost_ns = transfer(frames, rows) * part
-    if isinstance(cost_ns, pd.Series):
-        cost_ns = float(cost_ns[rows.index][counted].sum(min_count=1))
+    each = transfer(frames, rows) * part if cost_ns is None else cost_ns
+    if isinstance(each, pd.Series):
+        each = float(each[rows.index][counted].sum(min_count=1))
     return Evidence(
         rows=CallSet.of(rows.index),
         num_untimed=int((rows["blocked_ns"] < 0).sum()),
@@ -158,7 +157,7 @@ def calls_in(
         payload_bytes=float(rows["payload_bytes"].clip(lower=0).astype("float64").sum()),
         waiting=CallSet.of(rows.index if waiting is None else waiting),
         cost_bytes=cost_bytes,
-        cost_ns=cost_ns,
+        cost_ns=each,
         share=share,
     )
 
