@@ -112,10 +112,11 @@ class DataTimes:
         """Note an operator that has run."""
         if self.sending:
             self._overwrite(kind, args, result, begin_ns)
-        used = args[1:] if kind.overwrites else args
-        if self.unused and (found := self._results_in(used, {})):
+        if self.unused and (found := self._results_in(args, {})):
             if self._is_the_backend_s(found):
                 return
+            if kind.overwrites:
+                found = self._results_in(args[1:], {})
             self._use(found, kind, begin_ns, result)
         self.ended(kind, args, result, end_ns)
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 import commtrace
 from commtrace.recorder.events import data_times
+from dtensor_core import Replicate, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.testing import fake_world, run_processes
 
 
@@ -126,3 +127,17 @@ def racing(kind: str) -> list[tuple[bool, bool]]:
 def test_a_use_before_completion_is_known(kind: str, is_used: bool, is_early: bool) -> None:
     (found,), _ = run_processes(racing, 2, kind, timeout_s=60)
     assert found == (is_used, is_early)
+
+
+def sharded_again() -> list[int]:
+    """Gather a DTensor of dtensor_core and shard it again, with the backend's copies recorded."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    x = distribute_tensor(torch.randn(64, 32), mesh, [Shard(0)])
+    with commtrace.record() as recording:
+        gathered = torch.tanh(x).redistribute(mesh, [Replicate()])
+        torch.tanh(gathered.redistribute(mesh, [Shard(0)]))
+    return [*recording.trace().tables["comm"]["used_shard"]]
+
+
+def test_copies_of_the_backend_to_a_result_do_not_overwrite_it() -> None:
+    assert run_processes(sharded_again, 2, timeout_s=60) == [[1], [1]]
