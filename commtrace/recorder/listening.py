@@ -69,7 +69,7 @@ class Listening:
         state = self._state = CURRENT.state
         self._rank = rank
         if not state.operators.has_mode:
-            self._mode = OperatorMode(RECORDER, rank)
+            self._mode = OperatorMode(RECORDER, rank, _interception.of_operators)
             _enter(self._mode, state.operators.result_mode)
             state.operators.moved()
             state.operators.has_mode = True

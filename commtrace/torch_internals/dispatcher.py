@@ -27,6 +27,8 @@ is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
 """Return whether this thread removes a key from each call."""
 is_included = _C._dispatch_tls_is_dispatch_key_included
 """Return whether this thread adds a key to each call."""
+keys_of_tensor = _C._dispatch_keys
+"""Return the key set of a tensor, with the keys that this thread adds or removes."""
 keys_of = _C.DispatchKeySet.from_raw_repr
 """Return the key set of a number whose bits are the keys."""
 
@@ -41,6 +43,8 @@ push_mode = _C._push_on_torch_dispatch_stack
 """Enter a dispatch mode."""
 pop_mode = _C._pop_torch_dispatch_stack
 """Leave the innermost dispatch mode and return it."""
+num_modes = _C._len_torch_dispatch_stack
+"""Return the number of dispatch modes that this thread has entered, also those of a compiler."""
 current_mode = _python_dispatch._get_current_dispatch_mode
 """Return the innermost dispatch mode; None if there is none."""
 no_dispatch_modes = _python_dispatch._disable_current_modes

@@ -36,6 +36,7 @@ from commtrace.recorder.interception.kernels import (
     issuing,
     native,
     next_kernel,
+    operator_named,
 )
 from commtrace.recorder.interception.receiver import CallReceiver
 from commtrace.recorder.interception.reducers import FUNCTIONS_THAT_WAIT, recording_waits
@@ -54,12 +55,17 @@ for _name, _signature in SIGNATURES.items():
 
 
 class Interception:
-    """Kernels in the dispatcher and replaced methods, to be installed and removed."""
+    """Kernels in the dispatcher and replaced methods, to be installed and removed.
+
+    Attributes:
+        of_operators: the installed kernels, by the identity of their operator.
+    """
 
     def __init__(self, receiver: CallReceiver) -> None:
         self._receiver = receiver
         self._libraries: dict[str, Library] = {}
         self._kernels: dict[str, DispatcherKernel] = {}
+        self.of_operators: dict[int, DispatcherKernel] = {}
         self._replaced: list[tuple[Any, str, DispatcherKernel, DispatcherKernel]] = []
         self._lock = threading.Lock()
         self._stop_waiting: Callable[[], None] = lambda: None
@@ -92,6 +98,7 @@ class Interception:
                 # The kernels must be gone now, not once the library happens to be collected.
                 library._destroy()
             self._libraries = {}
+            self.of_operators.clear()
         set_issuer(None)
         while self._replaced:
             owner, name, function, ours = self._replaced.pop()
@@ -122,6 +129,7 @@ class Interception:
         if kernel is not None:
             namespace, _, op = name.partition("::")
             self._libraries[namespace].impl(op, kernel, KEY, with_keyset=True)
+            self.of_operators[id(operator_named(name))] = kernel
 
     def _register_wait_tensor(self) -> None:
         """Install the kernels that wait for results, now that there is one to wait for."""

@@ -7,7 +7,7 @@ They run at the dispatch key `BackendSelect`, which every call passes on its way
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -28,6 +28,7 @@ from commtrace.torch_internals.dispatcher import (
     is_excluded,
     is_included,
     keys_of,
+    keys_of_tensor,
 )
 
 KEY = "BackendSelect"
@@ -52,8 +53,25 @@ BELOW = _KeysBelow()
 
 def next_kernel(name: str) -> DispatcherKernel:
     """Return a callable for the kernel that the operator would have called without ours."""
+    return operator_named(name)._handle.redispatch_boxed
+
+
+def operator_named(name: str) -> Any:
+    """Return the operator of a qualified name, which lives as long as the process."""
     namespace, _, op = name.partition("::")
-    return getattr(getattr(torch.ops, namespace), op).default._handle.redispatch_boxed
+    return getattr(getattr(torch.ops, namespace), op).default
+
+
+def keys_in(args: Iterable[Any]) -> Any:
+    """Return the key set of the tensors among an operator's arguments; None without one."""
+    found = None
+    for each in args:
+        if isinstance(each, torch.Tensor):
+            keys = keys_of_tensor(each)
+        elif type(each) is not list or (keys := keys_in(each)) is None:
+            continue
+        found = keys if found is None else found | keys
+    return found
 
 
 def _caller() -> FrameType | None:

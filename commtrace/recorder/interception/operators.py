@@ -7,7 +7,7 @@ tensors are spans of level `local` inside it. Communication operators are not sp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -21,13 +21,20 @@ from commtrace.recorder.events.location import (
     OTHER,
     RECOMPUTE,
 )
+from commtrace.recorder.interception.kernels import DispatcherKernel, keys_in
 from commtrace.recorder.interception.receiver import OperatorReceiver
 from commtrace.recorder.interception.signatures import SIGNATURES
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import DTENSOR, LOCAL, OperatorKind, OperatorPlace
 from commtrace.recorder.thread_state import CURRENT, Operators, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id, current_node
-from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode, pop_mode, push_mode
+from commtrace.torch_internals.dispatcher import (
+    OpOverload,
+    TorchDispatchMode,
+    num_modes,
+    pop_mode,
+    push_mode,
+)
 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication and profiler marks."""
@@ -43,9 +50,12 @@ class OperatorMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, receiver: OperatorReceiver, rank: int) -> None:
+    def __init__(
+        self, receiver: OperatorReceiver, rank: int, kernels: Mapping[int, DispatcherKernel]
+    ) -> None:
         super().__init__()
         self.receiver = receiver
+        self.kernels = kernels
         self.rank = rank
         self.report_to_sinks()
 
@@ -98,6 +108,12 @@ class OperatorMode(TorchDispatchMode):
         else:
             kind = where.local.get(id(func))
         if kind is None:
+            # Passing on is all that is left: to the kernel, unless a class or a mode comes first.
+            kernel = self.kernels.get(id(func))
+            if kernel is not None and not types and not num_modes():
+                keys = keys_in(args)
+                if keys is not None:
+                    return kernel(keys, *args, **kwargs) if kwargs else kernel(keys, *args)
             if _is_passed_on(func):
                 return func(*args, **kwargs) if kwargs else func(*args)
             kind = where.learn(func, LOCAL if runner is None else DTENSOR)
