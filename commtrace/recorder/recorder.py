@@ -32,7 +32,7 @@ from commtrace.recorder.events.groups import Groups, resolve, unbox
 from commtrace.recorder.events.misfit import misfit
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.pipeline_action import PipelineAction
-from commtrace.recorder.events.request import Request
+from commtrace.recorder.events.request import Request, key_of
 from commtrace.recorder.events.signature import Signature
 from commtrace.recorder.events.sink import Sink, SpanKeepers
 from commtrace.recorder.events.steps import OPTIMIZER
@@ -47,7 +47,7 @@ from commtrace.recorder.thread_state import (
 )
 from commtrace.torch_internals.compilation import TracingContext
 
-_MAX_ANNOUNCED = 4096
+_MAX_ANNOUNCED = _MAX_REQUESTS = 4096
 _MOST_OPS = 1 << 62
 _UNKNOWN = -1
 
@@ -231,6 +231,11 @@ class Recorder:
             ):
                 return known
         group = self.groups.of(process_group)
+        key = None
+        if reason is None:
+            key = key_of(native_op, signature, args, collectives.reduce_op)
+            if (known := group.requests.get(key)) is not None:
+                return known
         request = Request(native_op, signature, group, reason)
         request.read_arguments(args, collectives.reduce_op)
         if request.input_splits:
@@ -238,6 +243,11 @@ class Recorder:
             request.state_experts(announced or collectives.expert_rows)
         if request.device != "cpu" and request.is_computed:
             self.device = request.device
+        if key is not None:
+            request.share()
+            if len(group.requests) >= _MAX_REQUESTS:
+                group.requests.clear()
+            group.requests[key] = request
         if reason is not None:
             if not group.row.mesh_axis:
                 group.learn_axis(reason.axis)

@@ -39,15 +39,16 @@ _SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
 _GENERATED = ("<eval_with_key>", *torch.__path__)
 """Prefixes of the file names of code that torch generates, which is in no module."""
 
-_FRAMES_OF_FUNCTIONS = {
-    ("torch.autograd.graph", "_engine_run_backward"): ENGINE,
-    ("torch.optim.optimizer", "wrapper"): IN_OPTIMIZER,
-    **dict.fromkeys(ATTRIBUTING, ATTRIBUTES),
+_FRAMES_OF_FUNCTIONS: dict[str, dict[str, int]] = {
+    "torch.autograd.graph": {"_engine_run_backward": ENGINE},
+    "torch.optim.optimizer": {"wrapper": IN_OPTIMIZER},
 }
+for _module, _function in ATTRIBUTING:
+    _FRAMES_OF_FUNCTIONS.setdefault(_module, {})[_function] = ATTRIBUTES
 BLOCKING_TRANSFERS = frozenset({"send", "recv"})
 """Functions of torch.distributed, and kinds of calls, that wait unless they are asynchronous."""
 _FRAMES_OF_MODULES = {
-    **{module: MIXED for module, _ in _FRAMES_OF_FUNCTIONS},
+    **dict.fromkeys(_FRAMES_OF_FUNCTIONS, MIXED),
     "torch.utils.checkpoint": CHECKPOINT,
     "torch._ops": OWN,  # on the path from the dispatch mode
     "commtrace.recorder.interception.operators": OWN,
@@ -75,8 +76,7 @@ def kind_of(frame: FrameType) -> int:
         kind = _learn_kind(frame)
     if kind != MIXED:
         return kind
-    function = frame.f_globals["__name__"], frame.f_code.co_name
-    return _FRAMES_OF_FUNCTIONS.get(function, LIBRARY)
+    return _FRAMES_OF_FUNCTIONS[frame.f_globals["__name__"]].get(frame.f_code.co_name, LIBRARY)
 
 
 def _learn_kind(frame: FrameType) -> int:
@@ -146,8 +146,8 @@ def walk(
             kind = _learn_kind(frame)
         if kind:  # most frames belong to libraries
             if kind == MIXED:
-                function = frame.f_globals["__name__"], frame.f_code.co_name
-                kind = _FRAMES_OF_FUNCTIONS.get(function, LIBRARY)
+                functions = _FRAMES_OF_FUNCTIONS[frame.f_globals["__name__"]]
+                kind = functions.get(frame.f_code.co_name, LIBRARY)
             if kind == LIBRARY:
                 pass
             elif kind == USER:

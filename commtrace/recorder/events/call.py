@@ -15,7 +15,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.location import Location, text_of_stack
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.request import Request
-from commtrace.recorder.thread_state import CallStack, ThreadState, operator_of
+from commtrace.recorder.thread_state import NO_SPAN, CallStack, ThreadState, operator_of
 
 _UNKNOWN = -1
 
@@ -80,7 +80,7 @@ class Call:
         self.thread = state.native_id
         self.region = state.regions[-1] if state.regions else ""
         self.functional_op = state.collectives.functional_op
-        self.op = operator_of(span)
+        self.op = None if span is NO_SPAN else operator_of(span)
         self.op_id = span[0]
         self.stack = stack
         self.sent_id = sent_id

@@ -47,21 +47,6 @@ class DataTimes:
         self.unused: dict[int, Result] = {}
         self.sending: dict[int, Result] = {}
 
-    def use(self, kind: OperatorKind | None, given: Any, at_ns: int, result: Any) -> Result | None:
-        """Note that an operator or a call has begun to use its arguments.
-
-        Args:
-            kind: the operator's kind; None of a call.
-            given: the arguments.
-            at_ns: when it began.
-            result: what it has returned.
-
-        Returns:
-            The result of a call that the operator has rearranged, if it has one.
-        """
-        found = self._results_in(given, {})
-        return self._use(found, kind, at_ns, result) if found else None
-
     def _use(
         self,
         found: dict[int, list[torch.Tensor]],
@@ -69,6 +54,17 @@ class DataTimes:
         at_ns: int,
         result: Any,
     ) -> Result | None:
+        """Note that an operator or a call has begun to use results of calls.
+
+        Args:
+            found: those of its arguments that are results, by storage.
+            kind: the operator's kind; None of a call.
+            at_ns: when it began.
+            result: what it has returned.
+
+        Returns:
+            The result of a call that the operator has rearranged, if it has one.
+        """
         for address, views in found.items():
             known = self.unused.pop(address)
             if self.written.get(address) is not known.mark:  # the memory was given out again
@@ -179,27 +175,33 @@ class DataTimes:
         request = call.request
         if request.device != "cpu" or not request.is_computed:
             return
-        signature = request.signature
-        if signature.sent is not None:
-            sent = tensors_of(args[signature.sent])
-            call.had_ready(self._send(sent, at_ns))
-            if request.is_async and signature.sent != signature.received:
-                self._note_sending(call, sent)
-        if signature.received not in (None, RESULT):
-            self.returned(call, args[signature.received])
-
-    def _note_sending(self, call: Call, sent: Sequence[torch.Tensor]) -> None:
-        sending = self.sending
-        for tensor in sent:
-            sending[_address(tensor)] = Result(call, tensor)
-        if len(sending) > _MAX_UNUSED:
-            del sending[next(iter(sending))]
+        sent, received = request.signature.sent, request.signature.received
+        if sent is not None:
+            tensors = tensors_of(args[sent])
+            addresses = [_address(each) for each in tensors]
+            call.had_ready(self._send(tensors, addresses, at_ns))
+            if sent == received:
+                self._receive(call, tensors, addresses)
+                return
+            if request.is_async:
+                sending = self.sending
+                for tensor, address in zip(tensors, addresses, strict=True):
+                    sending[address] = Result(call, tensor)
+                if len(sending) > _MAX_UNUSED:
+                    del sending[next(iter(sending))]
+        if received is not None and received != RESULT:
+            self.returned(call, args[received])
 
     def returned(self, call: Call, result: Any) -> None:
         """Note the tensors that receive the result of a call."""
+        tensors = tensors_of(result)
+        self._receive(call, tensors, [_address(each) for each in tensors])
+
+    def _receive(
+        self, call: Call, tensors: Sequence[torch.Tensor], addresses: Sequence[int]
+    ) -> None:
         written, unused = self.written, self.unused
-        for tensor in tensors_of(result):
-            address = _address(tensor)
+        for tensor, address in zip(tensors, addresses, strict=True):
             former = unused.get(address)
             if former is not None:
                 former.close()
@@ -210,17 +212,21 @@ class DataTimes:
         if len(written) > _MAX_WRITTEN:
             written.clear()
 
-    def _send(self, tensors: Sequence[torch.Tensor], at_ns: int) -> int:
+    def _send(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int], at_ns: int) -> int:
         """Note that a call uses the tensors, and return when all of them were written.
 
         -1 if this is unknown for one of them.
         """
-        if self.unused:
-            self.use(None, tensors, at_ns, None)
+        unused, written = self.unused, self.written
+        found: dict[int, list[torch.Tensor]] = {}
+        for tensor, address in zip(tensors, addresses, strict=True):
+            if address in unused:
+                found.setdefault(address, []).append(tensor)
+        if found:
+            self._use(found, None, at_ns, None)
         ready_ns, is_known = _UNKNOWN, not has_compiled()
-        for tensor in tensors:
-            address = _address(tensor)
-            at = _UNKNOWN if address < 0 else self.written.get(address, _UNKNOWN)
+        for address in addresses:
+            at = _UNKNOWN if address < 0 else written.get(address, _UNKNOWN)
             written_ns = at if isinstance(at, int) else at.complete_ns
             if written_ns < 0:
                 is_known = False
@@ -255,7 +261,7 @@ def _address(tensor: torch.Tensor) -> int:
 
     A new tensor begins where its storage does, so that its own address, which is cheaper, is equal.
     """
-    if isinstance(tensor, FakeTensor):  # it would warn
+    if type(tensor) is not _TENSOR and isinstance(tensor, FakeTensor):  # it would warn
         return _UNKNOWN
     try:
         return tensor.untyped_storage().data_ptr() or _UNKNOWN

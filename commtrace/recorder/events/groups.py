@@ -31,10 +31,12 @@ class Group:
     Attributes:
         seq: number of calls of this rank.
         is_in_cpp: its operations on CPU tensors run no Python.
+        requests: requests of alike calls of this rank, by `request.key_of`.
     """
 
     __slots__ = (
-        "group_rank", "is_fake", "is_in_cpp", "process_group", "rank", "ranks", "row", "seq",
+        "group_rank", "is_fake", "is_in_cpp", "process_group", "rank", "ranks", "requests", "row",
+        "seq",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +55,7 @@ class Group:
         self.rank = ranks[group_rank]
         self.is_fake = row.backend == FAKE
         self.is_in_cpp = is_in_cpp
+        self.requests: dict[Any, Any] = {}
         self.seq = 0
 
     def global_rank(self, group_rank: int) -> int:

@@ -1,7 +1,7 @@
 """Request of a communication call: the values of its arguments.
 
 The recorder reads a request when the operator is called, since its tensors may be gone later. Calls
-known to be alike share one.
+known to be alike share one: those that one `Reason` announces, and those with the same `key_of`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ _Tensor = torch.Tensor
 
 Shapes = tuple[torch.Size, ...]
 
+_UNSHARED = frozenset({"all_to_all", "send", "recv"})
+"""Kinds of calls with splits or peers, and those whose function tells if they are asynchronous."""
+_SIZES_AND_NAMES = frozenset({int, str})
+
 
 class Request:
-    """Argument values of a call; shared by all calls that one `Reason` announces.
+    """Argument values of a call; alike calls share them.
 
     `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
     ranks within the group, -1 if none. `input_splits` and `output_splits` are the bytes of an
@@ -69,8 +73,7 @@ class Request:
         if reduce_op:
             self.reduce_op = reduce_op
         elif signature.reduce_op is not None:
-            given = len(args) > signature.reduce_op
-            self.reduce_op = _reduce_op_name(args[signature.reduce_op]) if given else "sum"
+            self.reduce_op = _reduction(signature.reduce_op, args)
         if signature.root is not None:
             self.root = args[signature.root]
         if signature.peer is not None:
@@ -114,8 +117,8 @@ class Request:
 
     def identity(self) -> Any:
         """Return a key, equal if all columns are equal; costly objects enter by identity."""
-        if self.is_shared:
-            return id(self)
+        if self.is_shared:  # what it receives is unknown before the first of them has returned
+            return id(self), len(self.received)
         return (
             self.native_op, self.group, self.reduce_op, self.root, self.peer, self.dtype, self.sent,
             self.received, self.payload, self.input_splits, self.output_splits, self.expert_rows,
@@ -170,6 +173,43 @@ class Request:
             self.output_splits = _sizes(received)
 
 
+def key_of(
+    native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str
+) -> tuple[Any, ...] | None:
+    """Return a key of a group's calls, equal if all values of their requests are.
+
+    None if it sends anything but one plain tensor, or has values that its shapes do not determine.
+    """
+    sent, received = signature.sent, signature.received
+    if sent is None or signature.kind in _UNSHARED:
+        return None
+    tensor = args[sent]
+    if type(tensor) is list and len(tensor) == 1:
+        (tensor,) = tensor
+    if type(tensor) is not _Tensor:
+        return None
+    into: Any = None
+    if received == RESULT:
+        into = (*args[1 : signature.group], *args[signature.group + 1 :])
+        if sent or not _SIZES_AND_NAMES.issuperset(map(type, into)):
+            return None
+    elif received is not None and received != sent:
+        result = args[received]
+        if type(result) is list and len(result) == 1:
+            (result,) = result
+        if type(result) is not _Tensor:
+            return None
+        into = result.shape, result.dtype
+    if not reduce_op and signature.reduce_op is not None:
+        reduce_op = _reduction(signature.reduce_op, args)
+    is_async = signature.is_async
+    return (
+        native_op, tensor.shape, tensor.dtype, tensor.device, into, reduce_op,
+        None if signature.root is None else args[signature.root],
+        None if is_async is None or len(args) <= is_async else args[is_async],
+    )  # fmt: skip
+
+
 def _sizes(tensors: Any) -> tuple[int, ...]:
     """Return the bytes of each tensor."""
     return tuple([tensor.numel() * tensor.itemsize for tensor in tensors_of(tensors)])
@@ -189,6 +229,10 @@ _REDUCE_OPS: dict[int, str] = (
     if dist.is_available()
     else {}
 )
+
+
+def _reduction(place: int, args: Sequence[Any]) -> str:
+    return _reduce_op_name(args[place]) if len(args) > place else "sum"
 
 
 def _reduce_op_name(reduce_op: Any) -> str:
