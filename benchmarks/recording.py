@@ -1,4 +1,4 @@
-"""Cost of recording: steps of a Transformer, bytes per call, the writer, memory.
+"""Cost of recording: steps of a Transformer, single calls, bytes per call, the writer, memory.
 
 A step is timed alternately without and with a recording. The recording begins, and records a first
 step, before the clock starts; the time of its background writer is included. The cost of torch's
@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
+from torch import nn
+from torch.distributed._functional_collectives import all_reduce, wait_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 import commtrace
@@ -66,6 +69,50 @@ STEPS = (
 # (model, width, detail that is recorded, bar)
 OPCODES = ((OURS, NARROW.dim, "collective", 1.13), (OURS, NARROW.dim, "op", 2.2))
 _NUM_WARMING = 3
+_SHORT_TURN_S = 0.005
+
+
+class _Calling(nn.Module):
+    """A module that communicates between two operators."""
+
+    def __init__(self, call: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Call the collective."""
+        tensor.mul_(1)
+        self.call(tensor)
+        return tensor.add(1)
+
+
+def _synchronous(tensor: torch.Tensor) -> None:
+    dist.all_reduce(tensor)
+
+
+def _asynchronous(tensor: torch.Tensor) -> None:
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    work.wait()
+
+
+def _functional(tensor: torch.Tensor) -> None:
+    wait_tensor(all_reduce(tensor, "sum", dist.group.WORLD))
+
+
+def _of_objects(tensor: torch.Tensor) -> None:
+    dist.broadcast_object_list([1], src=0)
+
+
+# (name, function, number of its calls, most instructions that recording one at detail op adds)
+CALLS = (
+    ("synchronous", _synchronous, 1, 1_700),
+    ("asynchronous", _asynchronous, 1, 1_700),
+    ("functional", _functional, 1, 2_100),
+    ("of objects", _of_objects, 2, 2_200),
+    ("synchronous, in a module, with two operators", _Calling(_synchronous), 1, 2_400),
+    ("functional, in a module, with two operators", _Calling(_functional), 1, 3_200),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +158,41 @@ def recorded_opcodes(model: str, width: int, detail: str, bar: float) -> Result:
     name = f"opcodes of a step of width {width}, {model}, {detail}"
     cells = (f"{without:,}", f"{recorded:,}", f"{ratio:.2f}")
     return Result(name, cells, f"{bar:.2f}", ratio <= bar)
+
+
+def opcodes_of_a_call(
+    name: str, call: Callable[[torch.Tensor], object], number: int, bar: int
+) -> Result:
+    """Measure Python's instructions that a recording with operators adds to a tiny collective."""
+    run = partial(call, torch.ones(4))
+    for _ in range(_NUM_WARMING):
+        run()
+    without = opcodes_of(run) // number
+    with commtrace.record(detail="op"):
+        for _ in range(_NUM_WARMING):
+            run()
+        added = opcodes_of(run) // number - without
+    cells = (f"{without:,}", f"{without + added:,}", f"+{added:,}")
+    return Result(f"opcodes of a tiny collective, {name}, op", cells, f"+{bar:,}", added <= bar)
+
+
+def time_of_a_call(
+    name: str, call: Callable[[torch.Tensor], object], number: int, rounds: int
+) -> Result:
+    """Measure the thread time that a recording with operators adds to a tiny collective.
+
+    That of the shortest turn, since other programs on the machine can only add to it.
+    """
+    run = partial(call, torch.ones(4))
+    contenders = {"without": run, "with": Within(run, lambda: commtrace.record(detail="op"))}
+    found = repeated(contenders, num_rounds=rounds, turn_s=_SHORT_TURN_S, clock=time.thread_time)
+    without, recorded = (min(found[each].rounds) / number for each in contenders)
+    times = (without, recorded, recorded - without)
+    cells = tuple(text_of_duration(each * NANOSECONDS_PER_SECOND) for each in times)
+    bar_s = 40e-6
+    bar = text_of_duration(bar_s * NANOSECONDS_PER_SECOND)
+    kept = None if isinstance(call, nn.Module) else recorded - without <= bar_s
+    return Result(f"a tiny collective, {name}, op", cells, "" if kept is None else bar, kept)
 
 
 def _counted_once(step: Callable[[], object]) -> Callable[[], object]:
@@ -250,6 +332,9 @@ def main() -> None:
     with fake_ranks():
         results = [recorded_step(*step, rounds=given.rounds) for step in STEPS]
         results += [recorded_opcodes(*each) for each in OPCODES]
+        for name, call, number, bar in CALLS:
+            results.append(opcodes_of_a_call(name, call, number, bar))
+            results.append(time_of_a_call(name, call, number, given.rounds))
         results += [*beginning_and_end(), *bytes_of_a_call(), *bytes_at_rest()]
         results += [writer_speed(), growth()]
     table = Table(title=f"recording, on one core, rank 0 of {RANKS}, torch {torch.__version__}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 from benchmarks import recording
 from benchmarks.kit import fake_ranks
@@ -51,6 +52,23 @@ def test_a_recorded_step_takes_few_instructions_of_python(
     with fake_ranks():
         result = recording.recorded_opcodes(*case)
     assert result.kept, result.cells
+
+
+@pytest.mark.parametrize("case", recording.CALLS, ids=lambda case: case[0])
+def test_recording_a_call_takes_few_instructions_of_python(
+    case: tuple[str, Callable[[torch.Tensor], object], int, int],
+) -> None:
+    with fake_ranks():
+        result = recording.opcodes_of_a_call(*case)
+    assert result.kept, result.cells
+
+
+def test_the_time_of_a_recorded_call_is_that_beyond_an_unrecorded_one() -> None:
+    with fake_ranks():
+        name, call, number, _ = recording.CALLS[0]
+        result = recording.time_of_a_call(name, call, number, rounds=2)
+    assert result.cells[2].endswith("µs")
+    assert result.bar == "40 µs"
 
 
 def test_the_bytes_of_a_call_and_the_growth_are_small() -> None:

@@ -200,3 +200,14 @@ def test_modes_of_functions_are_switched_off_for_a_context() -> None:
         with recorders.no_torch_functions():
             assert torch.ones(1).is_cpu
         assert torch.ones(1).is_meta
+
+
+def test_a_tensor_has_the_keys_by_which_its_operators_are_dispatched() -> None:
+    below = recorders.keys_of_tensor(torch.ones(1)) & recorders.AFTER_BACKEND_SELECT
+    assert below == torch._C.DispatchKeySet(recorders.CPU)
+
+
+def test_modes_are_counted() -> None:
+    assert recorders.num_modes() == 0
+    with Seen():
+        assert recorders.num_modes() == 1

@@ -145,6 +145,9 @@ def walk(
         except KeyError:
             kind = _learn_kind(frame)
         if kind:  # most frames belong to libraries
+            if kind == OWN:
+                frame = frame.f_back
+                continue
             if kind == MIXED:
                 functions = _FRAMES_OF_FUNCTIONS[frame.f_globals["__name__"]]
                 kind = functions.get(frame.f_code.co_name, LIBRARY)
@@ -159,9 +162,6 @@ def walk(
                 attributing = frame, attributing
             elif kind == INSTALLED:
                 installed = installed or frame
-            elif kind == OWN:
-                frame = frame.f_back
-                continue
             else:
                 seen |= 1 << kind
                 if kind == end:

@@ -66,9 +66,14 @@ def keys_in(args: Iterable[Any]) -> Any:
     """Return the key set of the tensors among an operator's arguments; None without one."""
     found = None
     for each in args:
-        if isinstance(each, torch.Tensor):
+        if type(each) is list:
+            if len(each) == 1 and type(each[0]) is torch.Tensor:  # without a call for most of them
+                keys = keys_of_tensor(each[0])
+            elif (keys := keys_in(each)) is None:
+                continue
+        elif isinstance(each, torch.Tensor):
             keys = keys_of_tensor(each)
-        elif type(each) is not list or (keys := keys_in(each)) is None:
+        else:
             continue
         found = keys if found is None else found | keys
     return found

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor as torch_tensor
 from torch import nn
+from torch._ops import TorchBindOpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import commtrace
@@ -87,6 +90,39 @@ def test_a_collective_is_no_operator() -> None:
     assert [op.op for op in ops(recording)] == ["aten.ones.default"]
     (call,) = calls(recording)
     assert (call.op, call.op_id) == ("", -1)
+
+
+class Seeing(TorchDispatchMode):
+    """Mode that notes the operators that reach it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_around_a_recording_sees_its_collectives() -> None:
+    tensor = torch.ones(2)
+    with Seeing() as around, commtrace.record() as recording:
+        dist.all_reduce(tensor)
+    with commtrace.record() as other, Seeing() as within:
+        dist.all_reduce(tensor)
+    assert around.names == within.names == ["c10d::allreduce_"]
+    assert len(calls(recording)) == len(calls(other)) == 1
+
+
+def test_a_collective_is_dispatched_once_more_by_the_mode_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Converting a group and a reduction for another round takes longer than all else."""
+    seen: list[object] = []
+    monkeypatch.setattr(TorchBindOpOverload, "__call__", lambda op, *args: seen.append(op))
+    with commtrace.record() as recording:
+        dist.all_reduce(torch.ones(2))
+    assert (len(calls(recording)), seen) == (1, [])
 
 
 def test_an_operator_that_raises_ends_its_span() -> None:
