@@ -97,21 +97,18 @@ def _asynchronous(tensor: torch.Tensor) -> None:
 
 
 def _functional(tensor: torch.Tensor) -> None:
-    wait_tensor(all_reduce(tensor, "sum", dist.group.WORLD))
+    group = dist.group.WORLD
+    assert group is not None
+    wait_tensor(all_reduce(tensor, "sum", group))
 
 
-def _of_objects(tensor: torch.Tensor) -> None:
-    dist.broadcast_object_list([1], src=0)
-
-
-# (name, function, number of its calls, most instructions that recording one at detail op adds)
+# (name, function, most instructions that recording one at detail op adds)
 CALLS = (
-    ("synchronous", _synchronous, 1, 1_700),
-    ("asynchronous", _asynchronous, 1, 1_700),
-    ("functional", _functional, 1, 2_100),
-    ("of objects", _of_objects, 2, 2_200),
-    ("synchronous, in a module, with two operators", _Calling(_synchronous), 1, 2_400),
-    ("functional, in a module, with two operators", _Calling(_functional), 1, 3_200),
+    ("synchronous", _synchronous, 1_700),
+    ("asynchronous", _asynchronous, 1_700),
+    ("functional", _functional, 2_100),
+    ("synchronous, in a module, with two operators", _Calling(_synchronous), 2_400),
+    ("functional, in a module, with two operators", _Calling(_functional), 3_200),
 )
 
 
@@ -160,25 +157,21 @@ def recorded_opcodes(model: str, width: int, detail: str, bar: float) -> Result:
     return Result(name, cells, f"{bar:.2f}", ratio <= bar)
 
 
-def opcodes_of_a_call(
-    name: str, call: Callable[[torch.Tensor], object], number: int, bar: int
-) -> Result:
+def opcodes_of_a_call(name: str, call: Callable[[torch.Tensor], object], bar: int) -> Result:
     """Measure Python's instructions that a recording with operators adds to a tiny collective."""
     run = partial(call, torch.ones(4))
     for _ in range(_NUM_WARMING):
         run()
-    without = opcodes_of(run) // number
+    without = opcodes_of(run)
     with commtrace.record(detail="op"):
         for _ in range(_NUM_WARMING):
             run()
-        added = opcodes_of(run) // number - without
+        added = opcodes_of(run) - without
     cells = (f"{without:,}", f"{without + added:,}", f"+{added:,}")
     return Result(f"opcodes of a tiny collective, {name}, op", cells, f"+{bar:,}", added <= bar)
 
 
-def time_of_a_call(
-    name: str, call: Callable[[torch.Tensor], object], number: int, rounds: int
-) -> Result:
+def time_of_a_call(name: str, call: Callable[[torch.Tensor], object], rounds: int) -> Result:
     """Measure the thread time that a recording with operators adds to a tiny collective.
 
     That of the shortest turn, since other programs on the machine can only add to it.
@@ -186,7 +179,7 @@ def time_of_a_call(
     run = partial(call, torch.ones(4))
     contenders = {"without": run, "with": Within(run, lambda: commtrace.record(detail="op"))}
     found = repeated(contenders, num_rounds=rounds, turn_s=_SHORT_TURN_S, clock=time.thread_time)
-    without, recorded = (min(found[each].rounds) / number for each in contenders)
+    without, recorded = (min(found[each].rounds) for each in contenders)
     times = (without, recorded, recorded - without)
     cells = tuple(text_of_duration(each * NANOSECONDS_PER_SECOND) for each in times)
     bar_s = 40e-6
@@ -332,9 +325,9 @@ def main() -> None:
     with fake_ranks():
         results = [recorded_step(*step, rounds=given.rounds) for step in STEPS]
         results += [recorded_opcodes(*each) for each in OPCODES]
-        for name, call, number, bar in CALLS:
-            results.append(opcodes_of_a_call(name, call, number, bar))
-            results.append(time_of_a_call(name, call, number, given.rounds))
+        for name, call, bar in CALLS:
+            results.append(opcodes_of_a_call(name, call, bar))
+            results.append(time_of_a_call(name, call, given.rounds))
         results += [*beginning_and_end(), *bytes_of_a_call(), *bytes_at_rest()]
         results += [writer_speed(), growth()]
     table = Table(title=f"recording, on one core, rank 0 of {RANKS}, torch {torch.__version__}")

@@ -56,7 +56,7 @@ def test_a_recorded_step_takes_few_instructions_of_python(
 
 @pytest.mark.parametrize("case", recording.CALLS, ids=lambda case: case[0])
 def test_recording_a_call_takes_few_instructions_of_python(
-    case: tuple[str, Callable[[torch.Tensor], object], int, int],
+    case: tuple[str, Callable[[torch.Tensor], object], int],
 ) -> None:
     with fake_ranks():
         result = recording.opcodes_of_a_call(*case)
@@ -65,8 +65,8 @@ def test_recording_a_call_takes_few_instructions_of_python(
 
 def test_the_time_of_a_recorded_call_is_that_beyond_an_unrecorded_one() -> None:
     with fake_ranks():
-        name, call, number, _ = recording.CALLS[0]
-        result = recording.time_of_a_call(name, call, number, rounds=2)
+        name, call, _ = recording.CALLS[0]
+        result = recording.time_of_a_call(name, call, rounds=2)
     assert result.cells[2].endswith("µs")
     assert result.bar == "40 µs"
 
