@@ -1,13 +1,14 @@
 """Patches of torch, and of transformers, where they test for torch's own DTensor class.
 
-They cover checkpoints, fully sharded data parallelism, flexible attention, pipeline stages,
-optimizers, gradient clipping, parameters, Python functions that make tensors, and saving a
+They cover checkpoints, conditions, fully sharded data parallelism, flexible attention, pipeline
+stages, optimizers, gradient clipping, parameters, Python functions that make tensors, and saving a
 transformers model. Each module patches what it names once, when this package is imported or when
 the program loads that part.
 """
 
 from dtensor_core.integrations import (
     checkpoint,
+    conditions,
     export,
     factories,
     flex_attention,
@@ -21,6 +22,7 @@ from dtensor_core.integrations import (
 
 _PATCHES = (
     checkpoint,
+    conditions,
     export,
     factories,
     flex_attention,

@@ -9,17 +9,21 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-import torch
-
 from dtensor_core.errors import RuleError
+from dtensor_core.integrations.when_loaded import when_loaded
 from dtensor_core.tensor import DTensor
 
-_UNTRACED = ("NotImplemented", "not tracked")
+_UNTRACED = ("NotImplemented", "not tracked", "to be a FakeTensor")
 
 
 def install() -> None:
     """Explain torch's error; modules that are called with DTensors are exported."""
-    torch.export.export = _explained(torch.export.export)
+    when_loaded("torch.export._trace", _patch)
+
+
+def _patch(trace: Any) -> None:
+    # Every way to export calls it: strict or not, `draft_export`, and names imported before.
+    trace._export = _explained(trace._export)
 
 
 def _explained(original: Any) -> Any:
@@ -27,7 +31,7 @@ def _explained(original: Any) -> Any:
     def export(mod: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(mod, *args, **kwargs)
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
             held = [name for name, each in mod.named_parameters() if isinstance(each, DTensor)]
             if not held or not any(each in str(error) for each in _UNTRACED):
                 raise
