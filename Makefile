@@ -29,7 +29,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt
+COPIED := commtrace/auto.pth commtrace/auto_start.py examples/train_tp.py
+$(READY): pyproject.toml constraints.txt $(COPIED)
 	$(PYTHON) -m venv --clear $(VENV)
 	$(if $(TORCH),sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(PINS))
 	$(BIN)/python -m pip install --quiet -c $(PINS) -e '.[dev]'

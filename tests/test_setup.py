@@ -104,6 +104,18 @@ def test_each_torch_and_each_python_has_an_environment() -> None:
     assert environment(python, "TORCH=2.15.0") == f".venv-torch-2.15.0-{version}"
 
 
+def test_files_that_an_installation_copies_are_installed_again_when_they_change() -> None:
+    _, _, section = (ROOT / "pyproject.toml").read_text().partition("wheel.force-include]\n")
+    copied = re.findall(r'^"([^"]+)" = ', section.partition("\n\n")[0], re.M)
+    assert len(copied) == 3
+    for path in copied:
+        make = ["make", "--dry-run", f"--what-if={path}", "test", "PYTHON=python3", "TORCH="]
+        done = subprocess.run(
+            make, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert " -m venv " in done.stdout, path
+
+
 def test_make_alone_lists_every_target_that_people_use() -> None:
     result = subprocess.run(
         ["make"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
