@@ -266,6 +266,11 @@ COMM = (
         "used_shard", int, "",
         "0 if operators used all of the result; 1 + d if only the rank's own shard along dim d", 9,
     ),
+    Column(
+        "run_delay_ns", int, "ns",
+        "time since the preceding call of its thread for which the thread was ready to run but had "
+        "no core", 9, title="Without a core",
+    ),
 )  # fmt: skip
 
 OPS = (

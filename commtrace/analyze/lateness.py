@@ -28,6 +28,7 @@ COMPUTE, COPIES = "longer compute", "memory copies"
 OTHER_GROUP, EARLIER_CALL = "blocked in another group", "blocked in an earlier call"
 HOST_LATE, LAUNCH_DELAYED = "host late", "launch delayed"
 OTHER_KERNEL, WORK = "behind another kernel", "longer work"
+NO_CORE = "no free core"
 
 REASONS = {
     COMPUTE: "kernels computed longer on its device",
@@ -36,6 +37,7 @@ REASONS = {
     LAUNCH_DELAYED: "its device was idle although that kernel had been launched",
     OTHER_KERNEL: "that kernel's stream was busy with another kernel",
     WORK: "it worked longer outside of communication",
+    NO_CORE: "it was ready to run, but other programs or ranks had the cores",
     OTHER_GROUP: "communication of another group kept it longer",
     EARLIER_CALL: "earlier communication of the same group kept it longer",
 }
@@ -76,6 +78,7 @@ _BY_USE = {
     "blocked": OTHER_GROUP,
     "maybe_blocked": NO_BLOCKED_TIME,
     "work": WORK,
+    "no_core": NO_CORE,
 }
 """Reason of each use, or the cause for which there is none."""
 _BY_PART = {

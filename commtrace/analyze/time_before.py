@@ -17,6 +17,7 @@ On a device of which the trace has kernels:
 
 On the host:
 
+    no_core          the thread of the next call is ready to run but has no core
     blocked          another call blocks the rank
     maybe_blocked    another call is in flight of which the blocked time is unknown
     work             none of these
@@ -48,7 +49,7 @@ from commtrace.schema import COMMUNICATION, MEMCPY, MEMSET
 T = TypeVar("T", pd.Series, pd.DataFrame)
 
 DEVICE_USES = ("compute", "copies", "communication", "idle_before", "idle_after", "idle")
-HOST_USES = ("blocked", "maybe_blocked", "work")
+HOST_USES = ("no_core", "blocked", "maybe_blocked", "work")
 PARTS = {
     "stream_compute": "compute",
     "stream_communication": "communication",
@@ -291,42 +292,49 @@ def _on_device(frames: Frames, before: pd.DataFrame, launched: pd.DataFrame) -> 
 
 
 @cached_per_run
-def _covered_by_calls(frames: Frames) -> dict[str, CoveredTime]:
-    """Return the time in which calls block each rank, may do so, or do so in each group."""
+def _covered_by_calls(frames: Frames) -> tuple[dict[str, CoveredTime], CoveredTime]:
+    """Return the time that the first of the host's uses cover, the first two, and so on; and the
+    time in which calls block each rank in each group.
+    """
     comm, blocked = frames.comm, blocked_intervals(frames)
-    maybe = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] < 0)]
-    start, end = (each - frames.start_ns for each in (maybe["issue_ns"], end_ns(maybe)))
-    maybe = pd.DataFrame({"rank": maybe["rank"], "start": start, "end": end})
+    issued = comm[comm["issue_ns"] >= 0]
+    waits = issued[issued["run_delay_ns"] > 0]
+    maybe = issued[issued["blocked_ns"] < 0]
+    of_uses = {
+        "no_core": _intervals(frames, waits, waits["issue_ns"] - waits["run_delay_ns"]),
+        "blocked": blocked[["rank", "start", "end"]],
+        "maybe_blocked": _intervals(frames, maybe, end_ns(maybe)),
+    }
+    covered: dict[str, CoveredTime] = {}
+    every: list[pd.DataFrame] = []
+    for use, intervals in of_uses.items():
+        if len(intervals) or not covered:
+            every.append(intervals)
+            rows = pd.concat(every, ignore_index=True)
+            latest = CoveredTime(rows["rank"], rows["start"], rows["end"])
+        covered[use] = latest
     group = group_numbers(frames).loc[blocked["row"]].set_axis(blocked.index)
     of_group = _of_groups(frames, blocked["rank"], group)
-    of_rank = CoveredTime(blocked["rank"], blocked["start"], blocked["end"])
-    either = of_rank
-    if len(maybe):
-        both = pd.concat([blocked[["rank", "start", "end"]], maybe], ignore_index=True)
-        either = CoveredTime(both["rank"], both["start"], both["end"])
-    return {
-        "blocked": of_rank,
-        "either": either,
-        "group_blocked": CoveredTime(of_group, blocked["start"], blocked["end"]),
-    }
+    return covered, CoveredTime(of_group, blocked["start"], blocked["end"])
+
+
+def _intervals(frames: Frames, calls: pd.DataFrame, other_ns: pd.Series) -> pd.DataFrame:
+    """Return the intervals between some calls' issue and another time, since the run's start."""
+    both = pd.concat([calls["issue_ns"], other_ns], axis="columns") - frames.start_ns
+    return pd.DataFrame({"rank": calls["rank"], "start": both.min(axis=1), "end": both.max(axis=1)})
 
 
 def _on_host(frames: Frames, before: pd.DataFrame) -> pd.DataFrame:
     """Return the uses of time on the host."""
-    covered = _covered_by_calls(frames)
+    covered, of_groups = _covered_by_calls(frames)
     rank, begin, end = before["rank"], before["begin"], before["end"]
-    blocked = covered["blocked"].within(rank, begin, end)
-    either = blocked
-    if covered["either"] is not covered["blocked"]:
-        either = covered["either"].within(rank, begin, end)
+    table = pd.DataFrame({"clock": HOST}, index=before.index)
+    earlier: Any = 0
+    for use, time in covered.items():
+        until = time.within(rank, begin, end)
+        table[use] = until - earlier
+        earlier = until
     of_group = _of_groups(frames, rank, before["group"])
-    return pd.DataFrame(
-        {
-            "clock": HOST,
-            "blocked": blocked,
-            "maybe_blocked": either - blocked,
-            "work": end - begin - either,
-            "group_blocked": covered["group_blocked"].within(of_group, begin, end),
-        },
-        index=before.index,
+    return table.assign(
+        work=end - begin - earlier, group_blocked=of_groups.within(of_group, begin, end)
     )

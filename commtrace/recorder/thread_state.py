@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import DTENSOR, NOWHERE, OperatorKinds
+from commtrace.recorder.run_delay import RunDelay
 
 CallStack = tuple[tuple[CodeType, int], ...]
 """Frames, innermost first: code and line."""
@@ -203,11 +204,12 @@ class ThreadState:
         is_engine_thread: the thread was started by C++.
         regions: the user's regions, outermost first.
         pipeline_part: part of a pipeline schedule that the thread computes.
+        run_delay: the time for which it had no core.
     """
 
     __slots__ = (
         "__weakref__", "backward", "collectives", "ident", "is_engine_thread", "modules",
-        "native_id", "operators", "optimizer", "pipeline_part", "regions",
+        "native_id", "operators", "optimizer", "pipeline_part", "regions", "run_delay",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -221,6 +223,7 @@ class ThreadState:
         self.collectives = Collectives()
         self.backward = BackwardPass()
         self.optimizer = OptimizerSteps()
+        self.run_delay = RunDelay()
 
     def set_regions(self, regions: tuple[str, ...]) -> None:
         """Enter or leave a region."""

@@ -47,6 +47,7 @@ class Call:
         sent_id: number of the contents sent.
         data_ready_ns: when the contents had been written.
         result_used_ns: when the result was first used.
+        run_delay_ns: time since the thread's preceding call for which it had no core.
         follower: knows which part of the result has been used.
         is_watched: the completion of the call will still be reported.
         expects_blocked_time: the blocked time of the call will still be reported.
@@ -55,8 +56,8 @@ class Call:
     __slots__ = (
         "complete_ns", "data_ready_ns", "expects_blocked_time", "follower", "functional_op", "id",
         "is_settled", "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "part",
-        "region", "request", "result_used_ns", "return_ns", "sent_id", "seq", "stack", "thread",
-        "wait_begin_ns", "waited_ns", "work",
+        "region", "request", "result_used_ns", "return_ns", "run_delay_ns", "sent_id", "seq", "stack",
+        "thread", "wait_begin_ns", "waited_ns", "work",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +89,7 @@ class Call:
         self.wait_begin_ns = _UNKNOWN
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
         self.data_ready_ns = self.result_used_ns = _UNKNOWN
+        self.run_delay_ns = state.run_delay.since_last()
         self.work: Any = None
         self.follower: Follower | None = None
         self.is_settled = self.is_watched = self.expects_blocked_time = False
@@ -248,6 +250,7 @@ class Call:
             max(self.result_used_ns, issued) + epoch if self.result_used_ns >= 0 else _UNKNOWN,
             self.part.micro_batch,
             _UNKNOWN if self.follower is None else self.follower.part(),
+            self.run_delay_ns,
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
@@ -314,7 +317,7 @@ class Call:
             self.part.micro_batch,
             self.part.direction,
             _UNKNOWN,  # the time on the device, which other tools measure
-            numbers[13],  # used_shard
+            *numbers[13:],  # used_shard, run_delay_ns
         )
 
 

@@ -271,7 +271,11 @@ def with_random_dependencies(seed: int, comm: Sequence[Any]) -> list[Any]:
         ends = max(each.complete_ns, each.issue_ns)
         ready = max(each.issue_ns - chance.randrange(900), START_NS)
         used = ends + chance.randrange(-50, 900)
-        known = {"data_ready_ns": ready, "result_used_ns": max(used, each.issue_ns)}
+        known = {
+            "data_ready_ns": ready,
+            "result_used_ns": max(used, each.issue_ns),
+            "run_delay_ns": chance.choice((0, chance.randrange(400))),
+        }
         found.append(
             each._replace(**{name: at for name, at in known.items() if chance.random() < 0.8})
         )

@@ -25,6 +25,7 @@ REASONS = {
     "blocked": "blocked in another group",
     "maybe blocked": "",
     "work": "longer work",
+    "no core": "no free core",
 }
 CAUSES = {
     "idle": "the launch of its kernel is not in the trace",
@@ -123,14 +124,19 @@ def _uses(run: Run, call: Any, begin: int) -> tuple[str, Uses]:
     blocked = [each for each in run.blocked[call.rank] if _meet(each[0], span)]
     maybe = [each for each in run.maybe_blocked[call.rank] if _meet(each[0], span)]
 
+    def is_own_blocked(inside: Callable[[Iterable[Any]], list[Any]]) -> bool:
+        return any(each.group == call.group for _, each in inside(blocked))
+
+    waited = [each for each in run.without_core[call.rank] if _meet(each[0], span)]
+
     def use(inside: Callable[[Iterable[Any]], list[Any]]) -> list[str]:
-        held = [each for _, each in inside(blocked)]
-        if held:
-            is_own = any(each.group == call.group for each in held)
-            return ["blocked", *["own blocked"] * is_own]
+        if inside(waited):
+            return ["no core", *["own blocked"] * is_own_blocked(inside)]
+        if inside(blocked):
+            return ["blocked", *["own blocked"] * is_own_blocked(inside)]
         return ["maybe blocked"] if inside(maybe) else ["work"]
 
-    return "host", _sums(span, [*blocked, *maybe], use)
+    return "host", _sums(span, [*blocked, *maybe, *waited], use)
 
 
 def _meet(one: Interval, other: Interval) -> bool:

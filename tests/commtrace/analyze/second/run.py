@@ -146,6 +146,16 @@ class Run:
         return found
 
     @cached_property
+    def without_core(self) -> dict[int, list[tuple[Interval, Any]]]:
+        """Intervals before calls in which their threads had no core, and the calls."""
+        found: dict[int, list[tuple[Interval, Any]]] = {call.rank: [] for call in self.comm}
+        for call in self.comm:
+            if call.issue_ns >= 0 and call.run_delay_ns > 0:
+                span = call.issue_ns - call.run_delay_ns, call.issue_ns
+                found[call.rank].append((span, call))
+        return found
+
+    @cached_property
     def kernels_of(self) -> dict[int, list[Any]]:
         """The kernels of each rank whose time is known."""
         found: dict[int, list[Any]] = {call.rank: [] for call in self.comm}
