@@ -17,7 +17,10 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import PartialSum, partial_sum
 from commtrace.analyze.selections import SELECTIONS
 
-_NUMBERS = ("payload_bytes", "wire_bytes", "blocked_ns", "complete_ns", "issue_ns", "step")
+_NUMBERS = (
+    *("payload_bytes", "wire_bytes", "blocked_ns", "complete_ns", "issue_ns", "step"),
+    "run_delay_ns",
+)
 _TEXTS = ("source_file", "source_spec", "group", "region", "op", "carries")
 _SUMMED = ("payload_bytes", "wire_bytes", "blocked_ns")
 WAIT = "wait_ns"

@@ -26,7 +26,7 @@ from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
 from commtrace.analyze.findings.hang import HANG
 from commtrace.analyze.findings.imbalance import IMBALANCE
-from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE
+from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE, SHARED_CORES
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.pipelines import PIPELINE_BUBBLES
 from commtrace.analyze.findings.receives import SERIAL_RECEIVES
@@ -76,6 +76,7 @@ RULES: tuple[Rule, ...] = (
         STRAGGLER,
         STALL,
         LOAD_IMBALANCE,
+        SHARED_CORES,
         IMBALANCE,
         WRONG_REDUCTION,
         OVERLAP,

@@ -215,6 +215,15 @@ def _lacks_writes(frames: Frames) -> str:
     )
 
 
+def _lacks_cores(frames: Frames) -> str:
+    if census(frames).known["run_delay_ns"]:
+        return ""
+    return (
+        "The trace does not state for how long ranks had no core (recorded on Linux), so it is "
+        "unknown whether they are late for that."
+    )
+
+
 def _lacks_waits(frames: Frames) -> str:
     if census(frames).known[WAIT]:
         return ""
@@ -272,5 +281,6 @@ GRADIENTS = Need("the parameters of reduced gradients, by step", _lacks_gradient
 OWN_GRADIENTS = Need("gradients of the ranks' own backward passes", _lacks_own_gradients)
 DEPENDENCIES = Need("when data was ready and used", _lacks_dependencies)
 WRITES = Need("when tensors of broadcasts were written to", _lacks_writes)
+CORES = Need("the time for which ranks had no core", _lacks_cores)
 WAITS = Need("times of calls of all members of their groups", _lacks_waits)
 ALIGNMENT = Need("clocks that are aligned more exactly than delays last", _lacks_alignment)

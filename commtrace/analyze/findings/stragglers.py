@@ -4,7 +4,7 @@ The cost is the time in which all others waited (`delayed_calls` of `commtrace.a
 on each of the ranks that waited. If n ranks behave alike, each causes 1/n of all delays.
 A rank counts as late if its odds are `straggler_ratio` times as high and its delays are spread over
 several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`). The other delays are
-those of changing ranks (`late_in_turn`).
+those of changing ranks, and those of ranks without a core (`late_in_turn`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.lateness import NO_CORE
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.steady_steps import is_counted, is_steady
 from commtrace.analyze.stragglers import delayed_calls
@@ -86,8 +87,20 @@ def stalls(frames: Frames) -> list[Finding]:
     ]
 
 
-@cached_per_run
 def _delays(part: Frames) -> pd.DataFrame:
+    """Return the delayed collectives whose last rank had a core, as far as is known."""
+    events = _all_delays(part)
+    return events[events["reason"] != NO_CORE]
+
+
+def without_core(part: Frames) -> pd.DataFrame:
+    """Return the delays by ranks that had no core."""
+    events = _all_delays(part)
+    return events[events["reason"] == NO_CORE]
+
+
+@cached_per_run
+def _all_delays(part: Frames) -> pd.DataFrame:
     """Return the delayed collectives, within steps if these are marked, with their cost.
 
     A delay within the error of the alignment of clocks may not have occurred. Those of a step that

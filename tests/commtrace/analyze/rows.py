@@ -369,11 +369,19 @@ def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:
     return trace_of(comm, num_ranks=num_ranks, steps=steps)
 
 
-def late_trace(lateness: Callable[[int, int], int], num_ranks: int = 3, num: int = 20) -> Trace:
+def late_trace(
+    lateness: Callable[[int, int], int],
+    num_ranks: int = 3,
+    num: int = 20,
+    *,
+    cores: bool | None = None,
+) -> Trace:
     """All-reduces every 10 µs, with the given lateness in ns of each rank at the nth one.
 
-    They complete 9 µs after the first rank arrives, and half of them make a step.
+    They complete 9 µs after the first rank arrives, and half of them make a step. It is not known
+    whether late ranks had `cores`, or they had them, or they had none.
     """
+    delay = {None: -1, True: 0, False: 1}[cores]
     comm = []
     for n in range(num):
         for rank in range(num_ranks):
@@ -383,6 +391,7 @@ def late_trace(lateness: Callable[[int, int], int], num_ranks: int = 3, num: int
                     rank=rank, id=n, seq=n, at=10_000 * n + at, until=10_000 * n + 9_000,
                     call_ns=9_000 - at, blocked_ns=9_000 - at, module="m", source_file="train.py",
                     source_line=3, phase="forward", step=2 * n // num,
+                    run_delay_ns=delay * at if delay > 0 else delay,
                 )
             )  # fmt: skip
     steps = [

@@ -102,6 +102,8 @@ TRACES: dict[str, Trace] = {
     "receives": received(late=1),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),
+    "in turn, with cores": late_trace(late_in_turn, cores=True),
+    "in turn, without cores": late_trace(late_in_turn, cores=False),
     "accumulated": trace_of(accumulated(by_hand=True), num_ranks=1),
     "flags": trace_of(flagged([ALL_USED, "", ALL_USED]), num_ranks=1),
 }

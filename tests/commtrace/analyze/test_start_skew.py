@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,15 @@ def test_an_injected_reason_on_the_host_is_found(
     row = start_skew(frames).to_dict("records")[0]
     assert (row["reason"], row["excess_ns"], row["usual_ns"]) == (reason, excess, usual)
     assert (row["straggler"], row["unknown"]) == (LATE, "")
+
+
+@pytest.mark.parametrize("num_ranks", [2, 8])
+def test_a_rank_that_had_no_core_did_not_work_longer(num_ranks: int) -> None:
+    frames = host_run(num_ranks)
+    second = (frames.comm["rank"] == LATE) & (frames.comm["seq"] == 1)
+    comm = frames.comm.assign(run_delay_ns=np.where(second, 2_900, 0))
+    row = start_skew(replace(frames, comm=comm)).to_dict("records")[0]
+    assert (row["reason"], row["excess_ns"], row["usual_ns"]) == ("no free core", 2_900, 0)
 
 
 def test_calls_in_flight_together_are_compared_since_the_last_one_that_all_completed() -> None:

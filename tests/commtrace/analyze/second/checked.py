@@ -13,6 +13,7 @@ from typing import Any
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
 from tests.commtrace.analyze.second import each_step
 from tests.commtrace.analyze.second.fingerprinted import replicas
+from tests.commtrace.analyze.second.late import reasons
 from tests.commtrace.analyze.second.lost import losses
 from tests.commtrace.analyze.second.piped import piped
 from tests.commtrace.analyze.second.routed import imbalance
@@ -543,13 +544,21 @@ def _is_too_small(run: Run, call: Any) -> bool:
 
 def _delays(run: Run) -> list[tuple[Any, int, int]]:
     """Delayed collectives of all members: the last call, the delay, and the number that wait."""
-    first = min((step.step for step in run.steps), default=-1)
-    warm_up = first if first >= 0 and not run.is_steady(first) else None
     return [
         (last, min(wait for _, wait in others), len(others))
         for last, others in delayed_calls(run)
-        if last.kind in EVERYONE and (last.step >= 0 or not run.steps) and last.step != warm_up
+        if _is_judged(run, last) and _reason(run, last) != "no free core"
     ]
+
+
+def _is_judged(run: Run, call: Any) -> bool:
+    first = min((step.step for step in run.steps), default=-1)
+    warm_up = first if first >= 0 and not run.is_steady(first) else None
+    return call.kind in EVERYONE and (call.step >= 0 or not run.steps) and call.step != warm_up
+
+
+def _reason(run: Run, late: Any) -> str:
+    return reasons(run)[late.rank, late.id][0]
 
 
 def _cost(events: list[tuple[Any, int, int]]) -> float:
@@ -607,7 +616,7 @@ def _stall(run: Run) -> list[Found]:
 
 
 def _load_imbalance(run: Run) -> list[Found]:
-    """Delays by changing ranks; no run here has enough steps for a saving to be known."""
+    """Delays by changing ranks; those of longer work would be saved, if they are most of them."""
     out = {(last.rank, last.id) for last, *_ in _stalled(run)}
     out |= {
         (call.rank, call.id)
@@ -625,8 +634,22 @@ def _load_imbalance(run: Run) -> list[Found]:
     several = len({last.rank for last, *_ in rest}) > 1
     if not (is_much and several):
         return []
-    assert len({each.step for each in run.steps if run.is_steady(each.step)}) < 9
-    return [([last for last, *_ in rest], 0.0, math.nan, "")]
+    work = {"longer compute", "memory copies"}
+    if any(call.run_delay_ns >= 0 for call in run.comm):
+        work.add("longer work")
+    uneven = _cost([event for event in rest if _reason(run, event[0]) in work])
+    saved = uneven if 2 * uneven >= _cost(rest) else math.nan
+    return [([last for last, *_ in rest], 0.0, saved, "")]
+
+
+def _shared_cores(run: Run) -> list[Found]:
+    late = [
+        (last, min(wait for _, wait in others), len(others))
+        for last, others in delayed_calls(run)
+        if _is_judged(run, last) and _reason(run, last) == "no free core"
+    ]
+    is_much = _cost(late) >= max(0.15 * run.counted_ns, 1)
+    return [([last for last, *_ in late], 0.0, _cost(late), "")] if is_much else []
 
 
 def _overlap_lost(run: Run) -> list[Found]:
@@ -670,6 +693,7 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "straggler": _straggler,
     "stall": _stall,
     "load_imbalance": _load_imbalance,
+    "shared_cores": _shared_cores,
     "overlap_lost": _overlap_lost,
     "imbalance": imbalance,
     "pipeline_bubbles": piped,
