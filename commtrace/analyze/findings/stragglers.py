@@ -94,9 +94,9 @@ def _delays(part: Frames) -> pd.DataFrame:
 
 
 def without_core(part: Frames) -> pd.DataFrame:
-    """Return the delays by ranks that had no core."""
+    """Return the counted delays by ranks that had no core."""
     events = _all_delays(part)
-    return events[events["reason"] == NO_CORE]
+    return events[(events["reason"] == NO_CORE) & events["is_counted"]]
 
 
 @cached_per_run

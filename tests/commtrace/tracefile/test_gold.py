@@ -152,3 +152,8 @@ def test_version_7_states_actions_of_pipeline_stages() -> None:
 def test_version_9_states_which_part_of_a_result_was_used() -> None:
     assert set(read_trace(GOLD / "run-v8.json").tables["comm"]["used_shard"]) == {-1}
     assert 0 in set(read_trace(GOLD / "run-v9.json").tables["comm"]["used_shard"])
+
+
+def test_version_9_states_for_how_long_threads_had_no_core() -> None:
+    assert set(read_trace(GOLD / "run-v8.json").tables["comm"]["run_delay_ns"]) == {-1}
+    assert max(read_trace(GOLD / "run-v9.json").tables["comm"]["run_delay_ns"]) > 0
