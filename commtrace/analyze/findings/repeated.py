@@ -20,6 +20,16 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
 
 _CALLS = ["rank", "group", "step", "thread"]
+_OF_PRECEDING = ("kind", "phase", "source_spec", "target_spec", "id", "end")
+
+
+_KEPT_AFTER = {
+    "forward": "Keep them gathered between forward and backward: reshard_after_forward=False of "
+    "fully_shard, ShardingStrategy.SHARD_GRAD_OP",
+    "backward": "Keep them gathered until the last pass of the accumulation: "
+    "set_reshard_after_backward(False) of fully_shard, no_sync()",
+}
+"""Advice by the pass after which parameters were resharded."""
 
 
 def repeated_all_gather(frames: Frames) -> list[Finding]:
@@ -30,12 +40,10 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
         Finding(
             "The same parameters are gathered again within a step, "
             f"{times_each(frames, len(calls.rows))}, unchanged: {_few(names)}.",
-            "Keep them gathered between forward and backward if memory allows: "
-            "reshard_after_forward=False of fully_shard, ShardingStrategy.SHARD_GRAD_OP of "
-            "FullyShardedDataParallel.",
+            f"{_KEPT_AFTER[after]} of FullyShardedDataParallel, if memory allows.",
             calls,
         )
-        for names, calls in selected(frames, _same_parameters)
+        for (names, after), calls in selected(frames, _same_parameters)
     ]
     for (module, op, *_), calls in selected(frames, _same_tensors):
         where = " of ".join(filter(None, [op, module])) or "no module"
@@ -52,9 +60,11 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
 
 def _same_parameters(frames: Frames) -> Selected:
     rows = frames.comm.loc[_parameters_again(frames)]
+    # Whoever gathers in a forward pass again has resharded after the backward pass of another one.
+    after = (rows["phase"] == "forward").map({True: "backward", False: "forward"})
     return {
-        str(names): calls_in(frames, each)
-        for names, each in rows.groupby("parameters", observed=True)
+        (str(names), str(passed)): calls_in(frames, each)
+        for (names, passed), each in rows.groupby(["parameters", after], observed=True)
     }
 
 
@@ -113,13 +123,17 @@ def _few(names: str) -> str:
 
 
 def _announced(frames: Frames) -> pd.DataFrame:
-    """Return the calls with known layouts, each with the preceding call on its rank and group."""
+    """Return the calls with known layouts, each with the preceding call on its rank and group.
+
+    `before_end` is in ns since the start of the run, and nan if it is unknown.
+    """
     comm = frames.comm[(frames.comm["source_spec"] != "") & (frames.comm["target_spec"] != "")]
     comm = comm.sort_values(["rank", "group", "id"])
+    # Relative to the start: `shift` makes floats, in which Unix times are not exact.
+    end = (comm["complete_ns"] - frames.start_ns).where(comm["complete_ns"] >= 0)
+    comm = comm.assign(end=end)
     by = comm.groupby(_CALLS, observed=True, sort=False)
-    before = pd.DataFrame(
-        {name: by[name].shift(1) for name in ("kind", "phase", "source_spec", "target_spec", "id")}
-    ).add_prefix("before_")
+    before = pd.DataFrame({name: by[name].shift(1) for name in _OF_PRECEDING}).add_prefix("before_")
     before["before_row"] = (
         pd.Series(comm.index, comm.index)
         .groupby([comm[name] for name in _CALLS], observed=True)
@@ -129,8 +143,9 @@ def _announced(frames: Frames) -> pd.DataFrame:
 
 
 def ping_pong(frames: Frames) -> list[Finding]:
-    """Redistributions that revert the preceding one, or repeat an all-gather with its layouts; and
-    all-gathers of whose result each rank uses its own shard only.
+    """Redistributions that revert the preceding one, or repeat an all-gather with its layouts, of
+    data that was computed after it; and all-gathers of whose result each rank uses its own shard
+    only.
     """
     moved = [
         Finding(
@@ -147,10 +162,11 @@ def ping_pong(frames: Frames) -> list[Finding]:
             ),
             (
                 _repeating,
-                "has the same layouts as the preceding all-gather: one tensor that was resharded "
-                "in between or is gathered for each use, or several tensors that one call could "
-                "gather",
-                "Gather once and reuse the result (PrepareModuleInput on the parent module).",
+                "has the same layouts as the preceding all-gather, and was computed after it "
+                "although nothing was sent in between: of what had been gathered, a shard was "
+                "taken, or two tensors are gathered one by one",
+                "Keep one layout between the two (PrepareModuleInput on the parent module): what "
+                "follows the first gather may not need it, or may state the layout that it takes.",
             ),
         )
         for (module, source, target), calls in selected(frames, select)
@@ -226,8 +242,9 @@ def _repeating(frames: Frames) -> Selected:
         ]
     )
     is_gather = (calls["kind"] == "all_gather") & (calls["phase"] == "forward")
+    is_computed_since = calls["data_ready_ns"] - frames.start_ns > calls["before_end"]
     is_reported = calls.index.isin(frames.comm.index[_own_shard(frames) >= 0])
-    return _by_layouts(frames, calls[is_gather & is_same & ~is_reported])
+    return _by_layouts(frames, calls[is_gather & is_same & is_computed_since & ~is_reported])
 
 
 def _by_layouts(frames: Frames, calls: pd.DataFrame) -> Selected:

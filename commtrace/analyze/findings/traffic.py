@@ -41,7 +41,8 @@ from commtrace.units import text_of_bytes
 def small_messages(frames: Frames) -> list[Finding]:
     """Many messages of one kind in a phase of a step, on one group, too small for full bandwidth.
 
-    Buckets of gradients are counted separately; flags are left to rule `unused_parameter_flags`.
+    Buckets of gradients are counted separately; flags are left to rule `unused_parameter_flags`,
+    and transfers between pipeline stages, one for each micro-batch, to `pipeline_bubbles`.
     """
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
     found = []
@@ -68,6 +69,7 @@ def _small(frames: Frames) -> Selected:
     small_bytes, least = map(frames.settings.threshold, ("small_bytes", "many_per_step"))
     small = comm[(comm["payload_bytes"] > 0) & (comm["payload_bytes"] < small_bytes)]
     small = small[(small["step"] >= 0) & (small["carries"] != "flags") & (small["group"] != "")]
+    small = small[(small["stage"] < 0) & (small["carries"] != "activations")]
     of_one = ["group", "kind", "phase", "carries"]
     small = small.assign(cost=transfer(frames, small))
     times = small.groupby(["rank", "step", *of_one], observed=True)["id"].transform("size")
@@ -85,7 +87,6 @@ def _small(frames: Frames) -> Selected:
 _TOGETHER = {
     "gradients": "Make the buckets larger (bucket_cap_mb of DistributedDataParallel), the sharded "
     "units larger (of FSDP), or reduce after the last pass of an accumulation only (no_sync).",
-    "activations": "Use fewer microbatches, or larger pipeline stages.",
     "": "Coalesce them or use buckets, or send less often.",
 }
 """Advice by the data that is carried."""

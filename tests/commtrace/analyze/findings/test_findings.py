@@ -156,11 +156,17 @@ def test_a_layout_that_goes_back_and_forth_is_a_ping_pong() -> None:
     assert found([folder, folder._replace(id=1, seq=1)], "ping_pong") == []
 
 
-def test_gathers_of_one_layout_in_a_row_are_reported_with_both_explanations() -> None:
-    calls = [moves("all_gather", CUT, WHOLE, n, module=f"m.{n}") for n in range(3)]
-    reported = found(calls, "ping_pong")
-    assert [one["module"] for one in reported] == ["m.1", "m.2"]
-    assert "or several tensors that one call could gather" in reported[0]["title"]
+def test_gathers_of_one_layout_in_a_row_are_reported_if_the_later_data_was_computed_since() -> None:
+    times = [{"at": 100 * n, "until": 100 * n + 50} for n in range(3)]
+    calls = [
+        moves("all_gather", CUT, WHOLE, n, module=f"m.{n}", **at) for n, at in enumerate(times)
+    ]
+    later = [each._replace(data_ready_ns=each.issue_ns) for each in calls]
+    assert [one["module"] for one in found(later, "ping_pong")] == ["m.1", "m.2"]
+    first = min(each.issue_ns for each in calls)
+    parameters = [each._replace(data_ready_ns=first) for each in calls]
+    assert found(parameters, "ping_pong") == []
+    assert found(calls, "ping_pong") == []  # not known
 
 
 def test_many_small_messages_cost_the_latency_of_all_but_one() -> None:
@@ -404,7 +410,7 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
                 "repeated_all_gather", "ping_pong", "float32_messages", "replication_fallback",
                 "outside_modules", "padded_shards", "straggler", "stall", "load_imbalance",
                 "small_messages", "overlap_lost", "serial_receives", "object_collectives",
-                "redundant_barrier", "unchanged_broadcast",
+                "redundant_barrier", "unchanged_broadcast", "shared_cores",
             },
         ),
     ],

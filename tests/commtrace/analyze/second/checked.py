@@ -304,7 +304,7 @@ def _repeated_all_gather(run: Run) -> list[Found]:
             again += [call] if key in seen else []
             seen.add(key)
     same = [call for call in _same_again(run) if call not in again]
-    groups = [*_grouped(again, lambda call: call.parameters).values()]
+    groups = [*_grouped(again, lambda call: (call.parameters, call.phase == "forward")).values()]
     where = _grouped(same, lambda c: (c.module, c.op, c.source_file, c.source_line))
     groups += where.values()
     return [(calls, _wire(calls), _blocked(run, calls), "") for calls in groups]
@@ -349,6 +349,7 @@ def _ping_pong(run: Run) -> list[Found]:
         for a, b in pairs
         if a.kind == b.kind == "all_gather"
         and b.phase == "forward"
+        and b.data_ready_ns > a.complete_ns >= 0
         and (a.source_spec, a.target_spec) == (b.source_spec, b.target_spec)
         and (b.rank, b.id) not in shards
     ]  # fmt: skip
@@ -400,7 +401,8 @@ def _small_messages(run: Run) -> list[Found]:
     small = [
         call
         for call in run.comm
-        if 0 < call.payload_bytes < 64_000 and call.step >= 0 and call.carries != "flags"
+        if 0 < call.payload_bytes < 64_000 and call.step >= 0 and call.stage < 0
+        if call.carries not in ("flags", "activations")
     ]
     bundles = _grouped(small, lambda c: (c.group, c.kind, c.phase, c.carries, c.rank, c.step))
     many = {key: calls for key, calls in bundles.items() if len(calls) >= 16}
