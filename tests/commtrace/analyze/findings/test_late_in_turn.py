@@ -12,7 +12,7 @@ from commtrace.analyze.findings import findings
 from tests.commtrace.analyze.rows import late_at_every_other, late_in_turn, late_trace, stalled_once
 
 
-def found(*args: Any, **more: Any) -> list[dict[str, Any]]:
+def found(*args: Any, **more: Any) -> list[dict[Any, Any]]:
     return findings(load(late_trace(*args, **more))).to_dict("records")
 
 
