@@ -242,13 +242,16 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module
         return values[0] if len(set(values)) == 1 else ""
 
     first = calls[0]
+    script = str(run.trace.run.get("command", "")).partition(" ")[0]
+    folder = f"{script.rpartition('/')[0]}/"
+    place = f"{first.source_file}:{first.source_line}"
     return {
         "rule": rule,
         "module": module or common([call.module for call in calls]),
         "op": common([call.op for call in calls]),
         "kind": common([call.kind for call in calls]),
         "mesh_axis": common([run.axis(call.group) for call in calls]),
-        "source": f"{first.source_file}:{first.source_line}" if first.source_file else "",
+        "source": place.removeprefix(folder) if first.source_file else "",
         "num_calls": len(calls) / run.num_ranks,
         "num_untimed": sum(call.blocked_ns < 0 for call in calls) / run.num_ranks,
         "cost_bytes": size / run.num_ranks,
@@ -261,9 +264,13 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module
     }
 
 
-def _wire(calls: list[Any], parts: list[float] | None = None) -> float:
-    """Sum of the known sizes, or of a part of each; nan if none is known."""
-    return _known_sum([call.wire_bytes for call in calls], parts)
+def _wire(run: Run, calls: list[Any], parts: list[float] | None = None) -> float:
+    """Sum of the known sizes, or of a part of each, without steps that are left out."""
+    pairs = zip(calls, parts or [1.0] * len(calls), strict=True)
+    counted = [pair for pair in pairs if pair[0].step < 0 or run.is_steady(pair[0].step)]
+    if not counted:
+        return 0.0
+    return _known_sum([call.wire_bytes for call, _ in counted], [part for _, part in counted])
 
 
 def _known_sum(values: list[int], parts: list[float] | None = None) -> float:
@@ -307,7 +314,7 @@ def _repeated_all_gather(run: Run) -> list[Found]:
     groups = [*_grouped(again, lambda call: (call.parameters, call.phase == "forward")).values()]
     where = _grouped(same, lambda c: (c.module, c.op, c.source_file, c.source_line))
     groups += where.values()
-    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in groups]
+    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in groups]
 
 
 def _same_again(run: Run) -> list[Any]:
@@ -354,7 +361,7 @@ def _ping_pong(run: Run) -> list[Found]:
         and (b.rank, b.id) not in shards
     ]  # fmt: skip
     found = [
-        (calls, _wire(calls), _blocked(run, calls), module)
+        (calls, _wire(run, calls), _blocked(run, calls), module)
         for rows in (undone, again)
         for (module, *_), calls in _grouped(
             rows, lambda call: (call.module, call.source_spec, call.target_spec)
@@ -371,7 +378,7 @@ def _ping_pong(run: Run) -> list[Found]:
             cells.setdefault(key, []).append((call, part))
     for (module, *_), pairs_of in cells.items():
         calls, parts = [call for call, _ in pairs_of], [part for _, part in pairs_of]
-        found.append((calls, _wire(calls, parts), _blocked(run, calls, parts), module))
+        found.append((calls, _wire(run, calls, parts), _blocked(run, calls, parts), module))
     return found
 
 
@@ -392,7 +399,7 @@ def _all_reduce_then_shard(run: Run) -> list[Found]:
     reduces = [c for c in run.comm if c.kind == "all_reduce" and (c.rank, c.id) in shards]
     by = _grouped(reduces, lambda c: (c.module, c.target_spec, shards[c.rank, c.id]))
     return [
-        (calls, _wire(calls) / 2, _blocked(run, calls) / 2, module)
+        (calls, _wire(run, calls) / 2, _blocked(run, calls) / 2, module)
         for (module, *_), calls in by.items()
     ]
 
@@ -425,7 +432,7 @@ def _unused_parameter_flags(run: Run) -> list[Found]:
     for calls in by.values():
         message = {call.reason.partition(", and ")[2] for call in calls}
         if "no parameter was unused" in message and "some parameters were unused" not in message:
-            found.append((calls, _wire(calls), _blocked(run, calls), ""))
+            found.append((calls, _wire(run, calls), _blocked(run, calls), ""))
     return found
 
 
@@ -445,7 +452,8 @@ def _float32_messages(run: Run) -> list[Found]:
     ]
     by = _grouped(wide, lambda call: (top(call), call.kind, call.phase))
     return [
-        (calls, _wire(calls) / 2, _blocked(run, calls) / 2, key[0]) for key, calls in by.items()
+        (calls, _wire(run, calls) / 2, _blocked(run, calls) / 2, key[0])
+        for key, calls in by.items()
     ]
 
 
@@ -457,7 +465,7 @@ def _replication_fallback(run: Run) -> list[Found]:
         if is_operator and source and target and source[2][0] == "S" and target[2] == "R":
             fell.append(call)
     by = _grouped(fell, lambda c: (c.op, c.module, c.argument, c.source_spec, c.target_spec))
-    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in by.values()]
+    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in by.values()]
 
 
 def _outside_modules(run: Run) -> list[Found]:
@@ -468,7 +476,7 @@ def _outside_modules(run: Run) -> list[Found]:
         call for call in run.comm if call.phase in passes and not (call.module or call.module_class)
     ]
     by = _grouped(calls, lambda call: (call.kind, call.phase, call.source_file, call.source_line))
-    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in by.values()]
+    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in by.values()]
 
 
 def _padded_shards(run: Run) -> list[Found]:
@@ -487,7 +495,7 @@ def _padded_shards(run: Run) -> list[Found]:
     return [
         (
             calls,
-            _wire(calls, parts),
+            _wire(run, calls, parts),
             _blocked(run, calls, parts),
             "",
         )
@@ -530,7 +538,7 @@ def _repeated_reduction(run: Run) -> list[Found]:
         return "between replicas" if is_scattered else "replicated"
 
     groups = [*_grouped(again, sort).values(), *once_more.values()]
-    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in groups]
+    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in groups]
 
 
 def _is_too_small(run: Run, call: Any) -> bool:
@@ -629,7 +637,9 @@ def _load_imbalance(run: Run) -> list[Found]:
     rest = [
         event
         for event in _delays(run)
-        if event[0].rank not in late and (event[0].rank, event[0].id) not in out
+        if event[0].rank not in late
+        and (event[0].rank, event[0].id) not in out
+        and (event[0].step < 0 or run.is_steady(event[0].step))
     ]
     squares = sum((delay * num) ** 2 for _, delay, num in rest)
     is_much = _cost(rest) >= max(0.15 * run.counted_ns, 1) and _cost(rest) ** 2 >= 4 * squares
@@ -669,12 +679,12 @@ def _object_collectives(run: Run) -> list[Found]:
 
 def _redundant_barrier(run: Run) -> list[Found]:
     every = each_step.barriers(run)
-    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in every]
+    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in every]
 
 
 def _unchanged_broadcast(run: Run) -> list[Found]:
     every = each_step.broadcasts(run)
-    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in every]
+    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in every]
 
 
 def _serial_receives(run: Run) -> list[Found]:
