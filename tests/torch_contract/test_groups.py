@@ -86,6 +86,11 @@ def test_threads_have_groups_of_their_own_while_they_are_isolated() -> None:
         assert groups.resolve_group(name) is dist.group.WORLD
 
 
+def test_processes_meet_in_the_default_store() -> None:
+    with fake_world(1):
+        assert isinstance(groups.default_store(), dist.Store)
+
+
 def test_meshes_in_force_are_a_stack() -> None:
     from dtensor_core import init_device_mesh
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
+import pandas as pd
+
 _TEXT = re.compile(r"^(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?P<rest>.*)$")
 _PLACEMENT = re.compile(r"(\w+):(_?[A-Z]\w*(?:\([^)]*\))?)")
 
@@ -73,3 +75,20 @@ def layout(text: str) -> Layout | None:
         return None
     shape = tuple(int(size) for size in found["shape"].split(",") if size)
     return Layout(found["dtype"], shape, tuple(_PLACEMENT.findall(found["rest"])))
+
+
+def padding_bytes(calls: pd.DataFrame, specs: pd.Series) -> pd.Series:
+    """Return the bytes that calls send beyond those of a tensor with one sharded dimension.
+
+    Args:
+        calls: Rows of table `comm`.
+        specs: The layout of the tensor of each of them; nan is returned for any other one.
+    """
+    known = {text: layout(text) for text in specs.unique() if text}
+    sizes = {
+        text: each.num_bytes
+        for text, each in known.items()
+        if each is not None and len(each.sharded) == 1
+    }
+    tensor_bytes = specs.map(sizes).astype("float64")
+    return (calls["payload_bytes"] - tensor_bytes).where(tensor_bytes > 0)

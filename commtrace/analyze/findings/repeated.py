@@ -14,7 +14,7 @@ from commtrace.analyze.findings.finding import (
     selected,
     times_each,
 )
-from commtrace.analyze.findings.layouts import layout
+from commtrace.analyze.findings.layouts import layout, padding_bytes
 from commtrace.analyze.findings.needs import IDENTITY, LAYOUTS_OR_USES, USES
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
@@ -242,9 +242,13 @@ def _repeating(frames: Frames) -> Selected:
         ]
     )
     is_gather = (calls["kind"] == "all_gather") & (calls["phase"] == "forward")
+    # What is padded has been computed, whatever it is a copy of.
+    is_padded = padding_bytes(calls, calls["source_spec"].astype(object)) > 0
     is_computed_since = calls["data_ready_ns"] - frames.start_ns > calls["before_end"]
     is_reported = calls.index.isin(frames.comm.index[_own_shard(frames) >= 0])
-    return _by_layouts(frames, calls[is_gather & is_same & is_computed_since & ~is_reported])
+    return _by_layouts(
+        frames, calls[is_gather & is_same & is_computed_since & ~is_padded & ~is_reported]
+    )
 
 
 def _by_layouts(frames: Frames, calls: pd.DataFrame) -> Selected:

@@ -20,6 +20,7 @@ import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.cached_per_run import cached_per_run, of_run
+from commtrace.analyze.census import census
 from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
@@ -88,8 +89,13 @@ def stalls(frames: Frames) -> list[Finding]:
 
 
 def _delays(part: Frames) -> pd.DataFrame:
-    """Return the delayed collectives whose last rank had a core, as far as is known."""
+    """Return the delayed collectives whose last rank had a core, as far as is known.
+
+    If the run states when ranks had none, a delay without a reason may be one of many causes.
+    """
     events = _all_delays(part)
+    if census(part.whole).known["run_delay_ns"]:
+        events = events[events["reason"] != ""]
     return events[events["reason"] != NO_CORE]
 
 

@@ -17,7 +17,7 @@ from commtrace.analyze.findings.finding import (
     selected,
     transfer,
 )
-from commtrace.analyze.findings.layouts import layout
+from commtrace.analyze.findings.layouts import layout, padding_bytes
 from commtrace.analyze.findings.needs import (
     CONTENTS,
     HALF,
@@ -255,14 +255,7 @@ def _padded(frames: Frames) -> Selected:
         .astype(object)
         .where(calls["kind"] == "all_gather", calls["target_spec"].astype(object))
     )
-    known_specs = {text: layout(text) for text in specs.unique() if text}
-    sizes = {
-        text: each.num_bytes
-        for text, each in known_specs.items()
-        if each is not None and len(each.sharded) == 1
-    }
-    tensor_bytes = specs.map(sizes).astype("float64")
-    waste = (calls["payload_bytes"] - tensor_bytes)[tensor_bytes > 0]
+    waste = padding_bytes(calls, specs)
     waste = waste[waste > 0]
     rows = calls.loc[waste.index].assign(part=waste / calls.loc[waste.index, "payload_bytes"])
     by = ["kind", specs[rows.index].rename("spec"), "module"]

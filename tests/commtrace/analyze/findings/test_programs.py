@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import commtrace
 from commtrace.analyze import CATALOG, load
-from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE
+from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE, SHARED_CORES
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.stragglers import STALL, STRAGGLER
 from dtensor_core.testing import run_processes
@@ -196,7 +196,13 @@ def test_a_program_has_the_findings_that_it_should(
     run_processes(program, 2, str(path), timeout_s=120)
     frames = load(path)
     found = Counter(CATALOG["findings"].function(frames)["rule"])
-    for rule in (STRAGGLER, STALL, LOAD_IMBALANCE, OVERLAP):  # these depend on the machine
+    for rule in (
+        STRAGGLER,
+        STALL,
+        LOAD_IMBALANCE,
+        SHARED_CORES,
+        OVERLAP,
+    ):  # these depend on the machine
         found.pop(rule.name, None)
     assert found == expected
     assert CATALOG["consistency"].function(frames).empty

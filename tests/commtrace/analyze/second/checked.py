@@ -357,6 +357,7 @@ def _ping_pong(run: Run) -> list[Found]:
         if a.kind == b.kind == "all_gather"
         and b.phase == "forward"
         and b.data_ready_ns > a.complete_ns >= 0
+        and not _padding(b, b.source_spec)
         and (a.source_spec, a.target_spec) == (b.source_spec, b.target_spec)
         and (b.rank, b.id) not in shards
     ]  # fmt: skip
@@ -485,11 +486,7 @@ def _padded_shards(run: Run) -> list[Found]:
         if call.kind not in ("all_gather", "reduce_scatter") or call.payload_bytes <= 0:
             continue
         spec = call.source_spec if call.kind == "all_gather" else call.target_spec
-        known = _layout(spec)
-        if known is None or known[2][0] != "S":
-            continue
-        waste = call.payload_bytes - prod(known[1]) * _BYTES[known[0]]
-        if waste > 0:
+        if waste := _padding(call, spec):
             key = call.kind, spec, call.module
             cells.setdefault(key, []).append((call, waste / call.payload_bytes))
     return [
@@ -502,6 +499,13 @@ def _padded_shards(run: Run) -> list[Found]:
         for pairs in cells.values()
         for calls, parts in [([call for call, _ in pairs], [part for _, part in pairs])]
     ]
+
+
+def _padding(call: Any, spec: str) -> int:
+    known = _layout(spec)
+    if known is None or known[2][0] != "S":
+        return 0
+    return max(call.payload_bytes - prod(known[1]) * _BYTES[known[0]], 0)
 
 
 def _repeated_reduction(run: Run) -> list[Found]:
@@ -554,10 +558,12 @@ def _is_too_small(run: Run, call: Any) -> bool:
 
 def _delays(run: Run) -> list[tuple[Any, int, int]]:
     """Delayed collectives of all members: the last call, the delay, and the number that wait."""
+    states_cores = any(call.run_delay_ns >= 0 for call in run.comm)
+    unsure = {"no free core", "" if states_cores else "no free core"}
     return [
         (last, min(wait for _, wait in others), len(others))
         for last, others in delayed_calls(run)
-        if _is_judged(run, last) and _reason(run, last) != "no free core"
+        if _is_judged(run, last) and _reason(run, last) not in unsure
     ]
 
 
