@@ -76,6 +76,9 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "imbalance_share": Threshold(
             0.15, "load_imbalance: minimum cost, as a part of the steps' time"
         ),
+        "cores_share": Threshold(
+            0.05, "shared_cores: minimum time without a core, as a part of the steps' time"
+        ),
         "overlap_share": Threshold(
             0.05, "overlap_lost: minimum time that could be hidden, as a part of the steps' time"
         ),

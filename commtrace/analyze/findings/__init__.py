@@ -26,7 +26,7 @@ from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
 from commtrace.analyze.findings.hang import HANG
 from commtrace.analyze.findings.imbalance import IMBALANCE
-from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE, SHARED_CORES
+from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.pipelines import PIPELINE_BUBBLES
 from commtrace.analyze.findings.receives import SERIAL_RECEIVES
@@ -37,6 +37,7 @@ from commtrace.analyze.findings.repeated import (
     REPEATED_ALL_GATHER,
 )
 from commtrace.analyze.findings.savings import capped
+from commtrace.analyze.findings.shared_cores import SHARED_CORES
 from commtrace.analyze.findings.stragglers import STALL, STRAGGLER
 from commtrace.analyze.findings.traffic import (
     FLOAT32_MESSAGES,

@@ -1,7 +1,7 @@
-"""Delays by changing ranks, and by ranks that had no core: which of them even work would save.
+"""Delays by changing ranks, and which of them even work would save.
 
-The reasons are those of `lateness`. Whoever shares cores is late by chance, and is no culprit: such
-delays are a finding of their own, and no other rule counts them.
+The reasons are those of `lateness`. Delays of ranks that had no core are not counted: that is a
+finding of its own (`shared_cores`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pandas as pd
 
 from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import Finding, Rule
-from commtrace.analyze.findings.needs import CORES
 from commtrace.analyze.findings.stragglers import (
     NEEDS,
     calls_of,
@@ -21,7 +20,6 @@ from commtrace.analyze.findings.stragglers import (
     least_cost,
     sums_by_place,
     text_of_place,
-    without_core,
     worst_place,
 )
 from commtrace.analyze.frame import Frames
@@ -76,25 +74,6 @@ def load_imbalance(frames: Frames) -> list[Finding]:
     ]
 
 
-def shared_cores(frames: Frames) -> list[Finding]:
-    """Delays of ranks that were ready to run but had no core, a large share of the run together."""
-    sums = joined_sums(frames.by_collectives(_of_ranks_without_core, fold=joined_sums))
-    cost = float(sums["cost"].sum())
-    if cost < max(least_cost(frames, "imbalance_share"), 1):
-        return []
-    place, _ = worst_place(sums)
-    return [
-        Finding(
-            title=f"Ranks were ready to run but had no core before {int(sums['num'].sum()):,} "
-            f"calls, and delayed all others by {text_of_duration(sums['delay_ns'].sum())}"
-            f"{_standing_out(frames, sums)}; mostly before {text_of_place(place)}.",
-            advice="Give each rank cores of its own: fewer ranks on a host, fewer threads for each "
-            "(OMP_NUM_THREADS, workers of data loaders), no other programs.",
-            calls=calls_of(frames, cost, (without_core,)),
-        )
-    ]
-
-
 def _standing_out(frames: Frames, sums: pd.DataFrame) -> str:
     """Name the ranks that cause more than others, in brackets; none of them may stand out."""
     share = sums.groupby("rank")["cost"].sum() / sums["cost"].sum()
@@ -108,17 +87,10 @@ def _of_changing_ranks(part: Frames) -> pd.DataFrame:
     return sums_by_place(changing(part))
 
 
-def _of_ranks_without_core(part: Frames) -> pd.DataFrame:
-    return sums_by_place(without_core(part))
-
-
 def _squares(part: Frames) -> float:
     return float((changing(part)["cost"] ** 2).sum())
 
 
 LOAD_IMBALANCE = Rule(
     "load_imbalance", "changing ranks that delay the others", load_imbalance, NEEDS
-)
-SHARED_CORES = Rule(
-    "shared_cores", "ranks that are late as they have no core", shared_cores, (*NEEDS, CORES)
 )

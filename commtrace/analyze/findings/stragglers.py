@@ -4,7 +4,7 @@ The cost is the time in which all others waited (`delayed_calls` of `commtrace.a
 on each of the ranks that waited. If n ranks behave alike, each causes 1/n of all delays.
 A rank counts as late if its odds are `straggler_ratio` times as high and its delays are spread over
 several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`). The other delays are
-those of changing ranks, and those of ranks without a core (`late_in_turn`).
+those of changing ranks (`late_in_turn`), and those of ranks without a core (`shared_cores`).
 """
 
 from __future__ import annotations
@@ -89,20 +89,15 @@ def stalls(frames: Frames) -> list[Finding]:
 
 
 def _delays(part: Frames) -> pd.DataFrame:
-    """Return the delayed collectives whose last rank had a core, as far as is known.
+    """Return the delayed collectives that a rank is blamed for.
 
-    If the run states when ranks had none, a delay without a reason may be one of many causes.
+    One for want of a core is nobody's; nor, if the run states when ranks had none, is one without a
+    reason.
     """
     events = _all_delays(part)
     if census(part.whole).known["run_delay_ns"]:
         events = events[events["reason"] != ""]
     return events[events["reason"] != NO_CORE]
-
-
-def without_core(part: Frames) -> pd.DataFrame:
-    """Return the counted delays by ranks that had no core."""
-    events = _all_delays(part)
-    return events[(events["reason"] == NO_CORE) & events["is_counted"]]
 
 
 @cached_per_run
@@ -130,7 +125,7 @@ class _Costs:
 
     Attributes:
         late_ranks: Ranks that are always late.
-        usual_ns: Median of the delays; nan without any.
+        usual_ns: Median of all delays; nan without any.
     """
 
     late_ranks: list[int]
@@ -146,11 +141,10 @@ def _costs(frames: Frames) -> _Costs:
 
 
 def _costs_of_part(part: Frames) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return cost and its squares by rank, in sum; and each delay, in 8 bytes."""
-    events = _delays(part)
-    events = events[events["is_counted"]]
+    """Return cost and its squares by rank, in sum; and each delay of anybody, in 8 bytes."""
+    events, every = (each[each["is_counted"]] for each in (_delays(part), _all_delays(part)))
     costs = pd.DataFrame({"cost": events["cost"], "squares": events["cost"] ** 2})
-    return costs.groupby(events["rank"]).sum(), events["delay_ns"].to_numpy()
+    return costs.groupby(events["rank"]).sum(), every["delay_ns"].to_numpy()
 
 
 def _late_ranks(frames: Frames, costs: pd.DataFrame) -> list[int]:

@@ -586,12 +586,13 @@ def test_thresholds_of_the_settings_count(columns: dict[str, float], is_found: b
         (late_at_every_other, "straggler", {"straggler_spread": 100}),
         (stalled_once, "stall", {"stall_factor": 10_000}),
         (late_in_turn, "load_imbalance", {"imbalance_share": 0.9}),
+        (late_in_turn, "shared_cores", {"cores_share": 0.9}),
     ],
 )
 def test_thresholds_of_lateness_count(
     lateness: Callable[[int, int], int], rule: str, strict: dict[str, float]
 ) -> None:
-    frames = load(late_trace(lateness))
+    frames = load(late_trace(lateness, cores=False if rule == "shared_cores" else None))
     assert set(findings(frames)["rule"]) == {rule}
     stricter = replace(frames, settings=Settings(thresholds=strict))
     assert rule not in set(findings(stricter)["rule"])

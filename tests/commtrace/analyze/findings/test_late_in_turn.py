@@ -21,7 +21,12 @@ def found(*args: Any, **more: Any) -> list[dict[Any, Any]]:
     [
         (None, "load_imbalance", "The cause is unknown.", False),
         (True, "load_imbalance", "Mostly for longer work: it is not even among ranks.", True),
-        (False, "shared_cores", "Ranks were ready to run but had no core before ", True),
+        (
+            False,
+            "shared_cores",
+            "Ranks were ready to run but had no core for 13% of the time, ",
+            True,
+        ),
     ],
     ids=["unknown", "with cores", "without cores"],
 )
@@ -42,9 +47,8 @@ def test_a_rank_without_a_core_is_no_culprit(lateness: Any) -> None:
 
 
 def test_no_rank_is_named_that_does_not_stand_out() -> None:
-    for cores in (True, False):
-        (row,) = found(late_in_turn, cores=cores)
-        assert "(no rank stands out)" in row["title"]
+    (row,) = found(late_in_turn, cores=True)
+    assert "(no rank stands out)" in row["title"]
 
 
 def test_delays_of_a_single_call_are_none_of_changing_ranks() -> None:

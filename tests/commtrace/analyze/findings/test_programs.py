@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import commtrace
 from commtrace.analyze import CATALOG, load
-from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE, SHARED_CORES
+from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE
 from commtrace.analyze.findings.overlap_lost import OVERLAP
+from commtrace.analyze.findings.shared_cores import SHARED_CORES
 from commtrace.analyze.findings.stragglers import STALL, STRAGGLER
 from dtensor_core.testing import run_processes
 from tests.commtrace.analyze.findings.savings_law import broken_laws

@@ -556,21 +556,22 @@ def _is_too_small(run: Run, call: Any) -> bool:
     return 0 <= call.payload_bytes < max(shares, default=0)
 
 
-def _delays(run: Run) -> list[tuple[Any, int, int]]:
+def _all_delays(run: Run) -> list[tuple[Any, int, int]]:
     """Delayed collectives of all members: the last call, the delay, and the number that wait."""
-    states_cores = any(call.run_delay_ns >= 0 for call in run.comm)
-    unsure = {"no free core", "" if states_cores else "no free core"}
+    first = min((step.step for step in run.steps), default=-1)
+    warm_up = first if first >= 0 and not run.is_steady(first) else None
     return [
         (last, min(wait for _, wait in others), len(others))
         for last, others in delayed_calls(run)
-        if _is_judged(run, last) and _reason(run, last) not in unsure
+        if last.kind in EVERYONE and (last.step >= 0 or not run.steps) and last.step != warm_up
     ]
 
 
-def _is_judged(run: Run, call: Any) -> bool:
-    first = min((step.step for step in run.steps), default=-1)
-    warm_up = first if first >= 0 and not run.is_steady(first) else None
-    return call.kind in EVERYONE and (call.step >= 0 or not run.steps) and call.step != warm_up
+def _delays(run: Run) -> list[tuple[Any, int, int]]:
+    """Those of a known reason, where the run states who had no core, and of no such one."""
+    states_cores = any(call.run_delay_ns >= 0 for call in run.comm)
+    unsure = {"no free core", "" if states_cores else "no free core"}
+    return [event for event in _all_delays(run) if _reason(run, event[0]) not in unsure]
 
 
 def _reason(run: Run, late: Any) -> str:
@@ -597,7 +598,7 @@ def _always_late(run: Run) -> set[int]:
 def _stalled(run: Run) -> list[tuple[Any, int, int]]:
     events = _delays(run)
     steps = sorted({step.step for step in run.steps})
-    usual = median([delay for _, delay, _ in events] or [0])
+    usual = median([delay for _, delay, _ in _all_delays(run)] or [0])
     numbers = {
         (call.rank, call.id): number for call, number in zip(run.comm, run.numbers, strict=True)
     }
@@ -661,13 +662,12 @@ def _load_imbalance(run: Run) -> list[Found]:
 
 
 def _shared_cores(run: Run) -> list[Found]:
-    late = [
-        (last, min(wait for _, wait in others), len(others))
-        for last, others in delayed_calls(run)
-        if _is_judged(run, last) and _reason(run, last) == "no free core"
+    calls = [
+        call for call in run.comm if call.run_delay_ns > 0 and (call.step >= 0 or not run.steps)
     ]
-    is_much = _cost(late) >= max(0.15 * run.counted_ns, 1)
-    return [([last for last, *_ in late], 0.0, _cost(late), "")] if is_much else []
+    counted = [call for call in calls if call.step < 0 or run.is_steady(call.step)]
+    cost = float(sum(call.run_delay_ns for call in counted))
+    return [(calls, 0.0, cost, "")] if cost >= max(0.05 * run.counted_ns, 1) else []
 
 
 def _overlap_lost(run: Run) -> list[Found]:
