@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from os import pread
 
 _FOLDER, _FILE = "/proc/thread-self", "schedstat"
 _UNKNOWN = -1
+_NOT_OPEN, _FAILED = -1, -2
+"""In place of a descriptor."""
 
 
 class RunDelay:
@@ -19,30 +22,43 @@ class RunDelay:
     __slots__ = ("_descriptor", "_total")
 
     def __init__(self) -> None:
-        self._descriptor: int | None = None
+        self._descriptor = _NOT_OPEN
         self._total = _UNKNOWN
 
     def since_last(self) -> int:
-        """Return the run delay since the preceding call, in ns; -1 if it is unknown."""
-        before, self._total = self._total, self._until_now()
-        return self._total - before if 0 <= before <= self._total else _UNKNOWN
+        """Return the run delay since the preceding call, in ns; -1 if it is unknown.
 
-    def _until_now(self) -> int:
-        """Return the run delay since the thread began, in ns; -1 if the system does not count it.
-
-        It remains unknown once reading has failed: the program may have closed all descriptors.
+        It remains unknown once reading has failed: the program may have closed all descriptors, and
+        the file that has the number now is another one.
         """
-        try:
-            if self._descriptor is None:
-                self._descriptor = os.open(f"{_FOLDER}/{_FILE}", os.O_RDONLY | os.O_CLOEXEC)
-            _, delay, num_runs = os.pread(self._descriptor, 64, 0).split()
-            return int(delay) if int(num_runs) else _UNKNOWN
-        except (OSError, ValueError):
-            self._descriptor = _UNKNOWN
+        if self._descriptor < 0:
+            self._open()
             return _UNKNOWN
+        before = self._total
+        try:
+            _, delay, _ = pread(self._descriptor, 64, 0).split()
+            self._total = total = int(delay)
+        except (OSError, ValueError):
+            self._descriptor = _FAILED
+            return _UNKNOWN
+        return total - before
+
+    def _open(self) -> None:
+        """Read the run delay for the first time, if the system counts it."""
+        if self._descriptor == _FAILED:
+            return
+        self._descriptor = _FAILED
+        with suppress(OSError, ValueError):
+            descriptor = os.open(f"{_FOLDER}/{_FILE}", os.O_RDONLY | os.O_CLOEXEC)
+            _, delay, num_runs = pread(descriptor, 64, 0).split()
+            self._total = int(delay)
+            if int(num_runs):
+                self._descriptor = descriptor
+            else:
+                os.close(descriptor)
 
     def __del__(self) -> None:
         # The number may be that of another file by now.
         with suppress(Exception):
             if os.readlink(f"/proc/self/fd/{self._descriptor}").endswith(f"/{_FILE}"):
-                os.close(self._descriptor)  # type: ignore[arg-type]
+                os.close(self._descriptor)
