@@ -64,7 +64,9 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             16, "small_messages: minimum number of them in a phase of a step"
         ),
         "straggler_share": Threshold(
-            0.02, "straggler, stall, serial_receives: minimum cost, as a part of the steps' time"
+            0.02,
+            "straggler, stall, serial_receives, serial_sends: minimum cost, as a part of the "
+            "steps' time",
         ),
         "straggler_ratio": Threshold(
             5, "straggler: minimum ratio of its delay to that of each other rank"

@@ -37,6 +37,7 @@ from commtrace.analyze.findings.repeated import (
     REPEATED_ALL_GATHER,
 )
 from commtrace.analyze.findings.savings import capped
+from commtrace.analyze.findings.sends import SERIAL_SENDS
 from commtrace.analyze.findings.shared_cores import SHARED_CORES
 from commtrace.analyze.findings.stragglers import STALL, STRAGGLER
 from commtrace.analyze.findings.traffic import (
@@ -83,6 +84,7 @@ RULES: tuple[Rule, ...] = (
         OVERLAP,
         PIPELINE_BUBBLES,
         SERIAL_RECEIVES,
+        SERIAL_SENDS,
         OBJECT_COLLECTIVES,
         REDUNDANT_BARRIER,
         UNCHANGED_BROADCAST,

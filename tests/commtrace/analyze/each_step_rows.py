@@ -82,3 +82,43 @@ def received(late: int, *, num: int = 5, is_posted_ahead: bool = False) -> Trace
             ]  # fmt: skip
             at = end
     return trace_of(rows, num_ranks=4, groups=[group(ranks=range(4))])
+
+
+def shifted(*, num: int = 5, is_dependent: bool = False, is_together: bool = False) -> Trace:
+    """Return a run in which four ranks shift a tensor around a ring, each transfer for 10 ms.
+
+    Rank 0 sends first; each other one receives, and sends then what it had before, or what depends
+    on what it has received, or both together.
+    """
+    ms = 1_000_000
+    rows: list[Any] = []
+    for each in range(num):
+        begin, ended = 100 * ms * each, 100 * ms * each
+        for rank in range(4):
+            to, source = (rank + 1) % 4, (rank - 1) % 4
+            received = ended
+            ready = received if is_dependent else begin
+            issued = begin if is_together or rank == 0 else received
+            sent = issued + 10 * ms
+            last = begin + (10 if is_together else 40) * ms  # of rank 0's receive
+            end, receives = (last, sent if rank == 0 else begin) if rank == 0 else (received, begin)
+            if is_together:
+                end, receives = begin + 10 * ms, begin
+            rows += [
+                call(
+                    rank=rank, id=2 * each + (rank == 0), kind="recv", peer=source, at=receives,
+                    until=end, call_ns=end - receives, blocked_ns=end - receives, step=each,
+                ),
+                call(
+                    rank=rank, id=2 * each + (rank != 0), kind="send", peer=to, at=issued,
+                    until=sent, call_ns=sent - issued, blocked_ns=sent - issued, step=each,
+                    source_file="train.py", source_line=7,
+                )._replace(data_ready_ns=START_NS + ready),
+            ]  # fmt: skip
+            ended = sent
+    steps = [
+        step(rank, each, 100 * ms * each, 100 * ms * (each + 1))
+        for rank in range(4)
+        for each in range(num)
+    ]
+    return trace_of(rows, num_ranks=4, groups=[group(ranks=range(4))], steps=steps)

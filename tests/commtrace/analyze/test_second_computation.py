@@ -22,7 +22,14 @@ from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
 from tests.commtrace.analyze.device_rows import device_trace
-from tests.commtrace.analyze.each_step_rows import BARRIER, OBJECTS, broadcasts, in_steps, received
+from tests.commtrace.analyze.each_step_rows import (
+    BARRIER,
+    OBJECTS,
+    broadcasts,
+    in_steps,
+    received,
+    shifted,
+)
 from tests.commtrace.analyze.pipelines.programs import piped_trace
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
@@ -100,6 +107,7 @@ TRACES: dict[str, Trace] = {
     "barriers": in_steps(BARRIER),
     "broadcasts": broadcasts(),
     "receives": received(late=1),
+    "ring": shifted(),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),
     "in turn, with cores": late_trace(late_in_turn, cores=True),

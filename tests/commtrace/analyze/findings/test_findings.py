@@ -409,7 +409,8 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
             {
                 "repeated_all_gather", "ping_pong", "float32_messages", "replication_fallback",
                 "outside_modules", "padded_shards", "straggler", "stall", "load_imbalance",
-                "small_messages", "overlap_lost", "serial_receives", "object_collectives",
+                "small_messages", "overlap_lost", "serial_receives", "serial_sends",
+                "object_collectives",
                 "redundant_barrier", "unchanged_broadcast", "shared_cores",
             },
         ),

@@ -697,6 +697,10 @@ def _serial_receives(run: Run) -> list[Found]:
     return [(calls, 0.0, cost, "") for calls, cost in each_step.serial_receives(run)]
 
 
+def _serial_sends(run: Run) -> list[Found]:
+    return [(calls, 0.0, cost, "") for calls, cost in each_step.serial_sends(run)]
+
+
 RULES: dict[str, Callable[[Run], list[Found]]] = {
     "repeated_all_gather": _repeated_all_gather,
     "ping_pong": _ping_pong,
@@ -719,4 +723,5 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "redundant_barrier": _redundant_barrier,
     "unchanged_broadcast": _unchanged_broadcast,
     "serial_receives": _serial_receives,
+    "serial_sends": _serial_sends,
 }

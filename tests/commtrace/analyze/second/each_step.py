@@ -109,3 +109,54 @@ def serial_receives(run: Run) -> list[tuple[list[Any], float]]:
             calls = [*receives, *(by_id[key] for key in costs)]
             results.append((calls, float(sum(costs.values()))))
     return results
+
+
+def serial_sends(run: Run) -> list[tuple[list[Any], float]]:
+    """Sends of each group behind receives that their data precedes, and who waits for them."""
+    receives: dict[tuple[Any, ...], list[Any]] = {}
+    for call in sorted(run.comm, key=lambda call: call.id):
+        if call.kind == "recv" and call.peer >= 0:
+            receives.setdefault((call.group, call.peer, call.rank), []).append(call)
+    taken: dict[tuple[Any, ...], int] = {}
+    found: dict[str, tuple[list[Any], dict[tuple[int, int], float]]] = {}
+    for call in sorted(run.comm, key=lambda call: (call.rank, call.thread, call.id)):
+        if call.kind != "send" or call.peer < 0:
+            continue
+        key = call.group, call.rank, call.peer
+        number = taken[key] = taken.get(key, -1) + 1
+        since = _could_be_issued(run, call)
+        if since is None:
+            continue
+        sends, delays = found.setdefault(call.group, ([], {}))
+        sends.append(call)
+        others = receives.get(key, [])
+        if number < len(others):
+            other = others[number]
+            wait = run.wait_of[other.rank, other.id]
+            late = call.issue_ns - max(since, other.issue_ns)
+            if wait is not None and min(wait[0], late) > 0:
+                delays[other.rank, other.id] = float(min(wait[0], late))
+    by_id = {(call.rank, call.id): call for call in run.comm}
+    return [
+        ([*sends, *(by_id[key] for key in delays)], sum(delays.values()))
+        for sends, delays in found.values()
+        if len(delays) >= 3 and sum(delays.values()) * 50 >= run.counted_ns
+    ]
+
+
+def _could_be_issued(run: Run, send: Any) -> int | None:
+    """Return when the first receive was issued that the send follows and whose data it had."""
+    if send.data_ready_ns < 0:
+        return None
+    earlier = [c for c in run.comm if (c.rank, c.thread) == (send.rank, send.thread)]
+    before = []
+    for call in sorted((c for c in earlier if c.id < send.id), key=lambda c: -c.id):
+        if call.kind != "recv" or call.stage >= 0:
+            break
+        before.append(call)
+    waited = [
+        c.issue_ns
+        for c in reversed(before)
+        if send.data_ready_ns <= c.issue_ns <= c.complete_ns <= send.issue_ns
+    ]
+    return waited[0] if waited else None

@@ -1,0 +1,134 @@
+"""Sends that wait for a receive whose data they do not send.
+
+    rank 1      recv from 0 ......waits......──  send to 2 ──
+    rank 2      recv from 1 ......waits......................──  send to 3 ──
+    rank 3      recv from 2 ......waits..........................................──
+
+A rank that receives, and sends after that what it had before, keeps the next one waiting: transfers
+of a ring run one after the other. The cost is the time for which the receiver waits meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
+from commtrace.analyze.census import census
+from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
+from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, WAITS, clock_error_ns
+from commtrace.analyze.findings.stragglers import least_cost
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import RECV, SEND, partners
+from commtrace.units import text_of_duration, text_of_ranks
+
+_LEAST_CALLS = 3
+
+
+def serial_sends(frames: Frames) -> list[Finding]:
+    """Sends behind receives that have nothing to do with them, by group."""
+    if not census(frames).kinds[SEND]:
+        return []
+    least = max(least_cost(frames, "straggler_share"), 1)
+    sends = dict(selected(frames, _held_sends))
+    found = []
+    for group, receives in selected(frames, _waiting_receives):
+        if receives.cost_ns < least or len(receives.rows) < _LEAST_CALLS or group not in sends:
+            continue
+        calls = sends[group]
+        first = calls.first.iloc[0]
+        line = f", at {first['source_file']}:{first['source_line']}" if first["source_file"] else ""
+        waiting = text_of_ranks(sorted(set(receives.first["rank"])))
+        found.append(
+            Finding(
+                f"Sends wait for receives that they do not depend on{line}: what they send was "
+                f"there before. {waiting} wait {text_of_duration(receives.cost_ns)} for it.",
+                "Issue the send and the receive together (batch_isend_irecv, or isend before "
+                "recv), and wait for both after that.",
+                calls.joined(receives),
+            )
+        )
+    return found
+
+
+@of_each_call(OF_RANKS)
+def _since(frames: Frames) -> pd.Series:
+    """Return since when a send could have been issued that follows receives; nan for all others.
+
+    It is when the first of the receives in a row before it was issued at which its data was ready,
+    in ns since the start.
+    """
+    comm = frames.comm
+    since = np.full(len(comm), math.nan)
+    if not len(comm):
+        return pd.Series(since, comm.index)
+    is_send, is_receive = ((comm["kind"] == kind).to_numpy() for kind in (SEND, RECV))
+    issue = (comm["issue_ns"] - frames.start_ns).to_numpy("float64")
+    known = comm["data_ready_ns"].to_numpy() >= 0
+    ready = (comm["data_ready_ns"] - frames.start_ns).to_numpy("float64")
+    ended = (comm["complete_ns"] - frames.start_ns).to_numpy("float64")
+    owner = comm["rank"].to_numpy() * 1.0, comm["thread"].to_numpy()
+    # Stages of a pipeline send in the order of their schedule.
+    is_of_stage = comm["stage"].to_numpy() >= 0
+    row: list[int] = []
+    for place in np.lexsort([comm["id"].to_numpy(), owner[1], owner[0]]).tolist():
+        if row and any(each[row[-1]] != each[place] for each in owner):
+            row = []
+        if is_receive[place] and not is_of_stage[place]:
+            row.append(place)
+            continue
+        if is_send[place] and known[place]:
+            waited = [
+                each
+                for each in row
+                if ready[place] <= issue[each] and issue[each] <= ended[each] <= issue[place]
+            ]
+            since[place] = issue[waited[0]] if waited else math.nan
+        row = []
+    return pd.Series(since, comm.index)
+
+
+@of_each_call(OF_COLLECTIVES)
+def _delay(frames: Frames) -> pd.Series:
+    """Return for how many ns each receive waits while its send is behind other receives."""
+    comm, partner = frames.comm, partners(frames)
+    issue = (comm["issue_ns"] - frames.start_ns).astype("float64")
+    of_send = pd.DataFrame({"issue": issue, "since": _since(frames)})
+    of_send = of_send.reindex(partner).set_axis(comm.index)
+    begin = pd.concat([of_send["since"], issue], axis=1).max(axis=1, skipna=False)
+    waited = arrivals(frames)["wait_ns"].clip(lower=0)
+    delay = pd.concat([(of_send["issue"] - begin).clip(lower=0), waited], axis=1).min(
+        axis=1, skipna=False
+    )
+    is_receive = (comm["kind"] == RECV) & (partner >= 0)
+    return delay.where(is_receive).fillna(0.0)
+
+
+def _waiting_receives(frames: Frames) -> Selected:
+    """Return the receives that wait for such sends, by group."""
+    delay = _delay(frames)
+    rows = frames.comm[delay > clock_error_ns(frames.whole)]
+    return {
+        str(group): calls_in(frames, each, cost_bytes=0.0, cost_ns=delay)
+        for group, each in rows.groupby("group", observed=True)
+    }
+
+
+def _held_sends(frames: Frames) -> Selected:
+    """Return the sends that could have been issued earlier, by group."""
+    rows = frames.comm[_since(frames).notna()]
+    return {
+        str(group): calls_in(frames, each, cost_bytes=0.0, cost_ns=0.0)
+        for group, each in rows.groupby("group", observed=True)
+    }
+
+
+SERIAL_SENDS = Rule(
+    "serial_sends",
+    "sends behind receives that they do not depend on",
+    serial_sends,
+    (WAITS, DURATION, ALIGNMENT),
+)
