@@ -125,7 +125,10 @@ def test_a_functional_collective_is_one_call(
     assert event.peer == (2 if kind in ("send", "recv") else -1)
 
 
-TIMES = ("issue_ns", "call_ns", "blocked_ns", "complete_ns", "data_ready_ns", "result_used_ns")
+TIMES = (
+    *("issue_ns", "call_ns", "blocked_ns", "complete_ns", "data_ready_ns", "result_used_ns"),
+    "run_delay_ns",
+)
 
 
 @pytest.mark.parametrize(("functional_op", "args", "kind"), FUNCTIONAL)
