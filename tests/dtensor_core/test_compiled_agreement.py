@@ -216,7 +216,10 @@ def test_a_program_is_compared_once_and_not_at_all_if_the_limit_is_0() -> None:
 
 def with_wrong_limit() -> list[str]:
     x, y = tensors(begin(limit_s="soon"))
-    return messages(lambda: torch.compile(attend, backend="aot_eager")(x, y))
+    try:
+        return messages(lambda: torch.compile(attend, backend="aot_eager")(x, y))
+    finally:
+        del os.environ[SECONDS]  # the process runs other tests, too
 
 
 def test_a_limit_that_is_no_number_is_refused() -> None:

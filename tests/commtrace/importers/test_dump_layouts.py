@@ -335,11 +335,15 @@ def test_the_documentation_has_every_field_of_every_layout() -> None:
     assert set(FIELDS) <= documented
     releases = text.partition("| torch | version |")[2].partition("\n\n")[0]
     for torch, layout in LAYOUTS.items():
-        minor = int(torch.partition(".")[2])
+        rows = [row.split("|") for row in releases.splitlines()[2:]]
         assert any(
-            minor in _minors(row.split("|")[1]) and row.split("|")[2].strip() == layout.version
-            for row in releases.splitlines()[2:]
+            _is_of(torch, row[1].strip()) and row[2].strip() == layout.version for row in rows
         ), torch
+
+
+def _is_of(torch: str, releases: str) -> bool:
+    minor = torch.partition(".")[2]
+    return int(minor) in _minors(releases) if minor else torch == releases
 
 
 def _minors(releases: str) -> range:
