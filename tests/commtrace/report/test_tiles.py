@@ -42,7 +42,7 @@ def test_the_tiles_of_a_small_run() -> None:
             "rank 1",
             "others waited 200 µs for it, 100% of the total wait, known for 2 of 3 calls",
         ),
-        "Findings": ("0", f"no rule applies; 8 of {len(RULES)} lack data"),
+        "Findings": ("0", f"no rule applies; 9 of {len(RULES)} lack data"),
         "Ranks consistent": (
             *("2 of 3 calls", "no fault among the 2 of 3 calls that could be compared"),
         ),
