@@ -319,10 +319,9 @@ LEAVING = """\
 import ctypes, pathlib, time
 import torch.distributed as dist
 dist.init_process_group("gloo")
-connected = pathlib.Path("connected")
-if dist.get_rank() == 0:
-    connected.touch()
-while not connected.exists():
+connected = [pathlib.Path(f"connected{rank}") for rank in range(2)]
+connected[dist.get_rank()].touch()
+while not all(each.exists() for each in connected):
     time.sleep(0.01)
 if dist.get_rank() == 1:
     ctypes.CDLL(None)._exit(0)
