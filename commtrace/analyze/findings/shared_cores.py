@@ -7,7 +7,7 @@ culprit, so rules on late ranks leave such delays out (`findings.stragglers`).
 from __future__ import annotations
 
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
-from commtrace.analyze.findings.needs import CORES, DURATION
+from commtrace.analyze.findings.needs import CORES, DURATION, WAITS
 from commtrace.analyze.findings.stragglers import least_cost
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
@@ -43,5 +43,8 @@ def _without_core(part: Frames) -> Selected:
 
 
 SHARED_CORES = Rule(
-    "shared_cores", "ranks that are ready to run but have no core", shared_cores, (CORES, DURATION)
+    "shared_cores",
+    "ranks that are ready to run but have no core",
+    shared_cores,
+    (WAITS, CORES, DURATION),
 )
