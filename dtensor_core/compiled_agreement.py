@@ -204,7 +204,10 @@ class _Comparison:
             ranks.setdefault(difference, []).append(rank)
         if not ranks:
             return None
-        found = [text.format(f"ranks {_listed(where)}") for text, where in ranks.items()]
+        found = [
+            text.format(f"rank{'s' * (len(where) > 1)} {_listed(where)}")
+            for text, where in ranks.items()
+        ]
         return CompilationError(
             f"torch.compile of {self._title}: ranks have compiled different collectives",
             found=f"in the {self._part} graph, " + "; ".join(found[:4]),
@@ -222,9 +225,9 @@ def _within(ranks: tuple[int, ...], groups: Iterable[tuple[int, ...]], sent: Sen
 
 
 def _difference(group: tuple[int, ...], first: Sequence[str], mine: Sequence[str]) -> str:
-    """Describe the first call of a group that is not that of the rank that was first.
+    """Describe the first call of a group that differs from the first rank's.
 
-    The ranks that differ so are still to be named.
+    The ranks that make it are still to be named.
     """
     shared = min(len(first), len(mine))
     place = next((n for n in range(shared) if first[n] != mine[n]), shared)
@@ -283,7 +286,7 @@ def _collectives(
         name, constants = rest.partition(".")[0], [a for a in node.args if isinstance(a, str)]
         if namespace == "_c10d_functional" and name != "wait_tensor" and constants:
             *reduce_op, group = constants
-            # What all_to_all sends may differ between ranks.
+            # Ranks may send different sizes by all_to_all.
             sizes = "" if name == "all_to_all_single" else _sizes(node.args[0])
             yield node, _ranks(group), " ".join([name, *reduce_op, sizes]).rstrip()
 

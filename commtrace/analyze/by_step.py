@@ -2,7 +2,7 @@
 
 Step -1 contains calls outside of steps: during model construction and weight distribution, and all
 calls of a program without steps. A call belongs to the step that issued it; a device can run it in
-a later one. The measures are those of `measures`, as means over ranks, except for the blocked time:
+a later one. Measures are defined in `measures`, as means over ranks, except for the blocked time:
 concurrent calls count once, as in table `overlap`, so that its `share` of the step's time is 1 at
 most.
 """

@@ -132,7 +132,7 @@ def per_rank(frames: Frames, by: Sequence[str], per_step: bool) -> pd.DataFrame:
     """
     steps = frames.steps["step"]
     num_steps = max(int(steps.nunique()), 1)
-    # Times are those of steady steps; a step that is left out has none.
+    # Only steady steps have times.
     longer = num_steps / max(int(steps[is_counted(frames, steps)].nunique()), 1)
     weight = 1.0 / max(frames.num_ranks, 1)
     return summed(frames.by_ranks(_of_part, tuple(by), per_step, num_steps, longer, weight))

@@ -6,8 +6,8 @@ all calls in flight have unknown blocked times. Concurrent calls count once. Ste
 outside of steps. Overlap between streams of a device is not visible to the clock of the host.
 
 Communication on a device counts in the steps in which it runs, by the clock; that of the host
-counts in the step that issued it, up to the duration of the step. Of a part of a run, only the time
-within it counts.
+counts in the step that issued it, up to the duration of the step. Only the time within a
+part of a run counts for the part.
 
 Calls of unknown end are in flight for an unknown time, which `num_untimed` counts. Times of a row
 in which no call has the value that they need are unknown, not 0.

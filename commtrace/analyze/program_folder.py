@@ -8,6 +8,7 @@ of another folder keeps its full name.
 from __future__ import annotations
 
 import os
+import re
 
 from commtrace.analyze.frame import Frames
 
@@ -15,7 +16,7 @@ from commtrace.analyze.frame import Frames
 def relative(frames: Frames, text: str) -> str:
     """Return a text with the files of the program's folder named relative to it."""
     folder = program_folder(frames)
-    return text.replace(folder, "") if folder else text
+    return re.sub(rf"(?<![\w./~-]){re.escape(folder)}", "", text) if folder else text
 
 
 def program_folder(frames: Frames) -> str:

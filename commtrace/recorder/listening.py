@@ -16,7 +16,7 @@ from commtrace.recorder.interception.operators import OperatorMode, run_local
 from commtrace.recorder.interception.untried_torch import warn_of_unrecorded_operators
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.selfcheck import SelfCheck, call_without_peers
-from commtrace.recorder.thread_state import CURRENT, ThreadState
+from commtrace.recorder.thread_state import CURRENT, ThreadState, restart_run_delays
 from commtrace.recorder.values.observer import ValueObserver
 from commtrace.recorder.values.result_mode import ResultMode
 from commtrace.torch_internals.dispatcher import (
@@ -243,6 +243,7 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
             if not again:
                 RECORDER.forget()
                 OBSERVER.forget()
+            restart_run_delays()
             warn_of_unrecorded_operators()
             skip_own_code()
             RECORDER.locator.install()

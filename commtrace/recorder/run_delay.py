@@ -1,7 +1,7 @@
 """Time for which a thread was ready to run but had no core, as Linux counts it.
 
 A rank that shares cores with other ranks, or with other programs, is late for no reason of its own.
-The run delay of its thread shows that. Reading it takes a microsecond.
+The run delay of its thread shows that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOT_OPEN, _FAILED = -1, -2
 
 
 class RunDelay:
-    """Run delay of the thread that makes all calls."""
+    """Run delay of the thread that makes all calls, except for `restart`."""
 
     __slots__ = ("_descriptor", "_total")
 
@@ -41,24 +41,28 @@ class RunDelay:
         except (OSError, ValueError):
             self._descriptor = _FAILED
             return _UNKNOWN
-        return total - before
+        return _UNKNOWN if before < 0 else total - before
+
+    def restart(self) -> None:
+        """Forget the preceding call: what the thread has done since was not recorded."""
+        self._total = _UNKNOWN
 
     def _open(self) -> None:
         """Read the run delay for the first time, if the system counts it."""
         if self._descriptor == _FAILED:
             return
         self._descriptor = _FAILED
-        with suppress(OSError, ValueError):
+        with suppress(OSError):
             descriptor = os.open(f"{_FOLDER}/{_FILE}", os.O_RDONLY | os.O_CLOEXEC)
-            _, delay, num_runs = pread(descriptor, 64, 0).split()
-            self._total = int(delay)
-            if int(num_runs):
-                self._descriptor = descriptor
-            else:
-                os.close(descriptor)
+            with suppress(ValueError):
+                _, delay, num_runs = pread(descriptor, 64, 0).split()
+                if int(num_runs):
+                    self._descriptor, self._total = descriptor, int(delay)
+                    return
+            os.close(descriptor)
 
     def __del__(self) -> None:
-        # The number may be that of another file by now.
+        # The number may belong to another file by now.
         with suppress(Exception):
             if os.readlink(f"/proc/self/fd/{self._descriptor}").endswith(f"/{_FILE}"):
                 os.close(self._descriptor)

@@ -276,6 +276,12 @@ def forget_module_calls() -> None:
         state.forget_module_calls()
 
 
+def restart_run_delays() -> None:
+    """Let the run delay of each thread count from its next call on."""
+    for state in list(_states):
+        state.run_delay.restart()
+
+
 def state_of_thread(ident: int) -> ThreadState | None:
     """Return the state of another thread; None if the recorder has not met it."""
     return next((state for state in list(_states) if state.ident == ident), None)

@@ -26,11 +26,9 @@ def install() -> None:
 def _selecting(original: Any) -> Any:
     @wraps(original)
     def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-        if not torch.compiler.is_compiling():
-            tensors = [each for each in tree_leaves((pred, operands)) if isinstance(each, DTensor)]
-            if tensors:
-                # All ranks read a DTensor alike; a plain tensor must be equal on every rank.
-                return original(bool(pred), true_fn, false_fn, operands)
+        if not torch.compiler.is_compiling() and _has_dtensor((pred, operands)):
+            # All ranks read a DTensor alike; a plain tensor must be equal on every rank.
+            return original(bool(pred), true_fn, false_fn, operands)
         return original(pred, true_fn, false_fn, operands)
 
     return cond
@@ -39,7 +37,7 @@ def _selecting(original: Any) -> Any:
 def _refusing(original: Any) -> Any:
     @wraps(original)
     def traced(*args: Any) -> Any:
-        if any(isinstance(each, DTensor) for each in tree_leaves(args)):
+        if _has_dtensor(args):
             raise RuleError(
                 "torch.cond of DTensors in a graph",
                 found="a predicate or operand that is a DTensor",
@@ -49,3 +47,7 @@ def _refusing(original: Any) -> Any:
         return original(*args)
 
     return traced
+
+
+def _has_dtensor(values: Any) -> bool:
+    return any(isinstance(each, DTensor) for each in tree_leaves(values))

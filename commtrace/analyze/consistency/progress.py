@@ -40,7 +40,7 @@ def unlike_progress(
 
     Args:
         frames: The run.
-        progress: The groups of which only numbers of the last calls are known.
+        progress: The groups in which only the numbers of the last calls are known.
         differing: By group, the number of the first collective in which the members disagree.
         explained: Collectives in which ranks wait because of a deadlock.
     """
@@ -69,9 +69,9 @@ def _communicators(frames: Frames) -> pd.DataFrame:
 
 
 def groups_in_progress(frames: Frames, covered: Coverage) -> list[MembersProgress]:
-    """Return the groups of which the numbers of the last calls are known, by name.
+    """Return the groups in which the numbers of the last calls are known, by name.
 
-    Of dumps, these are the groups of which none lists a call: the others have the calls themselves.
+    In dumps, these are the groups without any listed call: the others have the calls themselves.
     """
     table = _communicators(frames)
     table = table[table["kind"] == ""]

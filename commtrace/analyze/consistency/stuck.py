@@ -82,7 +82,7 @@ class MembersProgress:
 
     @property
     def may_be_transfers(self) -> bool:
-        """True if no call is listed, and the numbers are not those of one collective of all."""
+        """True if no call is listed, and the numbers differ between ranks."""
         issued = {each.issued for each in self.of_ranks.values()}
         return not self.is_listed and len(set(self.waiting.values())) > 1 and len(issued) > 1
 
@@ -171,13 +171,13 @@ def stuck_members(progress: MembersProgress, differs_at: int | None) -> Iterator
 
 
 _UNKNOWN_KIND = (
-    "The dumps list no call of the group: its number is that of `pg_status`, which counts sends "
+    "The dumps list no call of the group: its number comes from `pg_status`, which counts sends "
     "and receives, too."
 )
 
 
 def _of_transfers(progress: MembersProgress) -> Problem:
-    """Return the problem of a group that has transfers, of which nobody can be blamed."""
+    """Return the problem of a group with transfers, for which nobody can be blamed."""
     waiting = sorted(progress.waiting)
     kinds = " or ".join(sorted(progress.transfers)) or "a call"
     where = f"{kinds} of {group_text(progress.group, progress.named)}"

@@ -16,12 +16,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.check import consistency
-from commtrace.analyze.consistency.coverage import (
-    FLIGHT_RECORDER,
-    LOG,
-    PROFILER,
-    coverage,
-)
+from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.problem import ONE_OF_BOTH, numbers_text
 from commtrace.analyze.consistency.waiting import hanging_calls
 from commtrace.analyze.divergence.branches import (
@@ -34,10 +29,11 @@ from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
 from commtrace.analyze.divergence.places import line_of_module, lines_of_file, place_of
 from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
+from commtrace.analyze.divergence.silence import silence_of
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members as members_of
 from commtrace.schema import INSTANT, Column
-from commtrace.units import text_of_duration, text_of_ranks
+from commtrace.units import text_of_ranks
 
 COLUMNS = (
     Column("problem", str, "", "the fault, as in table `consistency`"),
@@ -65,15 +61,8 @@ _DIFFERENT = {
     "kind": "kind", "reduce_op": "reduction", "root": "root", "dtype": "element type",
     "size": "size",
 }  # fmt: skip
-_NO_LATER = {
-    FLIGHT_RECORDER: "has no later call in its dump",
-    PROFILER: "has no later call in its profile",
-    LOG: "printed no later call",
-}
-"""Words for a rank without a later call, by the source of an import."""
 _MOST_FAULTS = 50
 """Faults that are traced back, the earliest ones: the others of a run mostly follow from them."""
-_SILENT_NS = 3_000_000_000
 _UNKNOWN = -1
 
 
@@ -278,34 +267,6 @@ class _Description:
         module = f" in module {call['module']}" if call["module"] else ""
         return f"{call['kind']}{number} of {axis}{module}"
 
-    def _state(self, common: pd.Series | None) -> str:
-        """Return what is known of a rank that made no further call, behind its name."""
-        rank = self._own[0]
-        rows = self._frames.ranks
-        own = rows[rows["rank"] == rank].iloc[0]
-        since = int(common["issue_ns"]) if common is not None else int(own["start_ns"])
-        if source := self._frames.run.get("imported_from"):
-            return _NO_LATER.get(str(source), "has no later call in its file")
-        if own["complete"]:
-            after = text_of_duration(max(int(own["end_ns"]) - since, 0))
-            return f"ended its recording {after} after that"
-        alive = self._last_sign(rows[rows["rank"] == rank])
-        latest = self._last_sign(rows[rows["rank"].isin(self._others)])
-        if alive < 0 or latest < 0:
-            return "did not close its recording"
-        if latest - alive >= _SILENT_NS:
-            return (
-                f"gave no sign of life for the last {text_of_duration(latest - alive)} in which "
-                "others did: it was stopped, or had died"
-            )
-        if int(own["alive_ns"]) < 0:
-            return "did not close its recording"
-        return "ran until the end, outside of communication"
-
-    @staticmethod
-    def _last_sign(ranks: pd.DataFrame) -> int:
-        return int(ranks[["alive_ns", "end_ns"]].max().max()) if len(ranks) else _UNKNOWN
-
     def _branch(self) -> str:
         parted = self._parted
         calls = (parted.common[0] if parted.common else None, parted.own, parted.others)
@@ -371,7 +332,8 @@ class _Description:
         if event is not None:
             return f"{'earlier ' if self._is_earlier else ''}{text_of_event(event)}"
         if parted.own is None and parted.others is not None:
-            return self._state(None if parted.common is None else parted.common[0])
+            common = None if parted.common is None else parted.common[0]
+            return silence_of(self._frames, self._own[0], self._others, common)
         return ""
 
 

@@ -132,7 +132,7 @@ def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]
 def _muted_because(frames: Frames, rule: Rule, finding: Finding) -> str:
     """Return the reason for which the settings mute a finding; "" if they do not."""
     row = table_row(frames, rule, finding)
-    place = rule.name, str(row["module"]), finding.place
+    place = rule.name, str(row["module"]), finding.calls.place
     return next((each.reason for each in frames.settings.muted if each.mutes(*place)), "")
 
 

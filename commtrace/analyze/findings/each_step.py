@@ -42,12 +42,12 @@ def object_collectives(frames: Frames) -> list[Finding]:
     return [
         Finding(
             f"In most steps, {calls_that(frames, len(calls.rows), '', 'carry')} Python objects"
-            f"{_at(file, line)}: each object is pickled, and takes a message more for its size.",
+            f"{calls.at_place}: each object is pickled, and takes a message more for its size.",
             "Communicate a tensor of known shape instead, every so many steps, or once if the "
             "object does not change.",
             calls,
         )
-        for (_, file, line), calls in selected(frames, _of_objects)
+        for _, calls in selected(frames, _of_objects)
     ]
 
 
@@ -69,11 +69,11 @@ def redundant_barrier(frames: Frames) -> list[Finding]:
     return [
         Finding(
             f"In most steps, {calls_that(frames, len(calls.rows), ' of barrier', 'are')} followed "
-            f"by a collective of the same group that waits for all ranks as well{_at(file, line)}.",
+            f"by a collective of the same group that waits for all ranks as well{calls.at_place}.",
             "Remove the barrier, unless ranks exchange files, or measure times, behind it.",
             calls,
         )
-        for (_, file, line), calls in selected(frames, _barriers)
+        for _, calls in selected(frames, _barriers)
     ]
 
 
@@ -98,12 +98,12 @@ def unchanged_broadcast(frames: Frames) -> list[Finding]:
     return [
         Finding(
             f"In most steps, {calls_that(frames, len(calls.rows), ' of broadcast', 'send')} a "
-            f"tensor that no rank has written to since its last broadcast{_at(file, line)}.",
+            f"tensor that no rank has written to since its last broadcast{calls.at_place}.",
             "Broadcast it when it has changed (of DistributedDataParallel: "
             "broadcast_buffers=False).",
             calls,
         )
-        for (_, file, line), calls in selected(frames, _unchanged)
+        for _, calls in selected(frames, _unchanged)
     ]
 
 
@@ -151,10 +151,6 @@ def _by_line(frames: Frames, rows: pd.DataFrame) -> Iterator[tuple[Any, pd.DataF
     used = rows.groupby([rows["rank"], *line])["step"].transform("nunique")
     rows = rows[used >= least]
     yield from rows.groupby([each[rows.index] for each in line])
-
-
-def _at(file: str, line: int) -> str:
-    return f", at {file}:{line}" if file else ""
 
 
 OBJECT_COLLECTIVES = Rule(

@@ -94,6 +94,17 @@ class Evidence:
     cost_ns: float = 0.0
     share: float = 0.0
 
+    @property
+    def place(self) -> str:
+        """The user's line of the first call, `train.py:12`; empty if unknown."""
+        first = self.first.iloc[0]
+        return f"{first['source_file']}:{first['source_line']}" if first["source_file"] else ""
+
+    @property
+    def at_place(self) -> str:
+        """The same for a sentence: `, at train.py:12`; empty if unknown."""
+        return f", at {self.place}" if self.place else ""
+
     def joined(self, other: Evidence) -> Evidence:
         """Return the calls of both."""
         both = [dict(each.shared) for each in (self, other) if len(each.rows)]
@@ -214,12 +225,6 @@ class Finding:
         """Labels of the calls in table `comm`."""
         return self.calls.rows
 
-    @property
-    def place(self) -> str:
-        """The user's line of the first call, `train.py:12`; empty if unknown."""
-        first = self.calls.first.iloc[0]
-        return f"{first['source_file']}:{first['source_line']}" if first["source_file"] else ""
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -262,7 +267,7 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
         "op": shared.get("op", ""),
         "kind": shared.get("kind", ""),
         "mesh_axis": shared.get("mesh_axis", ""),
-        "source": relative(frames, finding.place),
+        "source": relative(frames, finding.calls.place),
         "num_calls": num_calls / num_ranks,
         "num_untimed": calls.num_untimed / num_ranks,
         "cost_bytes": cost_bytes / num_ranks,

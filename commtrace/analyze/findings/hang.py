@@ -1,4 +1,4 @@
-"""Calls at which a job of which there are dumps or logs stands, as `commtrace check` found them."""
+"""Calls in which a job hangs according to its dumps or logs, as `commtrace check` found them."""
 
 from __future__ import annotations
 

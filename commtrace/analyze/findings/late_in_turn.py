@@ -1,7 +1,7 @@
 """Delays by changing ranks, and which of them even work would save.
 
-The reasons are those of `lateness`. Delays of ranks that had no core are not counted: that is a
-finding of its own (`shared_cores`).
+`lateness` knows the reasons. Delays of ranks that had no core are not counted: they are a finding
+of their own (`shared_cores`).
 """
 
 from __future__ import annotations

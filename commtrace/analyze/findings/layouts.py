@@ -78,7 +78,7 @@ def layout(text: str) -> Layout | None:
 
 
 def padding_bytes(calls: pd.DataFrame, specs: pd.Series) -> pd.Series:
-    """Return the bytes that calls send beyond those of a tensor with one sharded dimension.
+    """Return the bytes that calls send beyond the size of a tensor with one sharded dimension.
 
     Args:
         calls: Rows of table `comm`.

@@ -39,14 +39,12 @@ def serial_receives(frames: Frames) -> list[Finding]:
         if sends.cost_ns < max(least, 1) or len(sends.rows) < _LEAST_CALLS:
             continue
         calls = waiting[receiver]
-        first = calls.first.iloc[0]
-        line = f", at {first['source_file']}:{first['source_line']}" if first["source_file"] else ""
         delayed = text_of_ranks(sorted(set(sends.first["rank"])))
         found.append(
             Finding(
-                f"Rank {receiver} receives from others in a fixed order{line}: while it waits for "
-                f"one of them, {delayed} wait {text_of_duration(sends.cost_ns)} for it to receive "
-                "what they have to send.",
+                f"Rank {receiver} receives from others in a fixed order{calls.at_place}: while it "
+                f"waits for one of them, {delayed} wait {text_of_duration(sends.cost_ns)} for it "
+                "to receive what they have to send.",
                 "Post the receives of all sources at once (irecv), and take whichever is done "
                 "first.",
                 calls.joined(sends),

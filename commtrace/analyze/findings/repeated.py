@@ -242,7 +242,7 @@ def _repeating(frames: Frames) -> Selected:
         ]
     )
     is_gather = (calls["kind"] == "all_gather") & (calls["phase"] == "forward")
-    # What is padded has been computed, whatever it is a copy of.
+    # A padded copy has been computed, even if its source has not.
     is_padded = padding_bytes(calls, calls["source_spec"].astype(object)) > 0
     is_computed_since = calls["data_ready_ns"] - frames.start_ns > calls["before_end"]
     is_reported = calls.index.isin(frames.comm.index[_own_shard(frames) >= 0])

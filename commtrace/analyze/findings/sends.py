@@ -39,13 +39,12 @@ def serial_sends(frames: Frames) -> list[Finding]:
         if receives.cost_ns < least or len(receives.rows) < _LEAST_CALLS or group not in sends:
             continue
         calls = sends[group]
-        first = calls.first.iloc[0]
-        line = f", at {first['source_file']}:{first['source_line']}" if first["source_file"] else ""
         waiting = text_of_ranks(sorted(set(receives.first["rank"])))
         found.append(
             Finding(
-                f"Sends wait for receives that they do not depend on{line}: what they send was "
-                f"there before. {waiting} wait {text_of_duration(receives.cost_ns)} for it.",
+                f"Sends wait for receives that they do not depend on{calls.at_place}: what they "
+                f"send was there before. {waiting} wait {text_of_duration(receives.cost_ns)} for "
+                "it.",
                 "Issue the send and the receive together (batch_isend_irecv, or isend before "
                 "recv), and wait for both after that.",
                 calls.joined(receives),
@@ -70,12 +69,13 @@ def _since(frames: Frames) -> pd.Series:
     known = comm["data_ready_ns"].to_numpy() >= 0
     ready = (comm["data_ready_ns"] - frames.start_ns).to_numpy("float64")
     ended = (comm["complete_ns"] - frames.start_ns).to_numpy("float64")
-    owner = comm["rank"].to_numpy() * 1.0, comm["thread"].to_numpy()
+    owner = list(zip(comm["rank"], comm["thread"], strict=True))
     # Stages of a pipeline send in the order of their schedule.
     is_of_stage = comm["stage"].to_numpy() >= 0
     row: list[int] = []
-    for place in np.lexsort([comm["id"].to_numpy(), owner[1], owner[0]]).tolist():
-        if row and any(each[row[-1]] != each[place] for each in owner):
+    order = np.lexsort([comm[name].to_numpy() for name in ("id", "thread", "rank")])
+    for place in order.tolist():
+        if row and owner[row[-1]] != owner[place]:
             row = []
         if is_receive[place] and not is_of_stage[place]:
             row.append(place)

@@ -3,8 +3,8 @@
 The cost is the time in which all others waited (`delayed_calls` of `commtrace.analyze.stragglers`),
 on each of the ranks that waited. If n ranks behave alike, each causes 1/n of all delays.
 A rank counts as late if its odds are `straggler_ratio` times as high and its delays are spread over
-several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`). The other delays are
-those of changing ranks (`late_in_turn`), and those of ranks without a core (`shared_cores`).
+several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`). Other delays are
+caused by changing ranks (`late_in_turn`) or ranks without a core (`shared_cores`).
 """
 
 from __future__ import annotations

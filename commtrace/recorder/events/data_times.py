@@ -57,7 +57,7 @@ class DataTimes:
         """Note that an operator or a call has begun to use results of calls.
 
         Args:
-            found: those of its arguments that are results, by storage.
+            found: its arguments that are results of calls, by storage.
             kind: the operator's kind; None of a call.
             at_ns: when it began.
             result: what it has returned.

@@ -50,6 +50,15 @@ def test_the_folder_is_that_of_the_script(
     assert relative(frames, f"at {files[0]}:9") == f"at {files[0].removeprefix(folder)}:9"
 
 
+def test_a_longer_path_that_contains_it_keeps_its_name() -> None:
+    frames = run(f"{HOME}/train.py", f"{HOME}/train.py")
+    for other in (f"/backup{HOME}/train.py:9", f"~{HOME}/train.py:9"):
+        assert relative(frames, f"at {other}") == f"at {other}"
+    assert relative(frames, f"before all_reduce ({HOME}/train.py:9)") == (
+        "before all_reduce (train.py:9)"
+    )
+
+
 def test_findings_name_lines_relative_to_it() -> None:
     (row,) = findings(run("train.py", f"{HOME}/train.py")).to_dict("records")
     assert row["source"] == "train.py:9"

@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
+import commtrace
 from commtrace.recorder import run_delay
 from commtrace.recorder.run_delay import RunDelay
+from dtensor_core.testing import fake_world
 
 SPIN = "while True: pass"
 
@@ -58,6 +62,20 @@ def test_a_thread_that_sleeps_is_not_ready_to_run() -> None:
 
 def test_the_first_reading_is_unknown() -> None:
     assert RunDelay().since_last() == -1
+
+
+@pytest.mark.usefixtures("other_program_on_this_core")
+def test_time_without_a_recording_is_no_delay_of_the_next_one() -> None:
+    delays = []
+    with fake_world(2):
+        for _ in range(2):
+            with commtrace.record() as recording:
+                for _ in range(2):
+                    dist.all_reduce(torch.ones(2))
+            delays.append(recording.trace().tables["comm"]["run_delay_ns"])
+            spin(0.2)
+    assert [first for first, _ in delays] == [-1, -1]
+    assert all(0 <= second < 100_000_000 for _, second in delays)
 
 
 def test_a_system_that_does_not_count_it_is_unknown(
