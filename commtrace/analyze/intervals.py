@@ -83,6 +83,24 @@ def spans(frames: Frames) -> pd.DataFrame:
     )
 
 
+def without_core(frames: Frames) -> pd.DataFrame:
+    """Return `row rank step start end` of the time before calls for which their threads had no
+    core, as if it had passed right before the call.
+    """
+    comm = frames.comm
+    rows = comm[(comm["issue_ns"] >= 0) & (comm["run_delay_ns"] > 0)]
+    end = rows["issue_ns"] - frames.start_ns
+    return pd.DataFrame(
+        {
+            "row": rows.index,
+            "rank": rows["rank"],
+            "step": rows["step"],
+            "start": end - rows["run_delay_ns"],
+            "end": end,
+        }
+    )
+
+
 def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Merge intervals that touch or overlap: `start` and `end` for each value of `by`.
 

@@ -41,7 +41,7 @@ from commtrace.analyze.cached_per_run import (
 from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.covered_time import CoveredTime
 from commtrace.analyze.frame import Frames, in_order
-from commtrace.analyze.intervals import blocked_intervals
+from commtrace.analyze.intervals import blocked_intervals, without_core
 from commtrace.analyze.matching import group_numbers, numbers
 from commtrace.analyze.unrecorded import resumed
 from commtrace.schema import COMMUNICATION, MEMCPY, MEMSET
@@ -298,10 +298,9 @@ def _covered_by_calls(frames: Frames) -> tuple[dict[str, CoveredTime], CoveredTi
     """
     comm, blocked = frames.comm, blocked_intervals(frames)
     issued = comm[comm["issue_ns"] >= 0]
-    waits = issued[issued["run_delay_ns"] > 0]
     maybe = issued[issued["blocked_ns"] < 0]
     of_uses = {
-        "no_core": _intervals(frames, waits, waits["issue_ns"] - waits["run_delay_ns"]),
+        "no_core": without_core(frames)[["rank", "start", "end"]],
         "blocked": blocked[["rank", "start", "end"]],
         "maybe_blocked": _intervals(frames, maybe, end_ns(maybe)),
     }

@@ -142,7 +142,8 @@ def calls_in(
     Args:
         frames: The run, or the part of it that has the rows.
         rows: The rows.
-        waiting: Labels of the calls in which ranks were blocked for the time; by default, `rows`.
+        waiting: Labels of the calls in which ranks were blocked for the time; by default, `rows`
+            without those in steps that are not steady.
         part: Part of each call that could be saved, a number or a series.
         cost_bytes: Bytes that could be saved; by default, that part of the calls' wire bytes.
         cost_ns: Time that could be saved, of each call or in sum; by default, that part of the time
@@ -166,7 +167,7 @@ def calls_in(
         shared=shared,
         first=_first(rows[_OF_FIRST].astype(dict.fromkeys(["source_file"], object))),
         payload_bytes=float(rows["payload_bytes"].clip(lower=0).astype("float64").sum()),
-        waiting=CallSet.of(rows.index if waiting is None else waiting),
+        waiting=CallSet.of(rows.index[counted] if waiting is None else waiting),
         cost_bytes=cost_bytes,
         cost_ns=each,
         share=share,

@@ -6,11 +6,16 @@ culprit, so rules on late ranks leave such delays out (`findings.stragglers`).
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
+
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import CORES, DURATION, WAITS
 from commtrace.analyze.findings.stragglers import least_cost
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.intervals import one_at_a_time, without_core
 from commtrace.analyze.measures import counted_ns
+from commtrace.analyze.step_times import step_windows
 from commtrace.units import text_of_duration
 
 
@@ -34,11 +39,17 @@ def shared_cores(frames: Frames) -> list[Finding]:
 
 
 def _without_core(part: Frames) -> Selected:
-    comm = part.comm
-    rows = comm[comm["run_delay_ns"] > 0]
+    spans = without_core(part)
     if len(part.whole.steps):
-        rows = rows[rows["step"] >= 0]
-    delay = rows["run_delay_ns"].astype("float64")
+        windows = step_windows(part).groupby(["rank", "step"])["start"].min()
+        of_step = pd.MultiIndex.from_frame(spans[["rank", "step"]])
+        begin = windows.reindex(of_step).to_numpy()
+        spans = spans.assign(start=np.fmax(spans["start"], begin))[~np.isnan(begin)]
+        spans = spans[spans["end"] > spans["start"]]
+    # Threads of a rank wait for cores at the same time.
+    spans = one_at_a_time(spans).set_index("row")
+    rows = part.comm.loc[spans.index.sort_values()]
+    delay = (spans["end"] - spans["start"]).astype("float64")
     return {"": calls_in(part, rows, cost_bytes=0.0, cost_ns=delay)} if len(rows) else {}
 
 

@@ -56,3 +56,13 @@ def test_delays_of_a_single_call_are_none_of_changing_ranks() -> None:
         return 8_000 if (number, rank) == (15, 0) else 0
 
     assert "load_imbalance" not in {row["rule"] for row in found(stopped)}
+
+
+def test_time_without_a_core_counts_once_and_from_the_beginning_of_its_step() -> None:
+    frames = load(late_trace(late_in_turn, cores=False))
+    # As of threads that have waited for cores since long before the step, all at once.
+    frames.comm["run_delay_ns"] = 10_000_000
+    (row,) = findings(frames).to_dict("records")
+    assert row["rule"] == "shared_cores"
+    share = int(row["title"].split("no core for ")[1].split("%")[0])
+    assert 50 < share <= 100

@@ -662,11 +662,25 @@ def _load_imbalance(run: Run) -> list[Found]:
 
 
 def _shared_cores(run: Run) -> list[Found]:
-    calls = [
-        call for call in run.comm if call.run_delay_ns > 0 and (call.step >= 0 or not run.steps)
-    ]
-    counted = [call for call in calls if call.step < 0 or run.is_steady(call.step)]
-    cost = float(sum(call.run_delay_ns for call in counted))
+    """Time without a core, no earlier than its step, and once where threads lack one at once."""
+    begins = {
+        (step.rank, step.step): step.start_ns
+        for step in reversed(run.steps)
+        if 0 <= step.start_ns < step.end_ns
+    }
+    calls, cost = [], 0.0
+    for rank, spans in run.without_core.items():
+        until = -math.inf
+        of_steps = [
+            (max(begin, begins.get((rank, call.step), math.inf) if run.steps else begin), end, call)
+            for (begin, end), call in spans
+        ]
+        for begin, end, call in sorted(of_steps, key=lambda each: each[:2]):
+            if max(begin, until) < end:
+                calls.append(call)
+                if call.step < 0 or run.is_steady(call.step):
+                    cost += end - max(begin, until)
+                until = end
     return [(calls, 0.0, cost, "")] if cost >= max(0.05 * run.counted_ns, 1) else []
 
 
