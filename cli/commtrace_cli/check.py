@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.padding import Padding
 
-from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.options import inputs, printing, processes, selection
 from commtrace_cli.parting import of_fault, print_parting
 from commtrace_cli.terminal import Text, data_console, finish
 
@@ -38,12 +38,12 @@ FAULT = 1
 
 
 def check(
-    trace: options.Trace,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
-    workers: options.AnalysisWorkers = None,
-    dask: options.Dask = None,
-    gradients: options.Gradients = False,
+    trace: inputs.Trace,
+    as_json: printing.AsJson = False,
+    as_csv: printing.AsCsv = False,
+    workers: processes.AnalysisWorkers = None,
+    dask: processes.Dask = None,
+    gradients: selection.Gradients = False,
 ) -> None:
     """Check that all ranks made consistent calls; report the first disagreement and its ranks.
 

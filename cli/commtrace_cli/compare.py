@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.padding import Padding
 
-from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_document
 from commtrace_cli.loading import load_run
+from commtrace_cli.options import inputs, outputs, printing, selection
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 
@@ -38,14 +38,14 @@ DIFFERS = 1
 
 
 def compare(
-    right: options.RightRun,
-    other: options.OtherRun,
-    reference: options.Reference = None,
-    output: options.ComparisonOutput = None,
-    force: options.Force = False,
-    rows: options.Rows = 10,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    right: inputs.RightRun,
+    other: inputs.OtherRun,
+    reference: inputs.Reference = None,
+    output: outputs.ComparisonOutput = None,
+    force: outputs.Force = False,
+    rows: selection.Rows = 10,
+    as_json: printing.AsJson = False,
+    as_csv: printing.AsCsv = False,
 ) -> None:
     """Compare the values of two runs of one program; name the first tensor that is wrong.
 

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 from commtrace.errors import UsageError, require_torch
-from commtrace_cli import options
+from commtrace_cli.options import outputs, scripts
 from commtrace_cli.report import report
 from commtrace_cli.run import run
 from commtrace_cli.summary import summary
@@ -30,10 +30,10 @@ NUM_HEADS, NUM_STEPS = 4, 10
 
 
 def demo(
-    nproc: options.RanksOfDemo = 4,
-    sequence_parallel: options.SequenceParallel = False,
-    output: options.Output = Path("demo.json"),
-    force: options.Force = False,
+    nproc: scripts.RanksOfDemo = 4,
+    sequence_parallel: scripts.SequenceParallel = False,
+    output: outputs.Output = Path("demo.json"),
+    force: outputs.Force = False,
 ) -> None:
     """Train a small language model on N local ranks; record, summarize and draw it.
 

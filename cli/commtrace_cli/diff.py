@@ -12,10 +12,10 @@ from rich.console import Console
 
 from commtrace.errors import UsageError
 from commtrace.units import counted, known_note, text_of_value
-from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import fitted, omissions
 from commtrace_cli.loading import load_run
+from commtrace_cli.options import criteria, inputs, outputs, printing, selection
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, check_output, data_console, finish, say, working
 
@@ -46,15 +46,15 @@ GREW = 1
 
 
 def diff(
-    before: options.Baseline,
-    after: options.Compared,
-    output: options.DiffOutput = None,
-    force: options.Force = False,
-    fail_on_increase: options.FailOnIncrease = None,
-    tolerance: options.Tolerance = 0.0,
-    rows: options.Rows = 30,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    before: inputs.Baseline,
+    after: inputs.Compared,
+    output: outputs.DiffOutput = None,
+    force: outputs.Force = False,
+    fail_on_increase: criteria.FailOnIncrease = None,
+    tolerance: criteria.Tolerance = 0.0,
+    rows: selection.Rows = 30,
+    as_json: printing.AsJson = False,
+    as_csv: printing.AsCsv = False,
 ) -> None:
     """Compare runs with a baseline by module, operator, kind, group and phase.
 
@@ -133,7 +133,7 @@ def _write_json(
 
 
 def _grew(
-    tables: dict[str, pd.DataFrame], metrics: Sequence[options.Metric], tolerance: float
+    tables: dict[str, pd.DataFrame], metrics: Sequence[criteria.Metric], tolerance: float
 ) -> bool:
     """Return whether a guarded metric has grown; print each increase and its run."""
     from commtrace.analyze.diff import METRICS, increases
@@ -154,7 +154,7 @@ def _grew(
     return has_grown
 
 
-def _require_known(table: pd.DataFrame, measure: str, metric: options.Metric, label: str) -> None:
+def _require_known(table: pd.DataFrame, measure: str, metric: criteria.Metric, label: str) -> None:
     """Reject a metric that no place has in both runs; print how many places lack it.
 
     Raises:

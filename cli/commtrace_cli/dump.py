@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from commtrace.errors import unknown_name
 from commtrace.schema import TABLES
-from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import omissions
+from commtrace_cli.options import inputs, printing, selection
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, data_console, finish, say, working
 
@@ -29,13 +29,13 @@ SHOWN_ROWS = 30
 
 
 def dump(
-    trace: options.Trace,
-    table: options.RawTable,
-    where: options.Where = None,
-    columns: options.Columns = None,
-    limit: options.Limit = None,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    trace: inputs.Trace,
+    table: selection.RawTable,
+    where: selection.Where = None,
+    columns: selection.Columns = None,
+    limit: selection.Limit = None,
+    as_json: printing.AsJson = False,
+    as_csv: printing.AsCsv = False,
 ) -> None:
     """Print rows of a trace's tables: comm, ops, kernels, groups, ranks, steps or sources.
 

@@ -13,10 +13,10 @@ from rich.table import Table
 from commtrace.escaping import visible
 from commtrace.schema import HARNESS
 from commtrace.units import text_of_bytes, text_of_duration, text_of_ranks, text_of_value
-from commtrace_cli import options
 from commtrace_cli.documents import write_document
 from commtrace_cli.fitting import fitted, omissions
 from commtrace_cli.loading import load_run
+from commtrace_cli.options import inputs, printing, selection
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ _WIDE = 72  # wide enough for a table with that margin
 
 
 def explain(
-    trace: options.Trace,
-    call: options.Call,
-    rows: options.Rows = 12,
-    as_json: options.AsJson = False,
+    trace: inputs.Trace,
+    call: selection.Call,
+    rows: selection.Rows = 12,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Explain one call: its source line, reason, data, time and peers.
 

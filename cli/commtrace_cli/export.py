@@ -6,8 +6,8 @@ from pathlib import Path
 
 from commtrace.errors import UsageError
 from commtrace.exporters import FORMATS
-from commtrace_cli import options
 from commtrace_cli.loading import load_events
+from commtrace_cli.options import inputs, outputs, selection
 from commtrace_cli.terminal import check_output, finish, say, working
 from commtrace_cli.time_window import part_of, ranks_of, steps_of, window_of
 
@@ -28,13 +28,13 @@ def default_path(trace: Path, to: str) -> Path:
 
 
 def export(
-    trace: options.Trace,
-    to: options.To,
-    output: options.ExportOutput = None,
-    force: options.Force = False,
-    window: options.Window = None,
-    steps: options.Steps = None,
-    ranks: options.ChosenRanks = None,
+    trace: inputs.Trace,
+    to: outputs.To,
+    output: outputs.ExportOutput = None,
+    force: outputs.Force = False,
+    window: selection.Window = None,
+    steps: selection.Steps = None,
+    ranks: selection.ChosenRanks = None,
 ) -> None:
     """Export a run, or a part of it, to Perfetto, speedscope, CSV or Parquet.
 

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from commtrace.errors import unknown_name
 from commtrace.settings import FORMER_RULES
 from commtrace.units import counted
-from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.options import criteria, inputs, printing, processes, selection
 from commtrace_cli.terminal import Text, data_console, finish, say
 from commtrace_cli.time_window import part_of, steps_of
 
@@ -48,14 +48,14 @@ FOUND = 1
 
 
 def findings(
-    trace: options.Trace,
-    rows: options.Rows = 30,
-    steps: options.Steps = None,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
-    fail_on: options.FailOn = None,
-    workers: options.AnalysisWorkers = None,
-    dask: options.Dask = None,
+    trace: inputs.Trace,
+    rows: selection.Rows = 30,
+    steps: selection.Steps = None,
+    as_json: printing.AsJson = False,
+    as_csv: printing.AsCsv = False,
+    fail_on: criteria.FailOn = None,
+    workers: processes.AnalysisWorkers = None,
+    dask: processes.Dask = None,
 ) -> None:
     """Print possible improvements of a run, with estimated savings and advice.
 

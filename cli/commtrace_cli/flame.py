@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commtrace_cli import options
 from commtrace_cli.fitting import omissions
 from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.options import inputs, outputs, selection
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 from commtrace_cli.time_window import part_of, steps_of, window_of
 
@@ -22,22 +22,22 @@ Examples:
 """
 
 VALUE_OF = {
-    options.Width.WIRE_BYTES: "wire_bytes",
-    options.Width.TIME: "time_ns",
-    options.Width.EXPOSED: "blocked_ns",
-    options.Width.COUNT: "num_calls",
+    selection.Width.WIRE_BYTES: "wire_bytes",
+    selection.Width.TIME: "time_ns",
+    selection.Width.EXPOSED: "blocked_ns",
+    selection.Width.COUNT: "num_calls",
 }
 
 
 def flame(
-    trace: options.Trace,
-    by: options.FlameWidth = options.Width.WIRE_BYTES,
-    phase: options.Phase = "",
-    window: options.Window = None,
-    steps: options.Steps = None,
-    rows: options.Rows = 40,
-    output: options.PictureOutput = None,
-    force: options.Force = False,
+    trace: inputs.Trace,
+    by: selection.FlameWidth = selection.Width.WIRE_BYTES,
+    phase: selection.Phase = "",
+    window: selection.Window = None,
+    steps: selection.Steps = None,
+    rows: selection.Rows = 40,
+    output: outputs.PictureOutput = None,
+    force: outputs.Force = False,
 ) -> None:
     """Show the origin of communication as a flame graph: phase, module, operator, collective.
 

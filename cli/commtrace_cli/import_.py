@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from commtrace.units import counted
-from commtrace_cli import options
+from commtrace_cli.options import inputs, outputs
 from commtrace_cli.terminal import check_output, finish, say, working
 
 EXAMPLE = """
@@ -23,10 +23,10 @@ Examples:
 
 
 def import_(
-    sources: options.Sources,
-    output: options.Output = Path("run.json"),
-    force: options.Force = False,
-    recording: options.Recording = None,
+    sources: inputs.Sources,
+    output: outputs.Output = Path("run.json"),
+    force: outputs.Force = False,
+    recording: inputs.Recording = None,
 ) -> None:
     """Convert traces of other tools to a run file.
 

@@ -17,8 +17,8 @@ from commtrace.units import (
     text_of_duration,
     text_of_value,
 )
-from commtrace_cli import options
 from commtrace_cli.documents import write_document
+from commtrace_cli.options import inputs, printing
 from commtrace_cli.terminal import Text, data_console, finish, working
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Examples:
 """
 
 
-def info(trace: options.Trace, as_json: options.AsJson = False) -> None:
+def info(trace: inputs.Trace, as_json: printing.AsJson = False) -> None:
     """Summarize a trace: its program, ranks, hosts, size, and missing parts.
 
     Works for every readable trace, including one without communication.

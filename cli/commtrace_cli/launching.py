@@ -13,7 +13,7 @@ from typing import NoReturn
 from commtrace.errors import UsageError
 from commtrace.process_options import AUTO_VARIABLE, RUN_SUFFIX, ProcessOptions, ring_bytes
 from commtrace.settings import DETAILS, LIBRARIES_VARIABLE, settings_of
-from commtrace_cli.options import Detail, ValueLevel
+from commtrace_cli.options.recorded import Detail, ValueLevel
 
 
 @dataclass(frozen=True, slots=True)

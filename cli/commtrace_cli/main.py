@@ -26,7 +26,6 @@ from commtrace_cli import (
     import_,
     info,
     merge,
-    options,
     record,
     report,
     run,
@@ -35,6 +34,7 @@ from commtrace_cli import (
     timeline,
     watch,
 )
+from commtrace_cli.options import printing
 from commtrace_cli.terminal import ClosedOutput, fail, forget_odd_sizes, spare_letters
 
 EXIT_CODES = {
@@ -101,7 +101,7 @@ for _purpose, _modules in COMMANDS.items():
 
 
 @app.callback()
-def _commtrace(version: options.Version = False) -> None:
+def _commtrace(version: printing.Version = False) -> None:
     """Options before a command; `version` has been handled by then."""
 
 

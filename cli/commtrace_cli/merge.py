@@ -13,7 +13,7 @@ from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.run_folder import DATASET, replace_run_folder
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.units import text_of_ranks
-from commtrace_cli import options
+from commtrace_cli.options import inputs, outputs, processes
 from commtrace_cli.preparing import prepared
 from commtrace_cli.terminal import check_output, finish, say, working
 
@@ -31,11 +31,11 @@ _RUN_FILE = Path("run.json")
 
 
 def merge(
-    parts: options.Parts,
-    output: options.MergeOutput = None,
-    dataset: options.AsDataset = False,
-    workers: options.Workers = None,
-    force: options.Force = False,
+    parts: inputs.Parts,
+    output: outputs.MergeOutput = None,
+    dataset: outputs.AsDataset = False,
+    workers: processes.Workers = None,
+    force: outputs.Force = False,
 ) -> None:
     """Merge the parts of a run, wherever they are, into a run file, a folder RUN.comm or a dataset.
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from commtrace.errors import require_torch
 from commtrace.launchers import TORCHRUN, launched_rank
-from commtrace_cli import options
 from commtrace_cli.launching import (
     Program,
     check_run_folder,
@@ -16,6 +15,7 @@ from commtrace_cli.launching import (
     command_in_place,
     variables_in_place,
 )
+from commtrace_cli.options import outputs, recorded, scripts
 from commtrace_cli.terminal import say
 
 EXAMPLE = """
@@ -30,18 +30,18 @@ SETTINGS = {"allow_interspersed_args": False}
 
 
 def record(
-    script: options.Script,
-    arguments: options.ScriptArguments = None,
-    output: options.RunFolderOutput = Path("RUN.comm"),
-    module: options.IsModule = False,
-    detail: options.HowMuch = None,
-    stacks: options.Stacks = False,
-    max_calls: options.MaxCalls = None,
-    every: options.Every = None,
-    ring: options.Ring = None,
-    values: options.Values = False,
-    values_level: options.ValuesLevel = None,
-    library: options.Libraries = None,
+    script: scripts.Script,
+    arguments: scripts.ScriptArguments = None,
+    output: outputs.RunFolderOutput = Path("RUN.comm"),
+    module: scripts.IsModule = False,
+    detail: recorded.HowMuch = None,
+    stacks: recorded.Stacks = False,
+    max_calls: recorded.MaxCalls = None,
+    every: recorded.Every = None,
+    ring: recorded.Ring = None,
+    values: recorded.Values = False,
+    values_level: recorded.ValuesLevel = None,
+    library: recorded.Libraries = None,
 ) -> None:
     """Record this process as the rank that its launcher says it is; start no others.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from commtrace.settings import EVERY_LINK, speeds_of_links
-from commtrace_cli import options
 from commtrace_cli.loading import load_events
+from commtrace_cli.options import inputs, outputs, selection
 from commtrace_cli.terminal import check_output, finish, working
 from commtrace_cli.time_window import ranks_of, steps_of, window_of
 
@@ -36,13 +36,13 @@ def link_of(texts: list[str] | None) -> dict[str, str] | None:
 
 
 def report(
-    trace: options.Trace,
-    output: options.Output = Path("report.html"),
-    force: options.Force = False,
-    window: options.Window = None,
-    steps: options.Steps = None,
-    ranks: options.ChosenRanks = None,
-    link: options.Link = None,
+    trace: inputs.Trace,
+    output: outputs.Output = Path("report.html"),
+    force: outputs.Force = False,
+    window: selection.Window = None,
+    steps: selection.Steps = None,
+    ranks: selection.ChosenRanks = None,
+    link: selection.Link = None,
 ) -> None:
     """Write an HTML page with the findings, flame graph, timeline and tables of a run.
 

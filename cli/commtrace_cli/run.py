@@ -20,8 +20,8 @@ from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import SPOOL_SUFFIX
 from commtrace.tracefile.stores import remove_joined
 from commtrace.units import text_of_ranks
-from commtrace_cli import options
 from commtrace_cli.launching import Program, chosen_options, run_on_nodes
+from commtrace_cli.options import nodes, outputs, recorded, scripts
 from commtrace_cli.preparing import prepared, prepared_if_possible
 from commtrace_cli.terminal import check_output, fail, finish, say, working
 
@@ -42,30 +42,30 @@ SETTINGS = {"allow_interspersed_args": False}
 
 
 def run(
-    script: options.Script,
-    nproc: options.Ranks,
-    arguments: options.ScriptArguments = None,
-    output: options.RunOutput = Path("run.json"),
-    dataset: options.RunDataset = False,
-    module: options.IsModule = False,
-    detail: options.HowMuch = None,
-    stacks: options.Stacks = False,
-    max_calls: options.MaxCalls = None,
-    every: options.Every = None,
-    ring: options.Ring = None,
-    values: options.Values = False,
-    values_level: options.ValuesLevel = None,
-    timeout: options.Timeout = None,
-    force: options.Force = False,
-    library: options.Libraries = None,
-    nnodes: options.Nodes = None,
-    node_rank: options.NodeRank = None,
-    master_addr: options.MasterAddress = None,
-    master_port: options.MasterPort = None,
-    rdzv_backend: options.RendezvousBackend = None,
-    rdzv_endpoint: options.RendezvousEndpoint = None,
-    rdzv_id: options.RendezvousId = None,
-    max_restarts: options.MaxRestarts = None,
+    script: scripts.Script,
+    nproc: scripts.Ranks,
+    arguments: scripts.ScriptArguments = None,
+    output: outputs.RunOutput = Path("run.json"),
+    dataset: outputs.RunDataset = False,
+    module: scripts.IsModule = False,
+    detail: recorded.HowMuch = None,
+    stacks: recorded.Stacks = False,
+    max_calls: recorded.MaxCalls = None,
+    every: recorded.Every = None,
+    ring: recorded.Ring = None,
+    values: recorded.Values = False,
+    values_level: recorded.ValuesLevel = None,
+    timeout: scripts.Timeout = None,
+    force: outputs.Force = False,
+    library: recorded.Libraries = None,
+    nnodes: nodes.Nodes = None,
+    node_rank: nodes.NodeRank = None,
+    master_addr: nodes.MasterAddress = None,
+    master_port: nodes.MasterPort = None,
+    rdzv_backend: nodes.RendezvousBackend = None,
+    rdzv_endpoint: nodes.RendezvousEndpoint = None,
+    rdzv_id: nodes.RendezvousId = None,
+    max_restarts: nodes.MaxRestarts = None,
 ) -> None:
     """Run a script on N ranks of this machine and record the communication of each.
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.errors import UsageError
 from commtrace.units import counted
-from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import omissions
 from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.options import inputs, printing, processes, selection
 from commtrace_cli.tables import measures_table, truncated
 from commtrace_cli.terminal import Text, data_console, finish
 from commtrace_cli.time_window import part_of, steps_of
@@ -29,14 +29,14 @@ Examples:
 
 
 def summary(
-    trace: options.Trace,
-    by: options.Groupings = None,
-    rows: options.Rows = 30,
-    steps: options.Steps = None,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
-    workers: options.AnalysisWorkers = None,
-    dask: options.Dask = None,
+    trace: inputs.Trace,
+    by: selection.Groupings = None,
+    rows: selection.Rows = 30,
+    steps: selection.Steps = None,
+    as_json: printing.AsJson = False,
+    as_csv: printing.AsCsv = False,
+    workers: processes.AnalysisWorkers = None,
+    dask: processes.Dask = None,
 ) -> None:
     """Summarize the communication of a run by kind, phase, module and operator.
 
@@ -44,7 +44,7 @@ def summary(
     anything else; `sent` is the number of bytes sent under the ring algorithm. `--json` and `--csv`
     print exact numbers in bytes and nanoseconds.
     """
-    chosen = [grouping.value for grouping in by or options.Grouping]
+    chosen = [grouping.value for grouping in by or selection.Grouping]
     if as_csv and len(chosen) != 1:
         raise UsageError(
             "cannot print several tables as CSV",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from commtrace.errors import unknown_name
-from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import Fitted, omissions
 from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.options import inputs, printing, processes, selection
 from commtrace_cli.tables import measures_table, plain_table, truncated
 from commtrace_cli.terminal import Text, data_console, finish
 
@@ -31,13 +31,13 @@ OF_EVERY_RUN = ("facts",)
 
 
 def table(
-    trace: options.Trace,
-    name: options.TableName = None,
-    rows: options.Rows = 30,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
-    workers: options.AnalysisWorkers = None,
-    dask: options.Dask = None,
+    trace: inputs.Trace,
+    name: selection.TableName = None,
+    rows: selection.Rows = 30,
+    as_json: printing.AsJson = False,
+    as_csv: printing.AsCsv = False,
+    workers: processes.AnalysisWorkers = None,
+    dask: processes.Dask = None,
 ) -> None:
     """Print one table of a run, or list all tables with the questions that they answer.
 

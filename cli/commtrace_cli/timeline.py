@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from commtrace.errors import UsageError
 from commtrace.units import text_of_duration
-from commtrace_cli import options
 from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.options import inputs, outputs, selection
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 from commtrace_cli.time_window import ranks_of, steps_of, window_of
 
@@ -29,13 +29,13 @@ single calls.
 
 
 def timeline(
-    trace: options.Trace,
-    ranks: options.ChosenRanks = None,
-    window: options.Window = None,
-    steps: options.Steps = None,
-    rows: options.Rows = 30,
-    output: options.PictureOutput = None,
-    force: options.Force = False,
+    trace: inputs.Trace,
+    ranks: selection.ChosenRanks = None,
+    window: selection.Window = None,
+    steps: selection.Steps = None,
+    rows: selection.Rows = 30,
+    output: outputs.PictureOutput = None,
+    force: outputs.Force = False,
 ) -> None:
     """Show the communication, waiting and computation of each rank over time.
 

@@ -19,8 +19,8 @@ import typer
 
 from commtrace.errors import UsageError
 from commtrace.units import text_of_ranks
-from commtrace_cli import options
 from commtrace_cli.alarms import Alarms, alarms_of
+from commtrace_cli.options import inputs, watching
 from commtrace_cli.parting import print_parting_of_growing
 from commtrace_cli.terminal import Text, data_console, is_terminal, say, write
 from commtrace_cli.time_window import ranks_of
@@ -56,17 +56,17 @@ CODES = {"hang": HANG, "straggler": STRAGGLER, "mismatch": MISMATCH, "died": DIE
 
 
 def watch(
-    run: options.GrowingRun,
-    interval: options.Interval = 1.0,
-    once: options.Once = False,
-    on_hang: options.OnHang = None,
-    on_straggler: options.OnStraggler = None,
-    on_mismatch: options.OnMismatch = False,
-    command: options.Exec = None,
-    dump: options.DumpRanks = None,
-    serve: options.Serve = False,
-    port: options.Port = 0,
-    as_json: options.AsJsonLines = False,
+    run: inputs.GrowingRun,
+    interval: watching.Interval = 1.0,
+    once: watching.Once = False,
+    on_hang: watching.OnHang = None,
+    on_straggler: watching.OnStraggler = None,
+    on_mismatch: watching.OnMismatch = False,
+    command: watching.Exec = None,
+    dump: watching.DumpRanks = None,
+    serve: watching.Serve = False,
+    port: watching.Port = 0,
+    as_json: watching.AsJsonLines = False,
 ) -> None:
     """Show what each rank of a running program is in, who waits for whom, and since when.
 

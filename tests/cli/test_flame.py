@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commtrace_cli.flame import VALUE_OF
-from commtrace_cli.options import Width
+from commtrace_cli.options.selection import Width
 from tests.cli.conftest import Commtrace
 
 

@@ -1,0 +1,39 @@
+"""The form in which a command prints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commtrace import __version__
+from commtrace.errors import UsageError
+from commtrace_cli.options.declare import option
+from commtrace_cli.terminal import write
+
+
+def _one_format(context: typer.Context, value: bool) -> bool:
+    if value and (context.params.get("as_json") or context.params.get("as_csv")):
+        raise UsageError("cannot print JSON and CSV at once", attempt="one of --json and --csv")
+    return value
+
+
+def _version(value: bool) -> None:
+    if value:
+        write(f"commtrace {__version__}\n")
+        raise typer.Exit
+
+
+AsJson = Annotated[bool, option("--json", "Exact numbers as JSON.", callback=_one_format)]
+AsCsv = Annotated[
+    bool,
+    option(
+        "--csv",
+        "Exact numbers of one table as CSV. Text that a spreadsheet would evaluate as a "
+        "formula is prefixed with an apostrophe.",
+        callback=_one_format,
+    ),
+]
+Version = Annotated[
+    bool, option("--version", "Print the version and exit.", callback=_version, is_eager=True)
+]
