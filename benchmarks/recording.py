@@ -220,7 +220,7 @@ def beginning_and_end(num_recordings: int = 50) -> list[Result]:
         recording.__enter__()
         took["begin"].append(time.thread_time_ns() - begin)
         step()
-        recording._flush()
+        recording._output.flush()
         begin = time.thread_time_ns()
         recording.__exit__(None, None, None)
         took["end"].append(time.thread_time_ns() - begin)
@@ -243,7 +243,7 @@ def bytes_of_a_call() -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         path = recording.save(Path(folder) / "run.json")
         written = path.stat().st_size
-    (spool,) = recording._buffer.contents()
+    (spool,) = recording._output.buffer.contents()
     packed = len(spool) / number
     loose = sum(len(zlib.decompress(payload)) for _, payload in batches(spool)) / number
     return [
@@ -261,7 +261,7 @@ def bytes_at_rest(num_calls: int = 20_000, calls_per_step: int = 20) -> list[Res
             dist.all_reduce(tensor)
             if number % calls_per_step == calls_per_step - 1:
                 recording.step()
-    (spool,) = recording._buffer.contents()
+    (spool,) = recording._output.buffer.contents()
     with tempfile.TemporaryDirectory() as folder:
         written = recording.save(Path(folder) / "run.json").stat().st_size
     return [
@@ -275,7 +275,7 @@ def writer_speed(num_calls: int = 200_000, batch: int = 20_000) -> Result:
     tensor = torch.ones(4)
     seconds = 0.0
     with commtrace.record(detail="collective") as recording:
-        buffer = recording._buffer
+        buffer = recording._output.buffer
         flush, buffer.flush = buffer.flush, _later  # type: ignore[method-assign]
         for _ in range(num_calls // batch):
             for _ in range(batch):

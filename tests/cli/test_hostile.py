@@ -180,7 +180,7 @@ PRINTERS = {
     "cli/commtrace_cli/terminal.py": "is the one place",
     "commtrace/auto.py": "speaks to a program's user, visibly",
     "commtrace/auto_start.py": "speaks to a program's user, visibly",
-    "commtrace/session.py": "speaks to a program's user, visibly",
+    "commtrace/session/recording.py": "speaks to a program's user, visibly",
     "commtrace/comm_mode/mode.py": "prints what torch's own mode does, made visible",
     "commtrace/watchdog.py": "writes to a file of its own",
 }

@@ -677,7 +677,7 @@ def test_a_forked_child_is_no_part_of_the_recording(
 
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[commtrace.Recording]:
-    monkeypatch.setattr(session, "_launched", None)
+    monkeypatch.setattr(session.Recording, "of_process", None)
     with session.record_process(
         SpoolFolder(tmp_path / "spools"), ProcessOptions("collective")
     ) as recording:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import commtrace
-import commtrace.session
+import commtrace.session.recording
 import commtrace.watchdog
 from commtrace.errors import LaunchError, RankError, UsageError
 from dtensor_core import DTensor, Shard, distribute_tensor, init_device_mesh
@@ -115,7 +115,7 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
     def report(folder: Path, thread: threading.Thread) -> None:
         while not {"stay", "barrier"} & functions_of(thread):
             time.sleep(0.01)
-        (recording,) = commtrace.session._open
+        (recording,) = commtrace.session.recording._open
         recording.trace()  # writes the events recorded so far
         (folder / str(dist.get_rank())).touch()
 

@@ -96,7 +96,7 @@ def test_a_recording_of_ever_new_operators_and_regions_is_complete_and_bounded(
                 with recording.region(name):
                     getattr(torch.ops.commtrace_test_kinds, name.partition("::")[2])(tensor)
                 assert num_kinds(CURRENT.operators.kinds) <= FEW + 1
-            recording._flush()
-            assert len(recording._buffer._op_sites._known) <= FEW
+            recording._output.flush()
+            assert len(recording._output.buffer._op_sites._known) <= FEW
     found = [(op.op, op.region) for op in ops(recording) if op.parent < 0]
     assert found == [(f"{name.replace('::', '.')}.default", name) for name in names]

@@ -15,9 +15,9 @@ from commtrace.tracefile import read_trace
 PROGRAM = """
 import ctypes, os, sys, threading
 import torch, torch.distributed as dist
-import commtrace, commtrace.session
+import commtrace, commtrace.session.flusher
 
-commtrace.session._FLUSH_INTERVAL_S = 60.0
+commtrace.session.flusher.FLUSH_INTERVAL_S = 60.0
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 with commtrace.record(sys.argv[1]):

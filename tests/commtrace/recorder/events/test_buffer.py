@@ -40,19 +40,19 @@ def test_what_is_written_is_not_kept(world: None) -> None:
     with commtrace.record(detail="op") as recording:
         for _ in range(10):
             dist.all_reduce(torch.ones(2))
-        buffer = recording._buffer
+        buffer = recording._output.buffer
         assert len(buffer._calls) + len(buffer._spans) > 0
-        recording._flush()
+        recording._output.flush()
         assert (len(buffer._calls), len(buffer._spans), buffer._outstanding) == (0, 0, [])
 
 
 def test_nothing_new_is_not_written(world: None) -> None:
     with commtrace.record() as recording:
         dist.barrier()
-        recording._flush()
-        before = recording._buffer.contents()
-        recording._flush()
-        assert recording._buffer.contents() == before
+        recording._output.flush()
+        before = recording._output.buffer.contents()
+        recording._output.flush()
+        assert recording._output.buffer.contents() == before
 
 
 def outstanding() -> tuple[list[Any], list[Any]]:
@@ -62,7 +62,7 @@ def outstanding() -> tuple[list[Any], list[Any]]:
     with commtrace.record() as recording:
         if dist.get_rank() == 0:
             work = dist.all_reduce(tensor, async_op=True)
-            recording._flush()
+            recording._output.flush()
             meanwhile = calls(recording)
         dist.barrier(group=_GROUPS["other"])
         if dist.get_rank() == 1:
@@ -135,8 +135,8 @@ def test_a_million_events_would_fit() -> None:
                 dist.all_reduce(torch.ones(size))
             dist.all_gather([torch.empty(16)] * 8, torch.ones(16))
             recording.step()
-        recording._flush()
-        (written,) = recording._buffer.contents()
+        recording._output.flush()
+        (written,) = recording._output.buffer.contents()
     spool = parse_spool(written)
     num_calls = len(spool.tables["comm"]["id"])
     assert num_calls == 800

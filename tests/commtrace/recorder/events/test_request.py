@@ -86,8 +86,8 @@ def test_alike_calls_share_a_request_and_are_one_call_site() -> None:
             dist.all_reduce(torch.ones(2))
         (group,) = RECORDER.groups
         assert len(group.requests) == 1
-        recording._buffer.flush()
-        assert len(recording._buffer._call_sites["comm"]._numbers) == 1
+        recording._output.buffer.flush()
+        assert len(recording._output.buffer._call_sites["comm"]._numbers) == 1
     assert [each.seq for each in calls(recording)] == [0, 1, 2]
 
 

@@ -34,7 +34,7 @@ def program(recording: Recording, num_batches: int = 60) -> int:
         for size in range(1, 101):
             dist.all_reduce(torch.ones(size))
             recording.step()
-        recording._flush()
+        recording._output.flush()
     return 100 * num_batches
 
 
@@ -70,7 +70,7 @@ def test_a_file_has_the_last_calls(tmp_path: Path, name: str) -> None:
 def test_memory_has_the_last_calls() -> None:
     with commtrace.record(ring=RING) as recording:
         num_calls = program(recording)
-        assert sum(map(len, recording._buffer.contents())) <= 1.25 * RING
+        assert sum(map(len, recording._output.buffer.contents())) <= 1.25 * RING
     require_last(recording.trace(), num_calls)
 
 

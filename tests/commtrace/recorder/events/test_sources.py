@@ -65,8 +65,8 @@ def test_an_interrupted_run_has_them_too(world: None, tmp_path: Path) -> None:
     module = module_at(tmp_path / "program.py")
     with commtrace.record() as recording:
         module.train()
-        recording._flush()
-        spool = parse_spool(recording._buffer.contents()[0])
+        recording._output.flush()
+        spool = parse_spool(recording._output.buffer.contents()[0])
         module.train()
     assert spool.facts["sources"][0][1] == 4
 
@@ -77,7 +77,7 @@ def test_what_a_full_disk_has_refused_is_written_with_the_next_batch(
     module = module_at(tmp_path / "program.py")
     with commtrace.record() as recording:
         recording._flusher.stop()
-        buffer = recording._buffer
+        buffer = recording._output.buffer
 
         def refuse(*_: Any) -> None:
             raise OSError("no space left on device")
@@ -86,7 +86,7 @@ def test_what_a_full_disk_has_refused_is_written_with_the_next_batch(
             patched.setattr(buffer._writer, "write", refuse)
             module.train()
             with pytest.raises(OSError, match="no space"):
-                recording._flush()
+                recording._output.flush()
     assert len(rows(recording)) == 1
 
 

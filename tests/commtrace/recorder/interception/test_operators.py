@@ -254,7 +254,7 @@ def test_operators_belong_to_the_step_in_which_they_end() -> None:
         torch.ones(1)
         recording.step()
         torch.ones(2).mul_(2)
-        recording._flush()
+        recording._output.flush()
         torch.zeros(3)
         recording.step()
         torch.empty(4)
