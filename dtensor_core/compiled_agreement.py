@@ -9,6 +9,9 @@ a backend has compiled a graph, which includes inductor's own passes.
 A rank waits only for ranks of a mesh of the program, only when it compiles such operators and
 layouts for the first time, and at most `SECONDS`; afterwards it goes on. Nothing is compared in
 fake worlds and on ranks that are threads. Installed by `collectives` when a collective is traced.
+
+A rank with an empty shard needs fewer results in its backward than the others. If a layout of a
+program has one, no rank repeats collectives of a checkpoint in its backward: all save the results.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,10 +63,37 @@ class _Memory:
 _memories: WeakKeyDictionary[Any, _Memory] = WeakKeyDictionary()
 
 
+class _Here(threading.local):
+    """True if a layout with an empty shard was redistributed since the last program of a thread."""
+
+    has_empty_parts = False
+
+
+_here = _Here()
+
+
 @cache
 def compare_compilations() -> None:
     """Compare all programs with DTensors that are compiled from now on."""
-    compilation.call_after_compiling(_comparison)
+    compilation.call_after_compiling(_watch)
+
+
+def note_layouts(*specs: Spec) -> None:
+    """Note layouts between which a program that is being traced redistributes."""
+    if any(spec.has_empty_parts for spec in specs):
+        _here.has_empty_parts = True
+
+
+def _watch(
+    title: str, program: torch.fx.GraphModule, traced: torch.fx.Graph
+) -> Callable[..., Any] | None:
+    with no_dispatch_modes():
+        specs = [getattr(value, "_spec", None) for _, value in _values(program)]
+    note_layouts(*(spec for spec in specs if isinstance(spec, Spec)))
+    if _here.has_empty_parts:
+        compilation.save_in_checkpoints([node for node, *_ in _collectives(traced)])
+    _here.has_empty_parts = False
+    return _comparison(title, program, traced)
 
 
 def _comparison(

@@ -37,7 +37,7 @@ from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.autograd import has_dual_level
-from dtensor_core.torch_internals.tensors import new_dtensor, no_torch_function
+from dtensor_core.torch_internals.tensors import no_torch_function
 from dtensor_core.tracing import Node, outside_graphs, outside_transforms, untraced
 from dtensor_core.validation import global_meta, normalize_placements
 
@@ -389,7 +389,7 @@ def _moved(
     local = run(before, tensor._spec, plan, origin_of(operator))
     if local is before and local.requires_grad:
         local = local.detach()
-    moved = new_dtensor(DTensor, local, goal, requires_grad=False)
+    moved = results.from_first(DTensor, local, goal)
     if async_op and type(local) is Pending:
         local.owned_by(moved)
     return moved
@@ -480,7 +480,7 @@ class _ToLocal(torch.autograd.Function):
         if torch.is_grad_enabled() and grad.requires_grad:
             return _FromLocal.apply(grad, goal, None), None
         local = grad.detach() if grad.requires_grad else grad
-        return new_dtensor(DTensor, local, goal, requires_grad=False), None
+        return results.from_first(DTensor, local, goal), None
 
 
 class _Redistribute(torch.autograd.Function):

@@ -25,9 +25,11 @@ from dtensor_core.torch_internals.autograd import (
     is_batched,
 )
 from dtensor_core.torch_internals.dispatcher import AHEAD_OF_AUTOGRAD
+from dtensor_core.tracing import outside_transforms
 
 # Kept for the life of the process: torch removes the kernels of a library that is freed.
 _library = torch.library.Library("aten", "IMPL")
+_zeros = outside_transforms(torch.zeros)
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _POOLS = (
     "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d "
@@ -93,6 +95,6 @@ def _full(cls: type[Any], like: Spec, value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or isinstance(value, cls):
         return value
     if value._is_zerotensor():
-        value = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+        value = _zeros(value.shape, dtype=value.dtype, device=value.device)
     meta = TensorMeta(value.shape, value.stride(), value.dtype)
     return cls(value, Spec(like.mesh, (Replicate(),) * like.mesh.ndim, meta))

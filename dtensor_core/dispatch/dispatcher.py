@@ -27,14 +27,13 @@ from dtensor_core.dispatch.entry import DecomposedCall, Entry, PlainCall, ViewCa
 from dtensor_core.dispatch.fallback import refuse_collective
 from dtensor_core.dispatch.make_entry import make_entry
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
-from dtensor_core.dispatch.mixed_tensors import is_replicated_plain, note_written, refuse_mixed
+from dtensor_core.dispatch.mixed_tensors import is_replicated_plain, refuse_mixed
 from dtensor_core.dispatch.results import FINISH, from_first, observed
 from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
 from dtensor_core.mesh import on_change
 from dtensor_core.operators.call import is_value
 from dtensor_core.operators.local_operator import argument_names
 from dtensor_core.operators.table import row_of
-from dtensor_core.torch_internals.autograd import has_dual_level
 from dtensor_core.torch_internals.dispatcher import COMPOSITE_IMPLICIT, OpOverload
 from dtensor_core.torch_internals.tensors import new_dtensor
 from dtensor_core.tracing import no_modes, numbers, settled, untraced
@@ -149,8 +148,6 @@ def dispatch(
     if place is not None:
         if copied is not None:
             write_through(copied, op, args)
-        if has_dual_level():
-            note_written(args[place]._spec)
         return args[place]
     kind = entry.kind
     return FINISH[type(kind)](op, kind, result, args, kwargs or {}, local, local_kwargs)

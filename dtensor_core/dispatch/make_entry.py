@@ -190,7 +190,8 @@ class _Made:
     def plain(self) -> Entry:
         """Return the entry of a call that writes nothing."""
         run = self._run(self.op)
-        is_single = self.outputs is not None and _returns_one_tensor(self.op)
+        # Other functions may return a part of what they have computed, see `results.from_first`.
+        is_single = self.outputs is not None and run is self.op and _returns_one_tensor(self.op)
         single = self.decision.outputs[0] if is_single else None
         return self._entry(run, PlainCall(self.outputs, self._is_sizeless(run)), single=single)
 

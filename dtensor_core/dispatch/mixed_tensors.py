@@ -1,13 +1,13 @@
 """Plain tensors among DTensors: those that are provably equal on every rank, and the others.
 
 A single number expanded to a shape, tensors that autograd makes from sizes alone, and arguments
-that torch makes inside of an operator are equal; `dispatch` treats them as replicated. The layout
-of others is unknown, and `refuse_mixed` names them.
+that torch makes inside of an operator are equal; `dispatch` treats them as replicated. At a level
+of dual numbers all are, since torch's formulas make such tensors there. The layout of others is
+unknown, and `refuse_mixed` names them.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ import torch
 from dtensor_core.dispatch.arguments import Args, Kwargs, flattened
 from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
 from dtensor_core.errors import MixedTensorError
-from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.autograd import (
     current_node,
     has_dual_level,
@@ -41,34 +40,18 @@ _ACCEPTING_FULL = frozenset(
 )
 
 
-class _Here(threading.local):
-    """The spec that this thread has written in place last, at a level of dual numbers."""
-
-    written: Spec | None = None
-
-
-_here = _Here()
-
-
-def note_written(spec: Spec) -> None:
-    """Note a write in place, whose derivative torch computes next."""
-    _here.written = spec
-
-
 def is_replicated_plain(op: OpOverload, tensor: torch.Tensor) -> bool:
     """True if a plain argument of an operator is the same tensor on every rank."""
     # A plain tensor of one element counts as replicated, as it does for torch's DTensor.
     if tensor.numel() <= 1 or op in _ACCEPTING_FULL or _is_one_number(tensor):
         return True
-    if op.namespace == "prims":  # in formulas of forward-mode derivatives, where a tangent is zero
-        return True
     node = current_node()
     if node is not None:
         # torch's formulas make tensors from sizes alone; a user's gradients are checked before.
         return not isinstance(node, python_node)
-    # So do those of forward mode: the tangent of a tensor that has none, and is written in place.
-    written = _here.written if has_dual_level() else None
-    return written is not None and (tensor.shape, tensor.dtype) == (written.shape, written.dtype)
+    # So do those of forward mode, and its zero tangents are plain. They can't be told from the
+    # user's, except for the tangents that are given: torch compares their sizes first.
+    return has_dual_level() and op is not aten.is_same_size.default
 
 
 def _is_one_number(tensor: torch.Tensor) -> bool:

@@ -68,7 +68,7 @@ def _finish_plain(
     wrapped: list[Any] = []
     for value in several:
         spec = next(specs) if isinstance(value, torch.Tensor) else None
-        wrapped.append(value if spec is None else new_dtensor(_class, value, spec, False))
+        wrapped.append(value if spec is None else from_first(_class, value, spec))
     if several is not result:
         return wrapped[0]
     return wrapped if type(result) is list else tuple(wrapped)
@@ -180,7 +180,8 @@ def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: b
     """Make a DTensor whose storage offset is 0 on every rank.
 
     The local tensor may be part of a larger one, at an offset that differs between ranks. Composite
-    kernels read the offset of the DTensor, which must therefore agree on all ranks.
+    kernels read the offset of the DTensor, and dual numbers compare those of primal and tangent, so
+    it must agree on all ranks.
     """
     if type(local) is not torch.Tensor or not local.storage_offset():
         return new_dtensor(cls, local, spec, requires_grad)

@@ -20,14 +20,16 @@ from torch.overrides import TorchFunctionMode
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
 from dtensor_core.tensor import DTensor
+from dtensor_core.torch_internals.autograd import innermost
 from dtensor_core.torch_internals.trees import tree_map
+from dtensor_core.tracing import outside_transforms
 
 _FUNCTIONS = {
     "torch._lowrank": ("get_approximate_basis",),
     "torch.masked._ops": ("mean", "_std_var"),
     "torch.masked": ("mean",),
 }
-_FACTORIES = frozenset((torch.ones, torch.randn))
+_FACTORIES = {function: outside_transforms(function) for function in (torch.ones, torch.randn)}
 _LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _RECURRENT = {getattr(torch, name + kind) for name in _LAYERS for kind in ("", "_cell")}
 
@@ -40,9 +42,10 @@ class _Replicated(TorchFunctionMode):
         self._mesh = mesh
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func not in _FACTORIES:
-            return made
+        factory = _FACTORIES.get(func)
+        if factory is None:
+            return func(*args, **(kwargs or {}))
+        made = factory(*args, **(kwargs or {}))
         return DTensor.from_local(
             made, self._mesh, [Replicate()] * self._mesh.ndim, run_check=False
         )
@@ -52,6 +55,7 @@ def _on_dtensors(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         given = args[0] if args else kwargs.get("input")
+        given = innermost(given) if isinstance(given, torch.Tensor) else given
         if not isinstance(given, DTensor):
             return function(*args, **kwargs)
         with _Replicated(given.device_mesh):

@@ -134,7 +134,11 @@ def _within(index: torch.Tensor, piece: Extent) -> tuple[torch.Tensor, torch.Ten
 def writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Write by the index at position 2 along the dimension at position 1."""
     in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
-    functional = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"))  # pyright: ignore
+    # The overload by its name: to look for it, torch prints the arguments for each that differs.
+    functional: Any = op
+    if in_place:
+        packet, _, overload = str(op).removeprefix("aten.").partition(".")
+        functional = getattr(getattr(aten, packet.removesuffix("_")), overload)
 
     def write(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         positions = LocalPositions(op, inputs[0], dim % max(x.ndim, 1))

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 import torch
 
 from dtensor_core import collectives, observe
+from dtensor_core.compiled_agreement import note_layouts
 from dtensor_core.mesh import axes_name, forget_decisions, num_flattened
 from dtensor_core.redistribute.async_tensor import Arrival, Pending
 from dtensor_core.redistribute.cost import step_seconds, topology_of
@@ -68,6 +69,8 @@ def execute(
     """
     if not plan.steps:
         return local
+    if torch.compiler.is_compiling():
+        note_layouts(spec, spec.with_placements(plan.target))
     for leg in _legs(spec, _in_force(plan, spec), origin)[:most]:
         if leg.reason is None:
             local = leg.begin(local, leg.step)

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from dtensor_core.testing.in_flight import SharedGroup
 from dtensor_core.testing.scheduler import Run, Scheduler
 from dtensor_core.testing.thread_group import ThreadGroup
+from dtensor_core.torch_internals.dispatcher import excluded_keys, included_keys, with_keys
 from dtensor_core.torch_internals.groups import World as C10dWorld
 
 T = TypeVar("T")
@@ -83,8 +84,9 @@ class ThreadPool:
         def as_rank(rank: int) -> T:
             self._take_seat(rank)
             try:
-                # The grad mode is the thread's, and an earlier run may have left it off.
-                with torch.enable_grad():
+                # Both are the thread's. An earlier run may have left the grad mode off, and an
+                # error within a transform of torch.func leaves keys excluded.
+                with torch.enable_grad(), with_keys(included_keys(), excluded_keys()):
                     return fn(*args)
             finally:
                 self._drop_groups(rank)

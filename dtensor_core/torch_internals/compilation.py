@@ -80,6 +80,16 @@ def never_merge(operator: Any) -> None:
         rand_ops.append(operator)
 
 
+def save_in_checkpoints(collectives: Iterable[torch.fx.Node]) -> None:
+    """Save the results of traced collectives that a checkpoint would repeat in the backward."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    for collective in collectives:
+        for node in (collective, *collective.users):
+            if node.meta.get("recompute") is not None:
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
 def call_after_compiling(
     watch: Callable[[str, torch.fx.GraphModule, torch.fx.Graph], Callable[..., Any] | None],
 ) -> None:

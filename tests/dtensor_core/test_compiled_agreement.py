@@ -26,6 +26,7 @@ from dtensor_core import (
 )
 from dtensor_core.compiled_agreement import SECONDS
 from dtensor_core.testing import run_processes
+from dtensor_core.torch_internals import compilation
 from dtensor_core.torch_internals.groups import default_store
 from tests.dtensor_core.works_with.compiled import needs_cpp
 
@@ -126,7 +127,7 @@ def attention(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def recomputed(rows: int) -> list[str]:
+def recomputed(rows: int, saves: bool) -> list[str]:
     mesh = begin()
     x, y = (
         distribute_tensor(torch.ones(rows, 6), mesh, [Shard(0)]).requires_grad_() for _ in range(2)
@@ -135,12 +136,18 @@ def recomputed(rows: int) -> list[str]:
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return checkpoint(attention, x, y, use_reentrant=False)  # pyright: ignore
 
+    if not saves:
+        compilation.save_in_checkpoints = lambda _: None
     return messages(lambda: torch.compile(step, backend="aot_eager")(x, y).sum().backward())
 
 
-def test_a_checkpoint_whose_collectives_an_empty_shard_does_not_repeat_raises_on_all() -> None:
-    assert run_processes(recomputed, 4, 7, timeout_s=120) == [[]] * 4
-    found = run_processes(recomputed, 4, 5, timeout_s=120)
+@pytest.mark.parametrize("rows", [7, 5, 1])
+def test_a_checkpoint_with_an_empty_shard_has_the_same_collectives_on_all(rows: int) -> None:
+    assert run_processes(recomputed, 4, rows, True, timeout_s=120) == [[]] * 4
+
+
+def test_a_checkpoint_that_repeats_collectives_on_some_ranks_raises_on_all() -> None:
+    found = run_processes(recomputed, 4, 5, False, timeout_s=120)
     assert found == [found[0]] * 4
     assert "in the backward graph, call " in found[0][0]
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from dtensor_core import DTensor
 from dtensor_core.placement import Replicate, Shard
+from tests.opdb import derivatives
 from tests.opdb.nudges import Nudging
 from tests.opdb.runs import Run
 
@@ -37,6 +39,7 @@ _WIDER = {
 }
 # Number of perturbed runs that estimate the rounding error of a result.
 _NUDGES = 16
+_DIFFERENTIATING = {"backward", *derivatives.BY_NAME}
 # From arguments to the compared leaves; the number varies what samples leave open.
 Call = Callable[[Any, Any, int], list[Any]]
 
@@ -118,8 +121,9 @@ def _no_unittest() -> None:
 
 def _samples(info: Any, run: Run) -> Iterator[Any]:
     """Samples of an OpInfo; some raise half-way at sizes that they do not expect."""
+    differentiated = run.variant in _DIFFERENTIATING
     with suppress(RuntimeError, IndexError, ValueError):
-        yield from info.sample_inputs("cpu", run.dtype, requires_grad=run.variant == "backward")
+        yield from info.sample_inputs("cpu", run.dtype, requires_grad=differentiated)
 
 
 def _spread(samples: Sequence[Any], limit: int) -> Sequence[Any]:
@@ -246,20 +250,25 @@ def _backward(info: Any) -> Call | None:
             for leaf in tree_flatten((args, kwargs))[0]
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad
         ]
-        weights = [_weight(leaf) for leaf in results]
+        weights = [derivatives.weight(leaf) for leaf in results]
         grads = torch.autograd.grad(results, inputs, weights, allow_unused=True)
         return [leaf.detach() for leaf in results] + list(grads)
 
     return backward
 
 
-def _weight(leaf: torch.Tensor) -> torch.Tensor:
-    """Gradient of a result: numbers of both signs, the same for every layout and dtype width."""
-    generator = torch.Generator().manual_seed(9)
-    kind = torch.complex64 if leaf.is_complex() else torch.float32
-    weight = torch.randn(leaf.shape, generator=generator, dtype=kind).to(leaf.dtype)
-    mesh = getattr(leaf, "device_mesh", None)
-    return weight if mesh is None else type(leaf).from_local(weight, mesh)  # pyright: ignore
+def _derivatives(derive: Callable[..., Any]) -> Callable[[Any], Call | None]:
+    def call_of(info: Any) -> Call | None:
+        if not info.supports_autograd:
+            return None
+
+        def call(args: Any, kwargs: Any, turn: int) -> list[Any]:
+            op = partial(_seeded, _op_of(info))
+            return derivatives.of_operator(op, args, kwargs, derive, turn)
+
+        return call
+
+    return call_of
 
 
 _CALLS: dict[str, Callable[[Any], Call | None]] = {
@@ -267,4 +276,5 @@ _CALLS: dict[str, Callable[[Any], Call | None]] = {
     "inplace": _inplace,
     "out": _out,
     "backward": _backward,
+    **{name: _derivatives(derive) for name, derive in derivatives.BY_NAME.items()},
 }

@@ -45,6 +45,15 @@ def tolerances(info: Any, dtype: torch.dtype) -> tuple[float, float]:
     return rtol, atol
 
 
+def _tolerances(case: Case, dtype: torch.dtype) -> tuple[float, float]:
+    """Return (rtol, atol) of a result, which an argument of narrower numbers widens."""
+    found = [tolerances(case.info, dtype)]
+    if dtype.is_floating_point or dtype.is_complex:
+        given = {tensor.dtype for tensor in case.tensors}
+        found += [tolerances(case.info, each) for each in given if each.is_floating_point]
+    return max(rtol for rtol, _ in found), max(atol for _, atol in found)
+
+
 def difference(case: Case, results: Sequence[Sequence[Any]]) -> tuple[str, bool]:
     """Compare the ranks' results with the expected ones.
 
@@ -54,7 +63,7 @@ def difference(case: Case, results: Sequence[Sequence[Any]]) -> tuple[str, bool]
     rounded = False
     for rank, result in enumerate(results):
         for number, (got, wanted) in enumerate(itertools.zip_longest(result, case.expected)):
-            problem = _difference(case.info, got, wanted)
+            problem = _difference(case, got, wanted)
             if problem and not _is_rounding(case, number, got, wanted):
                 return f"rank {rank}: {problem}", False
             rounded |= bool(problem)
@@ -69,7 +78,7 @@ def _is_rounding(case: Case, number: int, got: Any, expected: Any) -> bool:
     most = float(expected.abs().nan_to_num(0, 0, 0).max()) * torch.finfo(expected.dtype).eps ** 0.5
     exact = case.exact[number] if number < len(case.exact) else None
     if isinstance(exact, torch.Tensor):
-        if not _difference(case.info, got, exact.to(got.dtype)):
+        if not _difference(case, got, exact.to(got.dtype)):
             return True
         mine, own = (_distance(each.to(exact.dtype), exact) for each in (got, expected))
         if mine is not None and own is not None and own[0] <= most:
@@ -102,7 +111,7 @@ def _distance(got: Any, expected: Any) -> tuple[float, float] | None:
     return (largest, float(off.norm())) if math.isfinite(largest) else None
 
 
-def _difference(info: Any, got: Any, expected: Any) -> str:
+def _difference(case: Case, got: Any, expected: Any) -> str:
     if not isinstance(expected, torch.Tensor):
         if isinstance(got, torch.Tensor):
             # An absent gradient and one of zeros mean the same.
@@ -114,14 +123,14 @@ def _difference(info: Any, got: Any, expected: Any) -> str:
         return f"{got!r} for a tensor"
     if got.dtype != expected.dtype or got.shape != expected.shape:
         return f"{got.dtype} {tuple(got.shape)} for {expected.dtype} {tuple(expected.shape)}"
-    if info.name in UNINITIALISED:
+    if case.info.name in UNINITIALISED:
         return ""
     if got.layout != expected.layout:
         return f"{got.layout} for {expected.layout}"
     got, expected = _comparable(got), _comparable(expected)
     if torch.equal(got, expected):
         return ""
-    rtol, atol = tolerances(info, expected.dtype)
+    rtol, atol = _tolerances(case, expected.dtype)
     try:
         torch.testing.assert_close(got, expected, atol=atol, rtol=rtol, equal_nan=True)
     except AssertionError as error:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tests.opdb import derivatives
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -35,6 +37,10 @@ RUNS = {
         Run(name="backward", uneven=True, partials=("sum",), variant="backward"),
         Run(name="inplace", uneven=True, partials=("sum", "max"), variant="inplace"),
         Run(name="out", uneven=True, variant="out"),
+        *(
+            Run(name=name, uneven=True, partials=("sum",), variant=name, dtype=torch.float64)
+            for name in derivatives.BY_NAME
+        ),
         Run(name="mesh2x2", mesh=(2, 2), uneven=True, partials=("sum",)),
         Run(name="float64", uneven=True, partials=("sum",), dtype=torch.float64),
         Run(name="bfloat16", uneven=True, dtype=torch.bfloat16),

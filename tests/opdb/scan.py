@@ -11,6 +11,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from dtensor_core import DTensor, observe
 from dtensor_core.dispatch.fallback import NO_RULE
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.cases import Case, cases
+from tests.opdb.derivatives import BY_NAME, one_level
 from tests.opdb.judge import difference
 from tests.opdb.layouts import Layouts, laid_out, layouts_of
 from tests.opdb.runs import Run
@@ -58,7 +60,10 @@ def scan(info: Any, run: Run, *, samples: int, combinations: int) -> Tally:
     tally = Tally()
     chooser = random.Random(0)
     # torch's own function captures a stack per device type, which takes half as long as a call.
-    with patch.object(torch, "manual_seed", torch.default_generator.manual_seed):
+    with (
+        patch.object(torch, "manual_seed", torch.default_generator.manual_seed),
+        one_level() if run.variant in BY_NAME else nullcontext(),
+    ):
         for case in cases(info, run, samples, tally.left_out):
             for turn, layout in enumerate(layouts_of(case.tensors, run, chooser, combinations)):
                 outcome, text = _outcome(case, run, layout, turn, tally)

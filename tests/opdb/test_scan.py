@@ -17,6 +17,7 @@ from dtensor_core.operators import table
 from dtensor_core.operators.elementwise import OPAQUE
 from dtensor_core.operators.row import Row
 from tests.opdb import __main__ as command
+from tests.opdb import derivatives
 from tests.opdb.__main__ import line
 from tests.opdb.cases import Case, cases
 from tests.opdb.judge import difference, tolerances
@@ -71,6 +72,21 @@ def test_what_is_checked_takes_a_path_through_every_family() -> None:
 @pytest.mark.parametrize("name", CHECKED)
 def test_an_operator_is_right_in_every_variant(name: str, run: str) -> None:
     tally = scan(INFOS[name], RUNS[run], samples=2, combinations=4)
+    assert tally.verdict in ("all", "untried"), tally.failures[:1]
+
+
+# Their formulas make plain tensors, or their ranks hold parts of what they have computed.
+DIFFERENTIATED = (
+    *("nn.functional.silu", "nn.functional.glu", "nn.functional.dropout2d", "scatter", "cumprod"),
+    *("nn.functional.max_pool2d", "nn.functional.smooth_l1_loss", "mvlgamma mvlgamma_p_1", "sgn"),
+    *("masked.prod", "svd_lowrank", "mul", "prod"),
+)
+
+
+@pytest.mark.parametrize("run", derivatives.BY_NAME)
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_derivatives_of_derivatives_are_those_of_one_device(name: str, run: str) -> None:
+    tally = scan(INFOS[name], RUNS[run], samples=2, combinations=3)
     assert tally.verdict in ("all", "untried"), tally.failures[:1]
 
 

@@ -139,15 +139,33 @@ def layer_norm_gradients(dims: Dims) -> Shared:
     return shared
 
 
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _dense(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the input, and its gradient if given, in a memory format of torch."""
+    x = given["input"]
+    form = _CHANNELS_LAST.get(x.ndim, torch.contiguous_format)
+    if not x.is_contiguous(memory_format=form):
+        form = torch.contiguous_format
+    names = ("input", "grad_out")
+    return {name: given[name].contiguous(memory_format=form) for name in names if name in given}
+
+
 def _of_local_sizes(op: Local, spec: Spec) -> Local:
-    """Make the operator with the sizes of the local input as arguments."""
-    if spec.local_shape == tuple(spec.shape) or 0 in spec.local_shape:
-        return op
+    """Make the operator with the sizes of the local input as arguments.
+
+    torch's kernels need dense tensors, and the local parts of a dense one may be in another order.
+    """
 
     def local(*args: Any, **kwargs: Any) -> Any:
-        n, c, *places = spec.local_shape
-        groups = by_name(op, args, kwargs)["group"] * c // spec.shape[1]
-        return called_with(op, args, kwargs, N=n, C=c, HxW=math.prod(places), group=groups)
+        given = by_name(op, args, kwargs)
+        changed = _dense(given)
+        if spec.local_shape != tuple(spec.shape) and 0 not in spec.local_shape:
+            n, c, *places = spec.local_shape
+            groups = given["group"] * c // spec.shape[1]
+            changed |= {"N": n, "C": c, "HxW": math.prod(places), "group": groups}
+        return called_with(op, args, kwargs, **changed)
 
     return local
 

@@ -312,3 +312,23 @@ def test_a_module_trains_as_on_one_device() -> None:
             torch.testing.assert_close(found.full_tensor(), wanted)
 
     body()
+
+
+def test_a_group_norm_takes_local_tensors_in_any_order_of_memory() -> None:
+    full = _t(6, 4, 4)
+    expected = F.group_norm(full, 2)
+
+    @on_threads(2)
+    def body() -> None:
+        local = full.transpose(0, 1).contiguous().transpose(0, 1)
+        x: Any = DTensor.from_local(
+            local, kept_mesh((2,)), [REPLICATED], shape=full.shape, stride=full.stride()
+        ).requires_grad_()
+        made: Any = F.group_norm(x, 2)
+        made.square().sum().backward()
+        torch.testing.assert_close(made.full_tensor(), expected)
+        plain = full.clone().requires_grad_()
+        F.group_norm(plain, 2).square().sum().backward()
+        torch.testing.assert_close(x.grad.full_tensor(), plain.grad)
+
+    body()
