@@ -82,7 +82,7 @@ bench-recording: $(READY) ## what being recorded costs a training step, a file a
 bench-page: $(READY) ## the page of a million calls: writing, size, opening, zooming, filtering
 	$(BIN)/python -m benchmarks.large_page
 
-bench-import: $(READY) ## import of profiler traces of 100 MB: processor time, memory for 1, 2 and 4 files
+bench-import: $(READY) ## import of files of 100 MB of each tool: processor time, memory for 1, 2 and 4 files
 	$(BIN)/python -m benchmarks.importing
 
 bench-dataset: $(READY) ## spools to Parquet: calls in a second of a core, bytes of a call

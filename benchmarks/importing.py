@@ -1,11 +1,12 @@
-"""Import of large profiler traces: processor time, and memory by the number of files.
+"""Import of large files of other tools: processor time, and memory by the number of files.
 
-    python -m benchmarks.importing --megabytes 100 --files 1 2 4
+    python -m benchmarks.importing --kinds profile nccl nsys --megabytes 100 --files 1 2 4
 
 Each import runs in a process of its own, which starts others to read the files. The processor time
 is that of all of them. Their memory is sampled while they run: that of the largest process, and the
-sum over all. Each file takes the memory of a rank while it is read, as many at once as there are
-cores; the sum must not exceed that of these.
+sum over all. Each profiler trace takes the memory of a rank while it is read, as many at once as
+there are cores; the sum must not exceed that of these. Files of other kinds are read by one
+process, which keeps the calls of all: their memory grows with the files.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.profiled_trace import write_profile
+from benchmarks.foreign_files import WRITERS
 from commtrace.units import text_of_bytes, text_of_duration
 
-MOST_SECONDS = 4.0
-"""Bar of the processor time for 100 MB of traces."""
+PROFILE = "profile"
+MOST_SECONDS = {PROFILE: 4.0, "nccl": 8.0, "watchdog": 5.0, "execution": 8.0, "nsys": 25.0}
+"""Bar of the processor time for 100 MB, by kind; a call takes 180 bytes of a log of NCCL, 550 of an
+export of Nsight Systems with the kernels around it."""
 
 MOST_MEMORY = 1.25
 """Bar of memory: times that of one file, for each file that is read at once."""
@@ -48,6 +51,7 @@ class Measured:
         wall_s: Time that passed.
         largest_bytes: Peak resident memory of the largest process.
         total_bytes: Peak of the sum over all processes.
+        kind: What the files are, a key of `WRITERS`.
     """
 
     num_files: int
@@ -56,6 +60,7 @@ class Measured:
     wall_s: float
     largest_bytes: int
     total_bytes: int
+    kind: str = PROFILE
 
     @property
     def cpu_s_per_100_mb(self) -> float:
@@ -64,14 +69,15 @@ class Measured:
 
     def is_fast(self) -> bool:
         """Return whether the processor time is within its bar."""
-        return self.cpu_s_per_100_mb <= MOST_SECONDS
+        return self.cpu_s_per_100_mb <= MOST_SECONDS[self.kind]
 
     def most_bytes(self, one: Measured, num_cores: int) -> float:
         """Return the bar of the memory of all processes, given that of one file."""
-        return MOST_MEMORY * one.total_bytes * min(self.num_files, num_cores)
+        at_once = min(self.num_files, num_cores) if self.kind == PROFILE else self.num_files
+        return MOST_MEMORY * one.total_bytes * at_once
 
 
-def measured(files: Sequence[Path]) -> Measured:
+def measured(files: Sequence[Path], kind: str = PROFILE) -> Measured:
     """Import files in a process of its own, and measure it."""
     begin = time.perf_counter()
     command = [sys.executable, "-c", _IMPORT, *map(str, files)]
@@ -94,6 +100,7 @@ def measured(files: Sequence[Path]) -> Measured:
         wall_s=time.perf_counter() - begin,
         largest_bytes=largest,
         total_bytes=total,
+        kind=kind,
     )
 
 
@@ -121,9 +128,9 @@ def table_of(found: Sequence[Measured], num_cores: int) -> tuple[Table, bool]:
     """Return the figures beside their bars, and whether all are met; the first is of one file."""
     one, is_met = found[0], True
     table = Table(
-        *("files", "traces", "processor", "per 100 MB", "bar", "passed", "largest process"),
+        *("files", "size", "processor", "per 100 MB", "bar", "passed", "largest process"),
         *("all processes", "bar"),
-        title=f"import of profiler traces on {num_cores} cores",
+        title=f"import of files of kind {one.kind} on {num_cores} cores",
     )
     for each in found:
         most = each.most_bytes(one, num_cores)
@@ -131,7 +138,7 @@ def table_of(found: Sequence[Measured], num_cores: int) -> tuple[Table, bool]:
         is_met &= is_good
         table.add_row(
             *(str(each.num_files), text_of_bytes(each.num_bytes), _seconds(each.cpu_s)),
-            *(_seconds(each.cpu_s_per_100_mb), f"<= {_seconds(MOST_SECONDS)}"),
+            *(_seconds(each.cpu_s_per_100_mb), f"<= {_seconds(MOST_SECONDS[each.kind])}"),
             *(_seconds(each.wall_s), text_of_bytes(each.largest_bytes)),
             *(text_of_bytes(each.total_bytes), f"<= {text_of_bytes(most)}"),
             style="" if is_good else "bold red",
@@ -148,17 +155,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.importing", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=100, help="of a file; default: 100")
     parser.add_argument("--files", type=int, nargs="+", default=[1, 2, 4], help="default: 1 2 4")
+    parser.add_argument("--kinds", nargs="+", choices=WRITERS, default=[*WRITERS])
     given = parser.parse_args()
     counts = sorted({1, *given.files})
-    num_cores = os.cpu_count() or 1
+    are_met = [_measure(kind, counts, given.megabytes * 1_000_000) for kind in given.kinds]
+    sys.exit(not all(are_met))
+
+
+def _measure(kind: str, counts: Sequence[int], num_bytes: int) -> bool:
+    """Print the measurements of a kind of file, and return whether its bars are met."""
+    name, write = WRITERS[kind]
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, f"rank{rank}.json") for rank in range(max(counts))]
+        files = [Path(folder, name.format(rank)) for rank in range(max(counts))]
         for rank, path in enumerate(files):
-            write_profile(path, rank, len(files), given.megabytes * 1_000_000)
-        found = [measured(files[:count]) for count in counts]
-    table, is_met = table_of(found, num_cores)
+            write(path, rank, len(files), num_bytes)
+        found = [measured(files[:count], kind) for count in counts]
+    table, is_met = table_of(found, os.cpu_count() or 1)
     Console(width=None if sys.stdout.isatty() else 130).print(table)
-    sys.exit(not is_met)
+    return is_met
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -270,6 +270,11 @@ COMM = (
         "run_delay_ns", int, "ns",
         "time since the preceding call of its thread for which the thread was ready to run but had "
         "no core", 9, title="Without a core",
+    ),
+    Column(
+        "cast_dtype", str, "",
+        "type of 16 bits that the float32 tensors sent were cast from right before, or that the "
+        "result was cast to", 10, title="Cast",
     ),
 )  # fmt: skip
 

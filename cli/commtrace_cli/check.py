@@ -125,9 +125,9 @@ def _print(
     for text in _lacks(frames):
         console.print(Text(f"note: {text}", style="yellow"))
     for row in problems[problems["problem"] != NOT_COMPARED].to_dict("records"):
-        _print_one(console, frames, row)  # `lines` has said what was not compared
+        _print_one(console, row)  # `lines` has said what was not compared
         if parted is not None and row["is_fault"]:
-            print_parting(console, frames, of_fault(parted, row))
+            print_parting(console, of_fault(parted, row))
 
 
 def _lacks(frames: Frames) -> list[str]:
@@ -139,17 +139,14 @@ def _lacks(frames: Frames) -> list[str]:
     return [each.text for each in notices if EVERYTHING in each.limits]
 
 
-def _print_one(console: Console, frames: Frames, row: Mapping[Any, Any]) -> None:
+def _print_one(console: Console, row: Mapping[Any, Any]) -> None:
     from commtrace.analyze.consistency.problem import blame_text
-    from commtrace.analyze.program_folder import relative
 
     style = "bold red" if row["is_fault"] else "bold yellow"
     blamed = blame_text(row)
     console.print()
     console.print(Text.assemble((str(row["problem"]), style), f"  {blamed}" if blamed else ""))
-    console.print(
-        Padding(Text(relative(frames, str(row["explanation"]))), (0, 0, 0, 2), expand=False)
-    )
+    console.print(Padding(Text(str(row["explanation"])), (0, 0, 0, 2), expand=False))
     if row["source"]:
-        source = relative(frames, f"at {row['source']}")
-        console.print(Padding(Text(source, style="dim"), (0, 0, 0, 2), expand=False))
+        source = Text(f"at {row['source']}", style="dim")
+        console.print(Padding(source, (0, 0, 0, 2), expand=False))

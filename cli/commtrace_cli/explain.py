@@ -116,7 +116,7 @@ def _where(frames: Frames, story: Story) -> Iterable[Text]:
         yield Text(story.unknown["source"])
     yield from _source_lines(story)
     for line in where.stack[:-1]:
-        yield Text(f"    {line}", style="dim")
+        yield Text(f"    {relative(frames, line)}", style="dim")
     called = f", call {where.module_call}" if where.module_call >= 0 else ""
     if where.module:
         yield Text(f"module {where.module} ({where.module_class}{called})")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from commtrace.analyze import Frames
 
 _IDENTITY = ["problem", "group", "number"]
 _MOST_BYTES = 64_000_000
@@ -29,15 +28,14 @@ def of_fault(parted: pd.DataFrame, fault: Mapping[Any, Any]) -> list[dict[str, A
     return _records(parted[is_of_fault])
 
 
-def print_parting(console: Console, frames: Frames, rows: list[dict[str, Any]]) -> None:
+def print_parting(console: Console, rows: list[dict[str, Any]]) -> None:
     """Print the first of some rows of table `divergences`, if there is one."""
     from commtrace.analyze.divergence import lines_of
-    from commtrace.analyze.program_folder import relative
 
     for row in rows[:1]:
         table = Table.grid(padding=(0, 2), pad_edge=False)
         for name, text in lines_of(row):
-            table.add_row(Text(name, style="bold"), Text(relative(frames, text)))
+            table.add_row(Text(name, style="bold"), Text(text))
         console.print(Padding(table, (1, 0, 0, 2), expand=False))
 
 
@@ -52,11 +50,10 @@ def print_parting_of_growing(console: Console, folder: Path) -> None:
         say(f"note: `commtrace check {folder}` finds where the ranks parted before", always=True)
         return
     try:
-        frames = load(read_trace(folder))
-        table = divergences(frames)
+        table = divergences(load(read_trace(folder)))
     except TraceError:  # a rank begins, or removes its files
         return
-    print_parting(console, frames, _records(table))
+    print_parting(console, _records(table))
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:

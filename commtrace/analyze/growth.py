@@ -13,7 +13,7 @@ gives the module table `layers 20 22`, `layers.1 10 12`, `layers.0 10 10`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ import pandas as pd
 from commtrace.analyze.by_module import ancestors, natural_key
 from commtrace.analyze.diff import KNOWN, MEASURED, in_steps_of_all, known_part, per_rank
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.program_folder import program_folder, relative_to
 
 _SUMMED = [*MEASURED, *KNOWN.values()]
 _FUNCTION = ["source_file", "source_function"]
@@ -92,7 +93,8 @@ def by_line(runs: Sequence[Frames]) -> list[Grown]:
         for table, each in zip(sums, keyed, strict=True)
     ]
     line_numbers = [_numbers_by_key(each) for each in keyed]
-    return _grown(by_key, lambda place: _line_text(place, line_numbers))
+    folders = {program_folder(run) for run in runs}
+    return _grown(by_key, lambda place: _line_text(place, line_numbers, folders))
 
 
 def _inclusive(table: pd.DataFrame) -> pd.DataFrame:
@@ -123,7 +125,9 @@ def _numbers_by_key(lines: pd.DataFrame) -> dict[Any, int]:
     return dict(zip(keys, lines["source_line"].tolist(), strict=True))
 
 
-def _line_text(place: tuple[Any, ...], numbers: Sequence[Mapping[Any, Any]]) -> tuple[str, str]:
+def _line_text(
+    place: tuple[Any, ...], numbers: Sequence[Mapping[Any, Any]], folders: Iterable[str]
+) -> tuple[str, str]:
     """Format a line as `train.py:42`, with its function and its differing numbers in other runs."""
     file, function = str(place[0]), str(place[1])
     if not file:
@@ -131,6 +135,8 @@ def _line_text(place: tuple[Any, ...], numbers: Sequence[Mapping[Any, Any]]) -> 
     lines = [int(each[place]) for each in numbers if place in each]
     others = [str(line) for line in dict.fromkeys(lines) if line != lines[0]]
     moved = f", line {' and '.join(others)} in another run" if others else ""
+    for folder in folders:
+        file = relative_to(folder, file)
     return f"{file}:{lines[0]}", (f"in {function}" if function else "") + moved
 
 

@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 from commtrace.analyze.frame import Frames
 
 
 def relative(frames: Frames, text: str) -> str:
     """Return a text with the files of the program's folder named relative to it."""
-    folder = program_folder(frames)
+    return relative_to(program_folder(frames), text)
+
+
+def relative_to(folder: str, text: str) -> str:
+    """Return a text with the files of a folder, as of `program_folder`, named relative to it."""
     return re.sub(rf"(?<![\w./~-]){re.escape(folder)}", "", text) if folder else text
 
 
 def program_folder(frames: Frames) -> str:
     """Return the folder of the program, with a separator at its end; empty if it is unknown."""
-    words = str(frames.run.get("command") or "").split()
-    script = next((word for word in words if word.endswith(".py")), "")
-    name = os.path.normpath(script) if script else ""
     files = frames.sources["file"].astype(object).unique().tolist()
+    return folder_of(str(frames.run.get("command") or ""), files)
+
+
+def folder_of(command: str, files: Iterable[str]) -> str:
+    """Return the folder of the program of a command that has these files; empty if unknown."""
+    script = next((word for word in command.split() if word.endswith(".py")), "")
+    name = os.path.normpath(script) if script else ""
     if not os.path.isabs(name):
         ending = f"/{name.replace('../', '')}"
         places = {str(file) for file in files if name and str(file).endswith(ending)}

@@ -14,6 +14,7 @@ FLAGS, EXPLAINED_FLAGS = "flags", "explained flags"
 GATHERS_OF_TENSORS, GATHERS_OF_PARAMETERS = "gathers of known tensors", "gathers of parameters"
 NAMED_GRADIENTS, DEPENDENT = "reductions of named gradients", "with dependencies"
 WRITTEN_BROADCASTS = "broadcasts of tensors whose last write is known"
+TYPED = "of float32 that was cast or whose computation is known"
 WITH_SPLITS, FOLLOWED = "all-to-alls with splits", "with uses of their results"
 
 
@@ -56,6 +57,11 @@ def _written_broadcasts(comm: pd.DataFrame) -> pd.Series:
     return (comm["kind"] == "broadcast") & (comm["data_ready_ns"] >= 0)
 
 
+def _typed(comm: pd.DataFrame) -> pd.Series:
+    is_known = (comm["data_ready_ns"] >= 0) | (comm["cast_dtype"] != "")
+    return (comm["dtype"] == "float32") & is_known
+
+
 def _followed(comm: pd.DataFrame) -> pd.Series:
     return comm["used_shard"] >= 0
 
@@ -70,5 +76,6 @@ SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     WITH_SPLITS: _with_splits,
     WRITTEN_BROADCASTS: _written_broadcasts,
     FOLLOWED: _followed,
+    TYPED: _typed,
 }
 """The selections by name."""

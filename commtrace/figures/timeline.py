@@ -20,6 +20,7 @@ from commtrace.analyze.calls import calls
 from commtrace.analyze.census import census
 from commtrace.analyze.excerpt import excerpt
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.program_folder import program_folder, relative_to
 from commtrace.errors import UsageError
 from commtrace.figures.kernel_bars import MOST_OF_A_LANE, kernel_bars
 from commtrace.figures.kernel_lanes import DrawnLanes, drawn_lanes
@@ -318,6 +319,9 @@ def _texts(frames: Frames, drawn: pd.DataFrame) -> list[str]:
     single = np.sort(drawn.loc[drawn["row"] >= 0, "row"].unique())
     shown = calls(excerpt(frames, pd.Index(single))) if len(single) else pd.DataFrame()
     rows: Any = shown.to_dict("records")
+    folder = program_folder(frames)
+    for row in rows:
+        row["source_file"] = relative_to(folder, row["source_file"])
     stories = map(call_text, rows)
     of_call = dict(zip(single.tolist(), stories, strict=True))
     return [of_call.get(mark.row) or _share_text(mark) for mark in drawn.itertuples(index=False)]

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from commtrace.errors import UsageError
+from commtrace.importers.cycle_collection import no_cycle_collection
 from commtrace.importers.documents import (
     EXECUTION,
     FLIGHT_RECORDER,
@@ -69,6 +70,7 @@ _REDUCED = {
 }
 
 
+@no_cycle_collection()
 def import_trace(sources: Iterable[Path | str], recording: Path | str | None = None) -> Trace:
     """Import files of other tools, one per rank, or folders with them.
 

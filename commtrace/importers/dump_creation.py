@@ -16,7 +16,7 @@ from commtrace.importers.dump_entries import Dump, StatedGroup
 from commtrace.units import text_of_ranks
 
 UnlikeGroup: TypeAlias = "list[str]"
-"""Name of a group, the ranks that differ from most as in `0,1` or "", and a sentence."""
+"""Name of a group, the ranks that differ from most as in `0,1` or "", and the difference."""
 
 _MOST_GROUPS = 32
 """Number of groups of a rank up to which each pair of them is compared."""
@@ -91,5 +91,4 @@ def _problem(group: str, sides: Sequence[Sequence[int]], text: str) -> UnlikeGro
     most = max(map(len, sides))
     has_majority = sum(len(side) == most for side in sides) == 1
     blamed = sorted(rank for side in sides if len(side) < most for rank in side)
-    why = "Ranks must create groups in the same order, or they communicate with others than meant."
-    return [group, ",".join(map(str, blamed)) if has_majority else "", f"{text}. {why}"]
+    return [group, ",".join(map(str, blamed)) if has_majority else "", text]

@@ -6,19 +6,19 @@ time as there are cores. Then the calls of the ranks are matched.
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from commtrace.importers.cycle_collection import no_cycle_collection
 from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.documents import PROFILER, Document, loaded, whole_ones
 from commtrace.importers.kineto_joining import KERNEL, WAYS
@@ -126,25 +126,10 @@ def write_record() -> None:
 
 def read_file(document: Document) -> tuple[RankRecord, Found]:
     """Read one file; its text and its events are dropped before the next one is read."""
-    with _no_cycle_collection():
+    with no_cycle_collection():
         profile = Profile.of_chrome_trace(loaded(document), recognizer(settings_of().kernels))
         # As `ranks_of` decides, which refuses files of which this is not the rank.
         return profile.record(profile.rank if profile.rank >= 0 else max(document.rank_in_name, 0))
-
-
-@contextmanager
-def _no_cycle_collection() -> Iterator[None]:
-    """Pause Python's search for reference cycles while the body runs.
-
-    Reading makes none, and each search visits all events read so far.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _kernels_text(files: Sequence[Found]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from commtrace.collective_table import KINDS
@@ -35,6 +36,9 @@ _DTYPES = (
 )  # fmt: skip
 _REDUCTIONS = ("sum", "product", "max", "min", "avg")
 """Types and reductions by NCCL's numbers, `ncclDataType_t` and `ncclRedOp_t`."""
+
+_SEQ = CommEvent._fields.index("seq")
+_SHARED = slice(NcclCall._fields.index("count"), NcclCall._fields.index("root") + 1)
 
 _Process = tuple[str, int]
 
@@ -101,7 +105,7 @@ def add_nccl(records: dict[int, RankRecord], log: NcclLog) -> tuple[str, list[st
     source = "stated by the lines of calls, globalrank" if is_stated else members.source
     num_left = 0
     for process, of_file in zip(processes, members.of_files, strict=True):
-        rows: dict[int, list[tuple[int, Any]]] = {}
+        rows: dict[int, list[tuple[int, int, Any]]] = {}
         for held, member in zip(log.processes[process], of_file, strict=True):
             if member is None:
                 num_left += len(held.calls)
@@ -119,13 +123,21 @@ def add_nccl(records: dict[int, RankRecord], log: NcclLog) -> tuple[str, list[st
             row = group_row(group.name, "", ranks, "nccl")
             record.groups[group.name] = row._replace(size=group.size)
             numbers = _numbers(held)
+            alike: dict[tuple[Any, ...], Any] = {}
+            own = rows.setdefault(record.rank, [])
             for (place, call), number in zip(held.calls, numbers, strict=True):
-                row = _row(record.rank, group, ranks, call, number)
-                rows.setdefault(record.rank, []).append((place, row))
+                key = call.function, *call[_SHARED]
+                row = alike.get(key)
+                if row is None:
+                    row = alike[key] = _row(record.rank, group, ranks, call)
+                own.append((place, number, row))
         for rank, own in rows.items():
             before = len(records[rank].comm)
-            own.sort(key=lambda pair: pair[0])
-            records[rank].comm += [row._replace(id=before + n) for n, (_, row) in enumerate(own)]
+            own.sort(key=itemgetter(0))
+            records[rank].comm += [
+                CommEvent._make((row[0], before + n, *row[2:_SEQ], number, *row[_SEQ + 1 :]))
+                for n, (_, number, row) in enumerate(own)
+            ]
     return source, _lacks(records, members, num_left)
 
 
@@ -181,9 +193,8 @@ def _numbers(held: _Held) -> list[int]:
     return numbers
 
 
-def _row(
-    rank: int, group: CommunicatorGroup, ranks: tuple[int, ...], call: NcclCall, number: int
-) -> Any:
+def _row(rank: int, group: CommunicatorGroup, ranks: tuple[int, ...], call: NcclCall) -> Any:
+    """Return what the rows of alike calls share: all but their ids and numbers."""
     kind = kind_of(call.function)
     kind = kind if kind in KINDS else UNKNOWN
     dtype = _DTYPES[call.dtype] if call.dtype < len(_DTYPES) else ""
@@ -198,7 +209,6 @@ def _row(
         kind=kind,
         native_op=f"nccl:{call.function}",
         group=group.name,
-        seq=number,
         reduce_op=_REDUCTIONS[call.reduction] if known else "",
         root=other if kind in ROOTED else NOT_KNOWN,
         peer=other if kind in TRANSFERS else NOT_KNOWN,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from commtrace.analyze.consistency.problem import call_text
+from commtrace.analyze.program_folder import folder_of, relative_to
 from commtrace.analyze.stragglers import stands_out
 from commtrace.live.dumps import Dumps
 from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, SILENT, life_of
@@ -91,6 +92,8 @@ class Observer:
         )
         world_size = self._world_size()
         stragglers = self._stragglers(wall_ns)
+        problems = self._problems(ranks, lives, stragglers, nows)
+        folder = folder_of(self._command(), {each.source_file for each in watch.names.sites})
         running = list(blocked.values())
         is_over = bool(ranks) and all(life in (ENDED, DIED, GONE) for life in lives.values())
         return Snapshot(
@@ -99,13 +102,13 @@ class Observer:
             at_ns=wall_ns,
             window_s=WINDOW_S,
             world_size=world_size,
-            ranks=ranks,
+            ranks=tuple([_beside(folder, each) for each in ranks]),
             unrecorded=self._unrecorded(world_size),
             groups=tuple(self._groups(nows)),
             steps=watch.steps.times(),
             kinds=tuple(self._kinds(seconds)),
             stragglers=stragglers,
-            problems=tuple(self._problems(ranks, lives, stragglers, nows)),
+            problems=tuple([_beside(folder, each) for each in problems]),
             notes=tuple(notes_of(watch)),
             dumps=self._dumps.new(),
             bytes_left=sum(each.num_bytes_left for each in watch.tail.recordings.values()),
@@ -390,3 +393,11 @@ def _named_call(kind: str, number: int, group: str, axis: str) -> str:
 
 def _source(site: Any) -> str:
     return f"{site.source_file}:{site.source_line}" if site.source_file else ""
+
+
+def _beside(folder: str, state: Any) -> Any:
+    """Return the state of a rank, or a problem, with files named relative to the program's."""
+    texts = {name: getattr(state, name, "") for name in ("source", "text")}
+    return replace(
+        state, **{name: relative_to(folder, text) for name, text in texts.items() if text}
+    )

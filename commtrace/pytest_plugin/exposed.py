@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commtrace.pytest_plugin.expectation import PER_MILLION
+from commtrace.pytest_plugin.short_names import short
 from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration
 
@@ -68,5 +69,5 @@ def _texts(row: Mapping[Any, Any]) -> tuple[str, ...]:
         row["kind"],
         row["phase"],
         row["module"],
-        f"{row['source_file']}:{row['source_line']}" if row["source_file"] else "",
+        f"{short(row['source_file'])}:{row['source_line']}" if row["source_file"] else "",
     )

@@ -29,6 +29,7 @@ from commtrace.pytest_plugin.mismatch import (
 )
 from commtrace.pytest_plugin.observed import Observed, observed_in
 from commtrace.pytest_plugin.rank_recording import rank_recording
+from commtrace.pytest_plugin.short_names import short
 
 if TYPE_CHECKING:
     import pandas
@@ -235,7 +236,7 @@ def consistent(traces: dict[str, Trace]) -> None:
     if faults:
         lines = [
             f"{each['problem']}: {each['explanation']}"
-            + (f" (at {each['source']})" if each["source"] else "")
+            + (f" (at {short(each['source'])})" if each["source"] else "")
             for each in faults
         ]
         raise ExpectationError(

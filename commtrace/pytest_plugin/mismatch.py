@@ -6,7 +6,6 @@ calls with their source lines.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 
 from commtrace.errors import CommtraceError
@@ -14,6 +13,7 @@ from commtrace.escaping import visible
 from commtrace.pytest_plugin.expectation import EXPOSED, SUM, Claim, text_of
 from commtrace.pytest_plugin.exposed import rows_of_losses
 from commtrace.pytest_plugin.observed import Observed, Row, unknown_modules
+from commtrace.pytest_plugin.short_names import short
 from commtrace.units import runs_of, text_of_bytes
 
 DEFAULT_ROWS = 20
@@ -140,15 +140,9 @@ def _on_ranks(found: Observed) -> str:
 
 
 def _place(row: Row) -> tuple[str, ...]:
-    line = f"{_short(row.source_file)}:{row.source_line}" if row.source_file else ""
+    line = f"{short(row.source_file)}:{row.source_line}" if row.source_file else ""
     function = f" {row.source_function}" if row.source_function else ""
     return row.kind, row.phase, row.module, row.op, row.group_text, line + function
-
-
-def _short(path: str) -> str:
-    """Return a path relative to the current folder, if it is below it."""
-    relative = os.path.relpath(path) if os.path.isabs(path) else path
-    return path if relative.startswith(os.pardir) else relative
 
 
 def _measures(calls: Sequence[Row]) -> tuple[str, ...]:

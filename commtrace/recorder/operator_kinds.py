@@ -22,6 +22,11 @@ _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 """Operators that replace the contents of their first argument, without reading it."""
 _REARRANGING = frozenset({"aten::cat", "aten::clone", "aten::_unsafe_view"})
 """Operators that only move elements, and return a tensor that autograd takes for a new one."""
+_MOVED = {
+    "aten::_to_copy": 0, "aten::cat": 0, "aten::clone": 0, "aten::copy_": 1,
+    "aten::split_with_sizes_copy": 0, "fsdp::split_with_sizes_copy": 0,
+}  # fmt: skip
+"""Operators that cast, rearrange or unpack the elements of one argument, and its position."""
 _NO_TASK = -2
 """Autograd task of no operator, not even of those outside of tasks."""
 
@@ -95,11 +100,14 @@ class OperatorKind:
         written: positions of the arguments that it writes to without returning them.
         rearranges: it only moves elements.
         overwrites: it does not read its first argument, which it writes to.
+        moved: position of the argument whose elements it casts, rearranges or unpacks; else None.
+        is_new: its result is a tensor of its own, to which it moves these elements.
+        out: name of the argument by which it returns its results, if it returns nothing.
     """
 
     __slots__ = (
-        "computes", "function", "known", "level", "local", "new", "op", "overwrites",
-        "rearranges", "where", "written",
+        "computes", "function", "is_new", "known", "level", "local", "moved", "new", "op", "out",
+        "overwrites", "rearranges", "where", "written",
     )  # fmt: skip
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
@@ -112,11 +120,16 @@ class OperatorKind:
         schema = op._schema
         returned = [each.alias_info for each in schema.returns]
         self.computes = not returned or any(not info or info.is_write for info in returned)
-        self.new = Tensor if returned == [None] else None
+        self.moved = _MOVED.get(schema.name)
+        self.is_new = self.moved is not None and returned == [None]
+        self.new = Tensor if returned == [None] and not self.is_new else None
         self.rearranges = schema.name in _REARRANGING
         self.overwrites = schema.name in _OVERWRITING
         self.written: tuple[int, ...] = ()
+        self.out = ""
         if not returned:
+            last = schema.arguments[-1:]
+            self.out = "".join([each.name for each in last if _is_out(each)])
             self.written = tuple(
                 [n for n, each in enumerate(schema.arguments) if _is_written(each.alias_info)]
             )
@@ -158,6 +171,10 @@ class OperatorKinds:
             where.nearby = {where.place: where}
             self._places = {where.key: where.nearby}
             self._num_known = 1
+
+
+def _is_out(argument: Any) -> bool:
+    return argument.kwarg_only and _is_written(argument.alias_info)
 
 
 def _is_written(alias_info: Any) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -17,7 +16,6 @@ from commtrace.analyze.consistency import GOOD, PROPERTIES, compared, result_of
 from commtrace.analyze.consistency.problem import blame_text
 from commtrace.analyze.findings import by_missing_data, unanswered
 from commtrace.analyze.findings.finding import savings
-from commtrace.analyze.program_folder import relative
 from commtrace.report.answers import MAX_CARDS, Answers
 from commtrace.units import counted, counted_mean
 
@@ -95,12 +93,11 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
     sentences = [f"{each[0].upper()}{each[1:]}." for each in (note + checked, *extent.lines())]
     rows = problems.head(MAX_CARDS)
     parted = _partings(answers["divergences"]) if num_faults else {}
-    shown = partial(relative, whole)
     cards = tuple(
         _problem(
-            row | {name: shown(row[name]) for name in ("explanation", "source")},
+            row,
             calls,
-            shown(parted.get(_identity(row), "")),
+            parted.get(_identity(row), ""),
         )
         for row, calls in zip(rows.to_dict("records"), answers.evidence, strict=True)
     )

@@ -2,12 +2,28 @@
 
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._dtype_abbrs import dtype_abbrs
 
-__all__ = ["FakeTensor", "awaited_tensor", "dtype_abbrs"]
+__all__ = ["FakeTensor", "address_of", "awaited_tensor", "dtype_abbrs"]
+
+_UNKNOWN = -1
 
 
 def awaited_tensor(tensor: Any) -> Any:
     """Return the tensor that a result of a functional collective stands for; else the tensor."""
     return getattr(tensor, "elem", tensor)
+
+
+def address_of(tensor: Any) -> int:
+    """Return where the storage of a tensor is; -1 if it has none, or an empty one.
+
+    A new tensor begins where its storage does, so that its own address, which is cheaper, is equal.
+    """
+    if type(tensor) is not torch.Tensor and isinstance(tensor, FakeTensor):  # it would warn
+        return _UNKNOWN
+    try:
+        return tensor.untyped_storage().data_ptr() or _UNKNOWN
+    except (RuntimeError, NotImplementedError):
+        return _UNKNOWN

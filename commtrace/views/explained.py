@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from commtrace.analyze.program_folder import relative_to
 from commtrace.analyze.story import Story
 from commtrace.escaping import visible
 from commtrace.units import counted, text_of_bytes, text_of_duration
@@ -23,14 +24,21 @@ _TEMPLATE = """
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A story that displays itself; `story` has all values."""
+    """A story that displays itself; `story` has all values.
+
+    Attributes:
+        story: The values.
+        folder: Folder of the program, to which its files are named relative.
+    """
 
     story: Story
+    folder: str = ""
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the known facts of the call, each as a name and a text."""
         story, why, where = self.story, self.story.why, self.story.where
-        place = f"{where.source_file}:{where.source_line}" if where.source_file else ""
+        file = relative_to(self.folder, where.source_file)
+        place = f"{file}:{where.source_line}" if file else ""
         yield "where", "  ".join(filter(None, [place, where.text.strip()]))
         yield "module", f"{where.module or '–'} ({where.phase})"
         yield "why", why.sentence

@@ -65,11 +65,12 @@ class Views(ABC):
         Raises:
             UsageError: There is no such call.
         """
+        from commtrace.analyze.program_folder import program_folder
         from commtrace.analyze.story import explain, find_call
         from commtrace.views.explained import Explained
 
         frames = self.frames()
-        return Explained(explain(frames, find_call(frames, call)))
+        return Explained(explain(frames, find_call(frames, call)), program_folder(frames))
 
     def diff(self, after: Views | Frames | Path | str) -> Table:
         """Return the changes from this run to another, by module, operator, kind, group and phase.

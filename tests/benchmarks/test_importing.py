@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.importing import MOST_MEMORY, MOST_SECONDS, Measured, measured, table_of
+from benchmarks.foreign_files import WRITERS
+from benchmarks.importing import MOST_MEMORY, PROFILE, Measured, measured, table_of
+from benchmarks.importing import MOST_SECONDS as BARS
 from benchmarks.profiled_trace import NUM_LAYERS, OPERATORS_OF_LAYER, write_profile
 from commtrace.importers import import_trace
 
@@ -52,7 +54,20 @@ def test_an_import_that_fails_is_no_measurement(tmp_path: Path) -> None:
         measured([tmp_path / "nothing.json"])
 
 
+MOST_SECONDS = BARS[PROFILE]
 ONE = Measured(1, 100_000_000, MOST_SECONDS, 4.5, 200_000_000, 200_000_000)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_files_of_every_kind_are_imported_and_about_as_large_as_asked(
+    kind: str, tmp_path: Path
+) -> None:
+    name, write = WRITERS[kind]
+    path = tmp_path / name.format(0)
+    write(path, 0, 1, 300_000)
+    assert import_trace([path]).num_rows("comm") > 0
+    assert kind == PROFILE or 150_000 <= path.stat().st_size < 450_000
+    assert kind in BARS
 
 
 @pytest.mark.parametrize(

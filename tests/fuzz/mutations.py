@@ -308,4 +308,13 @@ def bomb(chance: random.Random) -> bytes:
     unit = chance.choice((b" ", b"[", b'{"ph":"X"},', b"[],", b"\0"))
     opening = chance.choice((b"", b'{"traceEvents": [', b'{"entries": ['))
     size = chance.choice((1 << 20, 30 << 20, 200 << 20))
-    return gzip.compress(opening + unit * (size // len(unit)), 6) * chance.choice((1, 1, 3))
+    sink = io.BytesIO()
+    with gzip.GzipFile(fileobj=sink, mode="wb", compresslevel=6) as file:
+        file.write(opening)
+        # In pieces, since the worker's memory is limited.
+        for begin in range(0, size, _PIECE):
+            file.write(unit * (min(_PIECE, size - begin) // len(unit)))
+    return sink.getvalue() * chance.choice((1, 1, 3))
+
+
+_PIECE = 1 << 20

@@ -1,6 +1,6 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v9.json \
+commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v10.json \
     tests/gold/record.py
 """
 
@@ -28,7 +28,7 @@ def main() -> None:
             loss = model(torch.ones(2, 4)).sum()
             loss.backward()
             with recording.region("report"):
-                dist.all_reduce(loss.detach())
+                dist.all_reduce(loss.detach().bfloat16().float())
             recording.step()
     own = 1 + dist.get_rank()
     with commtrace.experts([1, 0, 1, 1]):  # two on each rank

@@ -24,7 +24,6 @@ from commtrace.analyze.consistency.coverage import (
 )
 from commtrace.analyze.consistency.numbered import calls_at_or_after, calls_of
 from commtrace.analyze.consistency.problem import (
-    ONE_OF_BOTH,
     Problem,
     at_the_start,
     call_text,
@@ -151,7 +150,6 @@ def missing_calls(
             text += (
                 f" The recording of {text_of_ranks(unclosed)} was not closed: it may have crashed."
             )
-        text += f" {ONE_OF_BOTH}" if is_unknown and of_two else ""
         made, missed = f"made by {arrived}", f"not by {absentees}"
         yield Problem(
             problem="extra call" if is_extra else "missing call",
@@ -160,6 +158,7 @@ def missing_calls(
             mesh_axis=axis,
             number=each.number,
             ranks=numbers_text(blamed),
+            is_one_of_ranks=is_unknown and bool(of_two) and not is_extra,
             expected=missed if is_extra else made,
             found=made if is_extra else missed,
             source=source_of(members.iloc[0]),

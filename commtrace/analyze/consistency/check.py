@@ -48,6 +48,7 @@ from commtrace.analyze.consistency.waiting import (
     waits_by_numbers,
 )
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.program_folder import program_folder
 
 
 @of_run
@@ -96,7 +97,8 @@ def consistency(frames: Frames) -> pd.DataFrame:
     faults = [each.at_ns for each in problems if each.is_fault and each.at_ns >= 0]
     problems += calls_in_flight(covered, stuck, min(faults, default=None))
     problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))
-    rows = [problem.row() for problem in problems]
+    folder = program_folder(frames)
+    rows = [problem.row(folder) for problem in problems]
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
 
 

@@ -8,6 +8,8 @@ from commtrace.analyze.consistency.coverage import Coverage
 from commtrace.analyze.consistency.problem import Problem
 from commtrace.analyze.frame import Frames
 
+_WHY = "Ranks must create groups in the same order, or they communicate with others than meant."
+
 
 def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
     """Yield one problem for each group on whose identity or order of creation ranks disagree."""
@@ -18,6 +20,6 @@ def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
             group=group,
             mesh_axis=covered.axes.get(group, ""),
             ranks=ranks,
-            found=text.partition(".")[0],
-            explanation=text,
+            found=text,
+            explanation=f"{text}. {_WHY}",
         )

@@ -25,7 +25,7 @@ from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import calls_of, numbered
-from commtrace.analyze.consistency.problem import ONE_OF_BOTH, Problem, call_text, numbers_text
+from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
 from commtrace.collective_table import KINDS
@@ -212,6 +212,7 @@ def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> 
         values_text = f"{named}: {found}" + (
             f"; the other {len(usual)}: {expected}" if expected else ""
         )
+        is_of_two = not has_majority and len(blamed) == 2
         hint = _slipped(rows, number, blamed, usual.tolist()) if has_majority else ""
         yield Problem(
             problem=field,
@@ -219,12 +220,13 @@ def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> 
             group=group,
             mesh_axis=covered.axes.get(group, ""),
             number=number,
-            ranks=numbers_text(blamed) if has_majority or len(blamed) == 2 else "",
+            ranks=numbers_text(blamed) if has_majority or is_of_two else "",
+            is_one_of_ranks=is_of_two,
             expected=expected,
             found=found,
             source=source_of(calls.loc[blamed[0]]),
             explanation=f"The members differ in the {_WORDS.get(field, field)} of {values_text}."
-            + ("" if has_majority else f" {ONE_OF_BOTH if len(blamed) == 2 else _NO_MAJORITY}")
+            + ("" if has_majority or is_of_two else f" {_NO_MAJORITY}")
             + hint,
             at_ns=at,
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from commtrace.analyze.program_folder import relative_to
 from commtrace.schema import INSTANT, Column
 from commtrace.units import contracted, text_of_ranks
 
@@ -29,12 +30,20 @@ COLUMNS = (
         "unknown",
         form="ranks",
     ),
+    Column(
+        "is_one_of_ranks",
+        bool,
+        "",
+        "only one of these ranks is wrong, and it is unknown which",
+    ),
     Column("expected", str, "", "what the majority did"),
     Column("found", str, "", "what the others did"),
     Column("source", str, "", "source line of a blamed rank, or of one that is involved"),
     Column("explanation", str, "", "explanation in a sentence"),
     Column("at_ns", int, INSTANT, "arrival of the first rank; -1 unknown"),
 )
+
+_ONE_OF_BOTH = "Which of the two ranks is wrong is unknown."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +56,23 @@ class Problem:
     mesh_axis: str = ""
     number: int = -1
     ranks: str
+    is_one_of_ranks: bool = False
     expected: str = ""
     found: str
     source: str = ""
     explanation: str
     at_ns: int = -1
 
-    def row(self) -> tuple[object, ...]:
-        """Return the values of the columns."""
-        return astuple(self)
+    def row(self, folder: str = "") -> tuple[object, ...]:
+        """Return the values of the columns; the explanation says also if the blame is unknown.
+
+        Args:
+            folder: Folder of the program, to which its files are named relative.
+        """
+        unknown = f" {_ONE_OF_BOTH}" if self.is_one_of_ranks else ""
+        explanation = relative_to(folder, self.explanation + unknown)
+        source = relative_to(folder, self.source)
+        return astuple(replace(self, explanation=explanation, source=source))
 
 
 def numbers_text(ranks: Iterable[int]) -> str:
@@ -79,13 +96,9 @@ def group_text(group: str, mesh_axis: str) -> str:
     return f"{mesh_axis} (group {group})" if mesh_axis else f"group {group}"
 
 
-ONE_OF_BOTH = "Which of the two ranks is wrong is unknown."
-"""Ends the explanation of a problem whose `ranks` are two that disagree with each other."""
-
-
 def blame_text(problem: Mapping[Any, Any], noun: str = "") -> str:
     """Format the ranks of a fault: `blamed: 2`, or `one of: 0,1`; empty if no rank is named."""
     if not (problem["ranks"] and problem["is_fault"]):
         return ""
-    named = "one of" if ONE_OF_BOTH in str(problem["explanation"]) else "blamed"
+    named = "one of" if problem["is_one_of_ranks"] else "blamed"
     return f"{named}: {noun}{contracted(problem['ranks'])}"

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from commtrace.analyze.consistency.problem import (
-    ONE_OF_BOTH,
     Problem,
     at_the_start,
     call_text,
@@ -199,7 +198,7 @@ def _missing(
     blamed = [*inside, *behind] if is_of_two else [] if is_tie else inside if is_extra else behind
     if is_extra and not progress.is_listed:
         blamed = []
-    unknown += f" {ONE_OF_BOTH}" if is_of_two else "" if progress.is_listed else f" {_UNKNOWN_KIND}"
+    unknown += "" if is_of_two or progress.is_listed else f" {_UNKNOWN_KIND}"
     most = Counter(progress.of_ranks[rank].issued for rank in behind)
     last = ", ".join(f"{number:,}" for number in sorted(most))
     verb = "has" if len(behind) == 1 else "have"
@@ -215,6 +214,7 @@ def _missing(
         group=progress.group,
         number=number,
         ranks=numbers_text(blamed),
+        is_one_of_ranks=is_of_two,
         expected=f"not by {text_of_ranks(behind)}" if is_extra else f"by {text_of_ranks(inside)}",
         found=f"made by {text_of_ranks(inside)}" if is_extra else f"not by {text_of_ranks(behind)}",
         explanation=f"{text}: last issued {last}.{unknown}",

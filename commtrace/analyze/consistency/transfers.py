@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, Coverage, source_of
-from commtrace.analyze.consistency.problem import ONE_OF_BOTH, Problem, group_text
+from commtrace.analyze.consistency.problem import Problem, group_text
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, SEND, is_transfer
 from commtrace.units import counted
@@ -133,9 +133,10 @@ def _problem(
         group=group,
         mesh_axis=covered.axes.get(group, ""),
         ranks=f"{low},{high}",
+        is_one_of_ranks=True,
         found="; ".join(counts),
         source=source_of(call),
         explanation=f"On {group_text(group, covered.names.get(group, ''))}, "
-        f"{'; '.join(descriptions)}. {ONE_OF_BOTH}",
+        f"{'; '.join(descriptions)}.",
         at_ns=int(call["issue_ns"]),
     )

@@ -17,7 +17,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.check import consistency
 from commtrace.analyze.consistency.coverage import coverage
-from commtrace.analyze.consistency.problem import ONE_OF_BOTH, numbers_text
+from commtrace.analyze.consistency.problem import numbers_text
 from commtrace.analyze.consistency.waiting import hanging_calls
 from commtrace.analyze.divergence.branches import (
     LOOPS,
@@ -32,6 +32,7 @@ from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, part
 from commtrace.analyze.divergence.silence import silence_of
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members as members_of
+from commtrace.analyze.program_folder import program_folder, relative_to
 from commtrace.schema import INSTANT, Column
 from commtrace.units import text_of_ranks
 
@@ -105,7 +106,11 @@ def divergences(frames: Frames) -> pd.DataFrame:
         if row is not None:
             found.append(row)
     found.sort(key=lambda each: (each.at_ns < 0, each.at_ns, astuple(each)))
-    rows = [astuple(each) for each in found]
+    folder = program_folder(frames)
+    rows = [
+        [relative_to(folder, value) if isinstance(value, str) else value for value in astuple(each)]
+        for each in found
+    ]
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
 
 
@@ -117,7 +122,7 @@ def _divergence(
     everyone = members_of(frames)
     members = sorted(recorded & set(everyone.loc[everyone["group"] == group, "rank"]))
     blamed = [rank for rank in ranks_in(str(fault["ranks"])) if rank in recorded]
-    if ONE_OF_BOTH in str(fault["explanation"]):
+    if fault["is_one_of_ranks"]:
         blamed = []
     if fault["problem"] == "deadlock":
         own_ranks, others = _sides_of_cycle(hanging, blamed)

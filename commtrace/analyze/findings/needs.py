@@ -23,6 +23,7 @@ from commtrace.analyze.selections import (
     GATHERS_OF_TENSORS,
     NAMED_GRADIENTS,
     REDUCTIONS,
+    TYPED,
     WITH_SPLITS,
     WRITTEN_BROADCASTS,
 )
@@ -129,11 +130,12 @@ def _lacks_groups(frames: Frames) -> str:
 
 
 def _lacks_half(frames: Frames) -> str:
-    if census(frames).dtypes.keys() & HALF:
+    if census(frames).dtypes.keys() & HALF or census(frames).selected[TYPED]:
         return ""
     return (
-        "No call carries a 16-bit type. The trace has the types of messages, not of computations, "
-        "so it is unknown whether float32 is wider than the type of the computation."
+        "No call carries a 16-bit type, and the trace does not state whether data was cast for its "
+        'call (recorded with detail="op", on the CPU), so it is unknown whether float32 is wider '
+        "than the type of the computation."
     )
 
 
@@ -273,7 +275,7 @@ MODULES_OF_PASSES = Need("modules of calls in each pass", _lacks_modules_of_pass
 SIZES = Need("message sizes", _lacks_sizes)
 SPLITS = Need("splits of all-to-alls", _lacks_splits)
 PROCESS_GROUPS = Need("process groups of calls", _lacks_groups)
-HALF_TYPES = Need("messages of a 16-bit type", _lacks_half)
+HALF_TYPES = Need("messages of a 16-bit type, or casts of data", _lacks_half)
 CONTENTS = Need("what calls carry", _lacks_contents)
 LOGS = Need("what DistributedDataParallel logs of unused parameters", _lacks_logs)
 IDENTITY = Need("the tensors or, by step, the parameters of all-gathers", _lacks_identity)

@@ -135,7 +135,11 @@ def _top(module: str) -> str:
 
 
 def float32_messages(frames: Frames) -> list[Finding]:
-    """Messages of 32 bits in modules that also send 16 bits, but not of gradients or in optimizers.
+    """Messages of 32 bits of data that modules compute in 16 bits, or use in 16 bits.
+
+    Known by casts: the data was cast from 16 bits for the call, or the result was cast to them; or
+    else, where it is not known how the data was computed, by other messages of the module that have
+    16 bits. Parameters are gathered anew in the backward pass, which uses those cast before.
 
     Gradients are reduced in 32 bits by choice (`reduce_dtype`, hooks, accumulation), since their
     sums lose precision in 16 bits; and so are states of optimizers.
@@ -149,21 +153,27 @@ def float32_messages(frames: Frames) -> list[Finding]:
     return [
         Finding(
             title=calls_that(frames, len(calls.rows), f" of {kind} in {phase} of {top}", "carry")
-            + " float32 where the module computes in 16 bits.",
+            + (f" float32 {_CAST.format(cast)}." if cast else _IN_HALF),
             advice="Send it in 16 bits (param_dtype of FSDP, or a cast before), if the precision "
             "suffices.",
             calls=calls,
             module=top,
         )
-        for (top, kind, phase), calls in wide
-        if top in halves
+        for (top, kind, phase, cast), calls in wide
+        if cast or top in halves
     ]
 
 
+_CAST = "that was cast from {0}, or is cast to it"
+_IN_HALF = " float32 where the module computes in 16 bits."
+
+
 def _tops_in_half(frames: Frames) -> set[str]:
-    """Return the blocks that send 16 bits."""
+    """Return the blocks that send 16 bits, or cast the parameters that they gather to them."""
     comm = frames.comm
-    in_half = comm.loc[comm["dtype"].isin(HALF) & (comm["module"] != ""), "module"]
+    casts_parameters = (comm["carries"] == "parameters") & (comm["cast_dtype"] != "")
+    is_half = comm["dtype"].isin(HALF) | casts_parameters
+    in_half = comm.loc[is_half & (comm["module"] != ""), "module"]
     return {_top(str(module)) for module in in_half.unique()}
 
 
@@ -174,12 +184,17 @@ def _in_float32(frames: Frames) -> Selected:
         & (comm["payload_bytes"] >= small_bytes)
         & (comm["carries"] != "gradients")
         & (comm["phase"] != "optimizer")
+        & (comm["module"] != "")
     ]
+    # What is neither cast for the call nor then was computed in 32 bits, as norms are. The cast of
+    # a gathered parameter can be missed: only copies of known operators are followed.
+    is_computed = (wide["data_ready_ns"] >= 0) & (wide["carries"] != "parameters")
+    wide = wide[(wide["cast_dtype"] != "") | ~is_computed]
     tops = {module: _top(str(module)) for module in wide["module"].unique()}
     top = wide["module"].astype(object).map(tops).astype(object).rename("top")
     return {
         key: calls_in(frames, rows, part=0.5)
-        for key, rows in wide.groupby([top, "kind", "phase"], observed=True)
+        for key, rows in wide.groupby([top, "kind", "phase", "cast_dtype"], observed=True)
     }
 
 
@@ -279,7 +294,7 @@ UNUSED_PARAMETER_FLAGS = Rule(
 )
 FLOAT32_MESSAGES = Rule(
     "float32_messages",
-    "float32 messages in modules that compute in 16 bits",
+    "float32 messages of data that is computed or used in 16 bits",
     float32_messages,
     (HALF_TYPES, SIZES, MODULES, CONTENTS),
 )

@@ -8,6 +8,7 @@ the layouts of both, the line, and the communication that led to it are its evid
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.program_folder import program_folder, relative_to
 from commtrace.analyze.values import verdicts
 from commtrace.analyze.values.alignment import aligned
 from commtrace.analyze.values.between import communication_before
@@ -224,15 +226,28 @@ def _fault(
     )
     communication = communication_before(theirs.iloc[agreeing], right_row, right)
     doubt = doubt_of(judged.iloc[: place + 1], found, communication)
+    folder = program_folder(right)
+    communication = tuple([_with_short_name(call, folder) for call in communication])
     return Fault(
-        _properties(left_row), _properties(right_row), float(judged["distance"].iloc[place]),
-        float(judged["tolerance"].iloc[place]), found, communication,
-        None if before is None else _properties(before), not doubt, doubt,
-    )  # fmt: skip
+        _properties(left_row, folder),
+        _properties(right_row, folder),
+        float(judged["distance"].iloc[place]),
+        float(judged["tolerance"].iloc[place]),
+        found,
+        communication,
+        None if before is None else _properties(before, folder),
+        not doubt,
+        doubt,
+    )
 
 
-def _properties(row: pd.Series) -> dict[str, Any]:
-    return {name: _plain(row[name]) for name in _PROPERTIES}
+def _with_short_name(values: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return values whose source file is named relative to the folder of the program."""
+    return {**values, "source_file": relative_to(folder, values["source_file"])}
+
+
+def _properties(row: pd.Series, folder: str) -> dict[str, Any]:
+    return _with_short_name({name: _plain(row[name]) for name in _PROPERTIES}, folder)
 
 
 def _plain(value: Any) -> Any:

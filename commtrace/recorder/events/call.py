@@ -48,16 +48,18 @@ class Call:
         data_ready_ns: when the contents had been written.
         result_used_ns: when the result was first used.
         run_delay_ns: time since the thread's preceding call for which it had no core.
+        cast_dtype: type of 16 bits that a wider tensor was cast from before it is sent, or that the
+            result was cast to.
         follower: knows which part of the result has been used.
         is_watched: the completion of the call will still be reported.
         expects_blocked_time: the blocked time of the call will still be reported.
     """
 
     __slots__ = (
-        "complete_ns", "data_ready_ns", "expects_blocked_time", "follower", "functional_op", "id",
-        "is_settled", "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "part",
-        "region", "request", "result_used_ns", "return_ns", "run_delay_ns", "sent_id", "seq",
-        "stack", "thread", "wait_begin_ns", "waited_ns", "work",
+        "cast_dtype", "complete_ns", "data_ready_ns", "expects_blocked_time", "follower",
+        "functional_op", "id", "is_settled", "is_watched", "issue_ns", "location", "num_waits",
+        "op", "op_id", "part", "region", "request", "result_used_ns", "return_ns", "run_delay_ns",
+        "sent_id", "seq", "stack", "thread", "wait_begin_ns", "waited_ns", "work",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +92,7 @@ class Call:
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
         self.data_ready_ns = self.result_used_ns = _UNKNOWN
         self.run_delay_ns = state.run_delay.since_last()
+        self.cast_dtype: Any = None
         self.work: Any = None
         self.follower: Follower | None = None
         self.is_settled = self.is_watched = self.expects_blocked_time = False
@@ -132,6 +135,10 @@ class Call:
         work = None if self.work is None or self.complete_ns >= 0 else self.work()
         if work is not None and _is_complete(work):
             self.complete_ns = at_ns
+
+    def cast_to(self, dtype: Any) -> None:
+        """Note the type that the data was cast from before, or that the result is cast to."""
+        self.cast_dtype = dtype
 
     def follow(self, follower: Follower) -> None:
         """Keep what knows which part of the result has been used."""
@@ -227,6 +234,7 @@ class Call:
             self.request.identity(), self.region, self.thread, id(self.op), location.phase,
             module_call[0] if module_call else None, id(location.code), location.instruction,
             self.stack, attribution.key() if attribution else None, self.part[::2],
+            self.cast_dtype,
         )  # fmt: skip
 
     def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
@@ -318,6 +326,7 @@ class Call:
             self.part.direction,
             _UNKNOWN,  # the time on the device, which other tools measure
             *numbers[13:],  # used_shard, run_delay_ns
+            _dtype_name(self.cast_dtype),
         )
 
 

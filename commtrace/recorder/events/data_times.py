@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.casts import Casts
 from commtrace.recorder.events.request import tensors_of
 from commtrace.recorder.events.results import ALL_USED, Result
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.torch_internals.compilation import has_compiled
-from commtrace.torch_internals.tensors import FakeTensor, awaited_tensor
+from commtrace.torch_internals.tensors import address_of, awaited_tensor
 
 _MAX_WRITTEN = 1 << 16
 _TENSOR = torch.Tensor
@@ -38,14 +39,16 @@ class DataTimes:
         written: end of the last operator that wrote into a storage, or the call that did.
         unused: results of which nothing or one shard has been used, by their storages.
         sending: what asynchronous calls send and do not write to, by storage.
+        casts: what was cast from 16 bits, and results that are cast to them.
     """
 
-    __slots__ = ("sending", "unused", "written")
+    __slots__ = ("casts", "sending", "unused", "written")
 
     def __init__(self) -> None:
         self.written: dict[int, int | Call] = {}
         self.unused: dict[int, Result] = {}
         self.sending: dict[int, Result] = {}
+        self.casts = Casts(self.written)
 
     def _use(
         self,
@@ -95,7 +98,7 @@ class DataTimes:
         for each in given:
             if isinstance(each, _TENSOR):
                 tensor = each if type(each) is _TENSOR else awaited_tensor(each)
-                address = _address(tensor)
+                address = address_of(tensor)
                 if address in unused:
                     found.setdefault(address, []).append(tensor)
             elif isinstance(each, (list, tuple)):
@@ -106,6 +109,18 @@ class DataTimes:
         self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
     ) -> None:
         """Note an operator that has run."""
+        if kind.is_new:
+            self.made(kind, args, result, begin_ns, end_ns)
+        else:
+            self._ran(kind, args, result, begin_ns, end_ns)
+        place = kind.moved
+        if place is not None:
+            given, results = tensors_in(args[place : place + 1]), tensors_in((result,))
+            self.casts.ran([*given], [*results], end_ns)
+
+    def _ran(
+        self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
+    ) -> None:
         if self.sending:
             self._overwrite(kind, args, result, begin_ns)
         if self.unused and (found := self._results_in(args, {})):
@@ -125,10 +140,8 @@ class DataTimes:
     def made(
         self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
     ) -> None:
-        """Note an operator that has run and returned a tensor of its own, while `unused` is not
-        empty.
-        """
-        found = self._results_in(args, {})
+        """Note an operator that has run and returned a tensor of its own."""
+        found = self._results_in(args, {}) if self.unused else None
         moved = self._use(found, kind, begin_ns, result) if found else None
         try:
             address = result.data_ptr()
@@ -151,7 +164,7 @@ class DataTimes:
 
     def _write(self, given: Any, at: int | Call) -> None:
         if isinstance(given, torch.Tensor):
-            self.written[_address(given)] = at
+            self.written[address_of(given)] = at
         elif isinstance(given, (list, tuple)):
             for each in given:
                 self._write(each, at)
@@ -162,7 +175,7 @@ class DataTimes:
         for each in tensors_in(written) if written else (result,):
             if not isinstance(each, _TENSOR):
                 continue
-            address = _address(each)
+            address = address_of(each)
             if address not in self.sending:
                 continue
             sent = self.sending[address]
@@ -178,8 +191,9 @@ class DataTimes:
         sent, received = request.signature.sent, request.signature.received
         if sent is not None:
             tensors = tensors_of(args[sent])
-            addresses = [_address(each) for each in tensors]
+            addresses = [address_of(each) for each in tensors]
             call.had_ready(self._send(tensors, addresses, at_ns))
+            self.casts.sent(call, addresses)
             if sent == received:
                 self._receive(call, tensors, addresses)
                 return
@@ -195,7 +209,7 @@ class DataTimes:
     def returned(self, call: Call, result: Any) -> None:
         """Note the tensors that receive the result of a call."""
         tensors = tensors_of(result)
-        self._receive(call, tensors, [_address(each) for each in tensors])
+        self._receive(call, tensors, [address_of(each) for each in tensors])
 
     def _receive(
         self, call: Call, tensors: Sequence[torch.Tensor], addresses: Sequence[int]
@@ -237,6 +251,7 @@ class DataTimes:
     def forget(self) -> None:
         """Drop all times."""
         self.written.clear()
+        self.casts.forget()
         self.stepped()
 
     def stepped(self) -> None:
@@ -254,16 +269,3 @@ def tensors_in(given: Any) -> Iterator[torch.Tensor]:
             yield each
         elif isinstance(each, (list, tuple)):
             yield from tensors_in(each)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    """Return where the storage of a tensor is; -1 if it has none, or an empty one.
-
-    A new tensor begins where its storage does, so that its own address, which is cheaper, is equal.
-    """
-    if type(tensor) is not _TENSOR and isinstance(tensor, FakeTensor):  # it would warn
-        return _UNKNOWN
-    try:
-        return tensor.untyped_storage().data_ptr() or _UNKNOWN
-    except (RuntimeError, NotImplementedError):
-        return _UNKNOWN

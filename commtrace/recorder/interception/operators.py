@@ -137,7 +137,8 @@ class OperatorMode(TorchDispatchMode):
                 except RuntimeError:  # a sparse one
                     self.times.ended(kind, args, result, end)
             elif kind.computes:
-                self.times.ran(kind, args, result, begin, end)
+                made = kwargs[kind.out] if kind.out else result
+                self.times.ran(kind, args, made, begin, end)
             return result
         operators.span = (number, call, kind, self, args, outer)
         begin = now()
@@ -220,7 +221,8 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
             except RuntimeError:  # a sparse one
                 mode.times.ended(local, args, result, end)
         elif local.computes:
-            mode.times.ran(local, args, result, begin, end)
+            made = kwargs[local.out] if local.out else result
+            mode.times.ran(local, args, made, begin, end)
         return result
     push_mode(mode)
     try:

@@ -275,6 +275,7 @@ def with_random_dependencies(seed: int, comm: Sequence[Any]) -> list[Any]:
             "data_ready_ns": ready,
             "result_used_ns": max(used, each.issue_ns),
             "run_delay_ns": chance.choice((0, chance.randrange(400))),
+            "cast_dtype": chance.choice(("", "", "bfloat16")),
         }
         found.append(
             each._replace(**{name: at for name, at in known.items() if chance.random() < 0.8})

@@ -157,3 +157,8 @@ def test_version_9_states_which_part_of_a_result_was_used() -> None:
 def test_version_9_states_for_how_long_threads_had_no_core() -> None:
     assert set(read_trace(GOLD / "run-v8.json").tables["comm"]["run_delay_ns"]) == {-1}
     assert max(read_trace(GOLD / "run-v9.json").tables["comm"]["run_delay_ns"]) > 0
+
+
+def test_version_10_states_that_data_was_cast_for_its_call() -> None:
+    assert set(read_trace(GOLD / "run-v9.json").tables["comm"]["cast_dtype"]) == {""}
+    assert "bfloat16" in set(read_trace(GOLD / "run-v10.json").tables["comm"]["cast_dtype"])

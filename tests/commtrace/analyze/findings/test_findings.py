@@ -193,6 +193,45 @@ def test_float32_in_a_module_that_sends_16_bits_could_be_half() -> None:
     assert (one["module"], one["cost_bytes"], one["cost_ns"]) == ("layers.0", 50_000, 30)
 
 
+WIDE: dict[str, Any] = {
+    "dtype": "float32", "payload_bytes": 100_000, "wire_bytes": 100_000, "data_ready_ns": 0,
+}  # fmt: skip
+CAST = "carries float32 that was cast from bfloat16, or is cast to it."
+
+
+def test_float32_that_is_cast_could_be_half_where_nothing_sends_16_bits() -> None:
+    big = WIDE
+    calls = [
+        call(module="layers.0.a", cast_dtype="bfloat16", **big),
+        call(id=1, module="layers.0.norm", **big),
+        call(id=2, module="", cast_dtype="bfloat16", **big),
+        call(id=3, module="layers.0.a", cast_dtype="bfloat16", carries="gradients", **big),
+        call(id=4, module="layers.0.a", cast_dtype="bfloat16", phase="optimizer", **big),
+    ]
+    (one,) = found(calls, "float32_messages")
+    assert (one["module"], one["num_calls"], one["cost_bytes"]) == ("layers.0", 1, 50_000)
+    assert one["title"] == f"1 call of all_reduce in forward of layers.0 {CAST}"
+
+
+def test_what_is_known_to_be_computed_in_32_bits_is_wide_by_choice_beside_16_bits() -> None:
+    big = WIDE
+    calls = [
+        call(module="layers.0.a", **(big | {"dtype": "bfloat16"})),
+        call(id=1, module="layers.0.norm", **big),
+    ]
+    assert found(calls, "float32_messages") == []
+
+
+def test_parameters_that_are_cast_in_one_pass_are_too_wide_in_the_other() -> None:
+    big = WIDE | {"kind": "all_gather"}
+    calls = [
+        call(module="layers.0", carries="parameters", cast_dtype="bfloat16", **big),
+        call(id=1, module="layers.0", carries="parameters", phase="backward", **big),
+        call(id=2, module="embedding", carries="parameters", **big),
+    ]
+    assert [one["module"] for one in found(calls, "float32_messages")] == ["layers.0"] * 2
+
+
 @pytest.mark.parametrize(
     "choice", [{"carries": "gradients", "phase": "backward"}, {"phase": "optimizer"}]
 )

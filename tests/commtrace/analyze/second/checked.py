@@ -37,7 +37,7 @@ def divergences(run: Run) -> list[Row]:
     for row in consistency(run):
         members = [rank for rank in run.members(row["group"]) if rank in run.ranks]
         blamed = [int(rank) for rank in row["ranks"].split(",") if rank and int(rank) in run.ranks]
-        own = (not row["of_two"] and blamed) or sorted(members)[1:]
+        own = (not row["is_one_of_ranks"] and blamed) or sorted(members)[1:]
         others = [rank for rank in sorted(members) if rank not in own]
         if row["problem"] in _PARTED and row["number"] >= 0 and own and others:
             sides = {"ranks": _texts(own), "others": _texts(others)}
@@ -126,7 +126,7 @@ def consistency(run: Run) -> list[Row]:
         of_two: bool = False,
     ) -> None:  # fmt: skip
         row = {"problem": problem, "is_fault": is_fault, "group": group, "number": number}
-        row["of_two"] = of_two
+        row["is_one_of_ranks"] = of_two
         found.append(row | {"ranks": ranks, "mesh_axis": run.axis(group)})
 
     for group, numbers in _by_number(run).items():
@@ -135,7 +135,7 @@ def consistency(run: Run) -> list[Row]:
             for field, ranks in _differing(numbers[differing]).items():
                 values = [*_compared(numbers[differing]).get(field, {}).values()]
                 of_two = len(values) == 2 and values[0] != values[1]
-                add(field, group, differing, ranks, of_two=of_two)
+                add(field, group, differing, ranks, is_one_of_ranks=of_two)
         members = [rank for rank in run.members(group) if rank in run.ranks]
         missed = [n for n in sorted(numbers) if set(members) - numbers[n].keys()]
         if members and missed and (differing is None or missed[0] <= differing):
@@ -154,7 +154,7 @@ def consistency(run: Run) -> list[Row]:
             )
             problem = "extra call" if len(absent) > len(arrived) else "missing call"
             of_two = len(arrived) == 1 and blamed == {*absent, *arrived}
-            add(problem, group, missed[0], _texts(blamed), of_two=of_two)
+            add(problem, group, missed[0], _texts(blamed), is_one_of_ranks=of_two)
     uneven = {
         (group, *sorted((source, target)), len(sent) != len(received))
         for (group, source, target), (sent, received) in _transfers(run).items()
@@ -162,7 +162,7 @@ def consistency(run: Run) -> list[Row]:
         or (min([*sent, *received], default=0) >= 0 and sum(sent) != sum(received))
     }
     for group, low, high, _ in uneven:
-        add("transfer", group, -1, _texts((low, high)))
+        add("transfer", group, -1, _texts((low, high)), is_one_of_ranks=True)
     apart = min(replicas(run), key=lambda row: row["order"], default=None)
     if apart is not None:
         add("replicas differ", "", -1, apart["ranks"])
@@ -441,17 +441,25 @@ def _float32_messages(run: Run) -> list[Found]:
     def top(call: Any) -> str:
         return ".".join(call.module.split(".")[:2])
 
-    halves = {top(c) for c in run.comm if c.module and c.dtype in ("bfloat16", "float16")}
+    def is_computed(call: Any) -> bool:
+        return call.data_ready_ns >= 0 and call.carries != "parameters"
+
+    halves = {
+        top(c)
+        for c in run.comm
+        if c.dtype in ("bfloat16", "float16") or (c.carries == "parameters" and c.cast_dtype)
+    } - {""}
     wide = [
         call
         for call in run.comm
         if call.dtype == "float32"
         and call.payload_bytes >= 64_000
-        and top(call) in halves
+        and call.module
+        and (call.cast_dtype or (top(call) in halves and not is_computed(call)))
         and call.carries != "gradients"
         and call.phase != "optimizer"
     ]
-    by = _grouped(wide, lambda call: (top(call), call.kind, call.phase))
+    by = _grouped(wide, lambda call: (top(call), call.kind, call.phase, call.cast_dtype))
     return [
         (calls, _wire(run, calls) / 2, _blocked(run, calls) / 2, key[0])
         for key, calls in by.items()
