@@ -25,10 +25,10 @@ from commtrace.tracefile.reading import DamageError, is_int
 from commtrace.tracefile.spool import (
     BATCH,
     FIRST_LINE,
-    FIRST_LINES,
     FOUND_STEPS,
     NUMBERS,
     OUTSTANDING,
+    first_line_of,
     sites_of,
 )
 
@@ -160,11 +160,12 @@ class SpoolTail:
     def _take(self, data: bytes, news: News, at_s: float) -> None:
         begin = 0
         if not self.position and data:
-            if not data.startswith(FIRST_LINES):
+            first = first_line_of(data)
+            if not first:
                 if FIRST_LINE.startswith(data):
                     return
                 raise DamageError(f"{data[:32]!r} in place of the first line of a spool")
-            begin = self.position = len(FIRST_LINE)
+            begin = self.position = len(first)
         last: Batch | None = None
         while begin + BATCH.size <= len(data):
             length, checksum = BATCH.unpack_from(data, begin)

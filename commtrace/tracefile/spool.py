@@ -102,6 +102,11 @@ _NUM_DROPPABLE = 64
 """Number of the latest batches that give way to the last facts on a full disk."""
 
 
+def first_line_of(data: bytes) -> bytes:
+    """Return the first line of a spool of any version, as long as it is; empty if it has none."""
+    return next((line for line in FIRST_LINES if data.startswith(line)), b"")
+
+
 def numbers_of(table: str) -> str:
     """Return the name of the pseudo-table with the numbers of a table's events."""
     return f"{table}.numbers"

@@ -30,12 +30,12 @@ from commtrace.tracefile.reading import (
 from commtrace.tracefile.spool import (
     BATCH,
     FIRST_LINE,
-    FIRST_LINES,
     FIRST_WORD,
     LENGTH,
     SPOOL_TABLES,
     TAKEN_FOR,
     Spool,
+    first_line_of,
 )
 from commtrace.tracefile.trace import ColumnValues
 
@@ -103,7 +103,7 @@ def _parsed(data: bytes, summary: str, only: Collection[str] | None) -> _Parser:
     _check_first_line(data, summary)
     allowance = Allowance(summary, len(data))
     parser = _Parser(allowance, SpoolColumns(allowance), only)
-    end = len(FIRST_LINE)
+    end = len(first_line_of(data))
     for batch_end, payload in batches(data):
         parser.add(payload)
         end = batch_end
@@ -123,7 +123,7 @@ def _parsed(data: bytes, summary: str, only: Collection[str] | None) -> _Parser:
 
 def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the end and the stored payload of each complete batch of a spool."""
-    position = len(FIRST_LINE)
+    position = len(first_line_of(data))
     while payload := _payload_at(data, position):
         position += BATCH.size + len(payload)
         yield position, payload
@@ -132,7 +132,7 @@ def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
 def _check_first_line(data: bytes, summary: str) -> None:
     if not data:
         raise EmptyTraceError(summary, found="an empty file", why=_KILLED, attempt=_OTHERS)
-    if data.startswith(FIRST_LINES):
+    if first_line_of(data):
         return
     word, _, version = data[:64].partition(b"\n")[0].partition(b" ")
     if word == FIRST_WORD and version[:20].isdigit():

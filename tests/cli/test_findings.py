@@ -53,20 +53,19 @@ def test_findings_have_their_cost_and_advice_and_unevaluated_rules_a_reason(
         "not evaluated: all_reduce_then_shard. The trace does not state which part of a\n"
         'result operators used (recorded with detail="op", on the CPU).\n'
         "\n"
-        "not evaluated: float32_messages. No call carries a 16-bit type. The trace has\n"
-        "the types of messages, not of computations, so it is unknown whether float32 is\n"
-        "wider than the type of the computation.\n"
+        "not evaluated: float32_messages. No call carries a 16-bit type. The trace does\n"
+        'not state whether data was cast for its call (recorded with detail="op", on the\n'
+        "CPU).\n"
         "\n"
         "not evaluated: repeated_reduction. No reduction names the parameters of its\n"
         "gradients (those of DistributedDataParallel and FSDP do), so repeated reductions\n"
         "cannot be identified.\n"
         "\n"
         "not evaluated: shared_cores. The trace does not state for how long ranks had no\n"
-        "core (recorded on Linux), so it is unknown whether they are late for that.\n"
+        "core (recorded on Linux).\n"
         "\n"
         "not evaluated: overlap_lost. The trace does not state when data was ready or\n"
-        'used (recorded with detail="op", on the CPU), so overlap that was lost is\n'
-        "unknown.\n"
+        'used (recorded with detail="op", on the CPU).\n'
     )
     assert ended.err == f"next  commtrace explain {wasteful_json} 0:0\n"
 

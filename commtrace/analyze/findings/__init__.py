@@ -22,7 +22,7 @@ from commtrace.analyze.findings.each_step import (
     REDUNDANT_BARRIER,
     UNCHANGED_BROADCAST,
 )
-from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
+from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, in_order, table_row
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
 from commtrace.analyze.findings.hang import HANG
 from commtrace.analyze.findings.imbalance import IMBALANCE
@@ -93,11 +93,10 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(frames: Frames) -> pd.DataFrame:
-    """Return one row per finding, the largest cost in time first."""
+    """Return one row per finding: faults first, then the largest cost in time."""
     rows = [row for _, _, row in reported(frames)]
     table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
-    by = ["cost_ns", "cost_bytes", "rule", "title"]
-    return typed(table.sort_values(by, ascending=[False, False, True, True]), COLUMNS)
+    return typed(in_order(table), COLUMNS)
 
 
 @cached_per_run

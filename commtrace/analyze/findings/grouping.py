@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.findings.finding import COLUMNS, MAX_EVIDENCE
+from commtrace.analyze.findings.finding import COLUMNS, MAX_EVIDENCE, in_order
 
 _SAME = ["rule", "advice", "source"]
 _SUMS = ["num_calls", "num_untimed", "cost_bytes", "cost_ns", "share"]
@@ -21,12 +21,11 @@ _MOST_NAMED = 3
 
 
 def grouped(table: pd.DataFrame) -> pd.DataFrame:
-    """Combine similar findings into one row each, the largest cost in time first."""
+    """Combine similar findings into one row each, in the order of findings."""
     rows = [_united(rows) for _, rows in table.groupby(_SAME, sort=False)]
     united = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     united = united.astype(table.dtypes)
-    by = ["cost_ns", "cost_bytes", "rule", "title"]
-    return united.sort_values(by, ascending=[False, False, True, True]).reset_index(drop=True)
+    return in_order(united)
 
 
 def by_missing_data(unanswered: Mapping[str, str]) -> dict[str, list[str]]:

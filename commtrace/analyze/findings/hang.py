@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -46,10 +45,14 @@ def _calls_of(faults: list[dict[Any, Any]], part: Frames) -> Selected:
         is_of_fault = (comm["group"] == fault["group"]) & (number == fault["number"])
         own = comm[is_of_fault & (comm["complete_ns"] < 0)]
         if len(own):
-            found[place] = calls_in(part, own, cost_bytes=math.nan, cost_ns=math.nan)
+            found[place] = calls_in(part, own, cost_bytes=0.0, cost_ns=0.0)
     return found
 
 
 HANG = Rule(
-    "hang", "collectives that have not ended, at a fault of the run", hang, (PROCESS_GROUPS,)
+    "hang",
+    "collectives that have not ended, at a fault of the run",
+    hang,
+    (PROCESS_GROUPS,),
+    is_fault=True,
 )

@@ -49,10 +49,31 @@ class Need:
     lacks: Callable[[Frames], str]
 
 
+_AT_OPERATORS = 'recorded with detail="op", on the CPU'
+
+
+def _source(frames: Frames) -> str:
+    """Return what the trace was imported from; empty if it was recorded."""
+    return str(frames.run.get("imported_from") or "")
+
+
+def _not_stated(frames: Frames, what: str, recorded: str) -> str:
+    """Return that a trace does not state something, and when a recording does.
+
+    Args:
+        frames: The run.
+        what: What it does not state, a clause.
+        recorded: Which recordings state it.
+    """
+    source = _source(frames)
+    why = f", since it was imported from {source}" if source else f" ({recorded})"
+    return f"The trace does not state {what}{why}."
+
+
 def _lacks_steps(frames: Frames) -> str:
     if len(frames.steps) or census(frames).known["step"]:
         return ""
-    if "imported_from" in frames.run:
+    if _source(frames):
         return "The trace has no steps."
     return (
         "No steps were marked or detected: no torch optimizer, profiler or LR scheduler stepped "
@@ -85,10 +106,7 @@ def _lacks_layouts(frames: Frames) -> str:
 def _lacks_uses(frames: Frames) -> str:
     if not census(frames).kinds["all_reduce"] or census(frames).selected[FOLLOWED]:
         return ""
-    return (
-        "The trace does not state which part of a result operators used (recorded with "
-        'detail="op", on the CPU).'
-    )
+    return _not_stated(frames, "which part of a result operators used", _AT_OPERATORS)
 
 
 def _lacks_layouts_and_uses(frames: Frames) -> str:
@@ -109,7 +127,7 @@ def _lacks_modules_of_passes(frames: Frames) -> str:
     """
     if lack := _lacks_modules(frames):
         return lack
-    source, counts = frames.run.get("imported_from"), census(frames)
+    source, counts = _source(frames), census(frames)
     without = [name for name in PASSES if counts.phases[name] and not counts.in_module[name]]
     if not source or not without:
         return ""
@@ -132,18 +150,14 @@ def _lacks_groups(frames: Frames) -> str:
 def _lacks_half(frames: Frames) -> str:
     if census(frames).dtypes.keys() & HALF or census(frames).selected[TYPED]:
         return ""
-    return (
-        "No call carries a 16-bit type, and the trace does not state whether data was cast for its "
-        'call (recorded with detail="op", on the CPU), so it is unknown whether float32 is wider '
-        "than the type of the computation."
-    )
+    lack = _not_stated(frames, "whether data was cast for its call", _AT_OPERATORS)
+    return f"No call carries a 16-bit type. {lack}"
 
 
 def _lacks_contents(frames: Frames) -> str:
-    source = frames.run.get("imported_from")
-    if not source or census(frames).known["carries"]:
+    if not _source(frames) or census(frames).known["carries"]:
         return ""
-    return f"The trace does not state what calls carry: {source} has no such information."
+    return _not_stated(frames, "what calls carry", "")
 
 
 def _lacks_logs(frames: Frames) -> str:
@@ -202,28 +216,19 @@ def _lacks_dependencies(frames: Frames) -> str:
         return "The blocked time of no call is known, so overlap that was lost is unknown."
     if census(frames).selected[DEPENDENT]:
         return ""
-    return (
-        'The trace does not state when data was ready or used (recorded with detail="op", on the '
-        "CPU), so overlap that was lost is unknown."
-    )
+    return _not_stated(frames, "when data was ready or used", _AT_OPERATORS)
 
 
 def _lacks_writes(frames: Frames) -> str:
     if not census(frames).kinds["broadcast"] or census(frames).selected[WRITTEN_BROADCASTS]:
         return ""
-    return (
-        "The trace does not state when tensors of broadcasts were written to (recorded with "
-        'detail="op", on the CPU).'
-    )
+    return _not_stated(frames, "when tensors of broadcasts were written to", _AT_OPERATORS)
 
 
 def _lacks_cores(frames: Frames) -> str:
     if census(frames).known["run_delay_ns"]:
         return ""
-    return (
-        "The trace does not state for how long ranks had no core (recorded on Linux), so it is "
-        "unknown whether they are late for that."
-    )
+    return _not_stated(frames, "for how long ranks had no core", "recorded on Linux")
 
 
 def _lacks_waits(frames: Frames) -> str:

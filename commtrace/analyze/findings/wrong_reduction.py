@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 from commtrace.analyze.census import census
@@ -51,7 +50,7 @@ def _calls_of(wrong: list[WrongReduction], part: Frames) -> Selected:
     for number, each in enumerate(wrong):
         own = reducing[(reducing["step"] == each.first["step"]) & reducing["rank"].isin(each.ranks)]
         if len(own):
-            found[number] = calls_in(part, own, cost_bytes=math.nan, cost_ns=math.nan)
+            found[number] = calls_in(part, own, cost_bytes=0.0, cost_ns=0.0)
     return found
 
 
@@ -60,4 +59,5 @@ WRONG_REDUCTION = Rule(
     "gradients with missing contributions or a wrong factor, in runs with values",
     wrong_reduction,
     (OWN_GRADIENTS,),
+    is_fault=True,
 )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
+from commtrace.analyze.findings.finding import savings
 from commtrace.errors import NotATraceError
 from commtrace.importers import import_trace
 from commtrace.importers.log_lines import NcclCall, NcclInit, TimedOutWork, WorkStatus, log_lines
@@ -210,6 +211,9 @@ def test_the_call_in_which_ranks_wait_is_a_finding(tmp_path: Path) -> None:
     findings = CATALOG["findings"].function(imported(tmp_path, watchdog_log(*hang())))
     assert findings["rule"].tolist() == ["hang"]
     assert findings["title"].item().startswith("Rank 2 has not issued all_reduce SeqNum 8 of ")
+    (row,) = findings.to_dict("records")
+    assert (row["is_fault"], row["cost_ns"], row["cost_bytes"]) == (True, 0, 0)
+    assert savings(row, 4) == ""  # a hang is not what could be saved
 
 
 def nccl_log(ranks: int, calls: int) -> list[str]:

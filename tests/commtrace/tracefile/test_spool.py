@@ -153,8 +153,12 @@ def test_a_string_is_stored_once_in_all_batches() -> None:
     assert len(written(comm(0, reason=reason), comm(1, reason=reason))) - len(once) < len(reason)
 
 
-def test_a_spool_of_an_older_version_is_read() -> None:
-    data = written(comm(0)).replace(b"commtrace-spool 3\n", b"commtrace-spool 1\n", 1)
+@pytest.mark.parametrize("version", range(1, FORMAT_VERSION))
+def test_a_spool_of_an_older_version_is_read(version: int) -> None:
+    new, old = (b"commtrace-spool %d\n" % each for each in (FORMAT_VERSION, version))
+    data = written(comm(0))
+    assert data.startswith(new)
+    data = old + data.removeprefix(new)
     assert list(parse_spool(data).tables["comm"]["id"]) == [0]
 
 

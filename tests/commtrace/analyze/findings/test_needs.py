@@ -197,6 +197,21 @@ def test_a_profile_tells_nothing_about_modules_in_the_backward_pass() -> None:
     assert "outside_modules" in set(findings(outside(phases="forward", run=PROFILE))["rule"])
 
 
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("shared_cores", "for how long ranks had no core"),
+        ("overlap_lost", "when data was ready or used"),
+        ("float32_messages", "whether data was cast for its call"),
+    ],
+)
+def test_what_an_imported_trace_lacks_is_not_asked_of_a_recording(rule: str, what: str) -> None:
+    lack = unanswered(late(run=PROFILE))[rule]
+    assert lack.endswith(
+        f"The trace does not state {what}, since it was imported from torch.profiler."
+    )
+
+
 def test_a_recording_that_counts_as_one_step_has_no_repetitions_within_a_step() -> None:
     frames = replace(REDUCED, run={**REDUCED.run, STEPS_FROM: RECORDING})
     assert "may belong to different steps" in unanswered(frames)["repeated_reduction"]

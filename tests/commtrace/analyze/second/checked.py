@@ -123,10 +123,10 @@ def consistency(run: Run) -> list[Row]:
 
     def add(
         problem: str, group: str, number: int, ranks: str, *, is_fault: bool = True,
-        of_two: bool = False,
+        is_one_of_ranks: bool = False,
     ) -> None:  # fmt: skip
         row = {"problem": problem, "is_fault": is_fault, "group": group, "number": number}
-        row["is_one_of_ranks"] = of_two
+        row["is_one_of_ranks"] = is_one_of_ranks
         found.append(row | {"ranks": ranks, "mesh_axis": run.axis(group)})
 
     for group, numbers in _by_number(run).items():
@@ -247,6 +247,7 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module
     place = f"{first.source_file}:{first.source_line}"
     return {
         "rule": rule,
+        "is_fault": False,
         "module": module or common([call.module for call in calls]),
         "op": common([call.op for call in calls]),
         "kind": common([call.kind for call in calls]),

@@ -33,13 +33,18 @@ def _is_close(found: Any, expected: Any) -> bool:
     return both_unknown or math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
 
 
+def _comparable(value: Any) -> Any:
+    """Return a value that equals itself, and other numbers up to rounding."""
+    if not isinstance(value, float):
+        return value
+    return "unknown" if math.isnan(value) else round(value, 6)
+
+
 def _by_key(rows: list[dict[str, Any]], keys: Any) -> dict[Any, dict[str, Any]]:
     """Index the rows by their key columns and a number that distinguishes equal keys."""
     found: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        key = tuple(
-            round(row[name], 6) if isinstance(row[name], float) else row[name] for name in keys
-        )
+        key = tuple([_comparable(row[name]) for name in keys])
         number = 0
         while (*key, number) in found:
             number += 1
