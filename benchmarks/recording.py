@@ -66,8 +66,9 @@ STEPS = (
     (PLAIN, MODEL.dim, "CommDebugMode", None),
     (TORCHS, MODEL.dim, "CommDebugMode", None),
 )
-# (model, width, detail that is recorded, bar)
-OPCODES = ((OURS, NARROW.dim, "collective", 1.13), (OURS, NARROW.dim, "op", 2.2))
+# (model, width, detail that is recorded, most instructions that it adds); a ratio would depend on
+# torch's own, which are 3 % fewer in torch 2.15
+OPCODES = ((OURS, NARROW.dim, "collective", 25_000), (OURS, NARROW.dim, "op", 231_000))
 _NUM_WARMING = 3
 _SHORT_TURN_S = 0.005
 
@@ -138,8 +139,13 @@ def recorded_step(model: str, width: int, detail: str, bar: float | None, rounds
     return Result(name, (*times, f"{ratio:.2f}"), "" if bar is None else f"{bar:.2f}", kept)
 
 
-def recorded_opcodes(model: str, width: int, detail: str, bar: float) -> Result:
-    """Measure the ratio of Python's instructions in a recorded step to those in one that is not.
+def _fewest_opcodes(call: Callable[[], object]) -> int:
+    """Return the fewest instructions of three calls: some also do what a write has left to do."""
+    return min(opcodes_of(call) for _ in range(3))
+
+
+def recorded_opcodes(model: str, width: int, detail: str, bar: int) -> Result:
+    """Measure Python's instructions that a recording adds to a step.
 
     Machines differ in time, but hardly in this. The background writer is not included.
     """
@@ -150,11 +156,11 @@ def recorded_opcodes(model: str, width: int, detail: str, bar: float) -> Result:
     with commtrace.record(detail=detail):
         for _ in range(_NUM_WARMING):
             step()
-        recorded = opcodes_of(step)
-    ratio = recorded / without
+        recorded = _fewest_opcodes(step)
+    added = recorded - without
     name = f"opcodes of a step of width {width}, {model}, {detail}"
-    cells = (f"{without:,}", f"{recorded:,}", f"{ratio:.2f}")
-    return Result(name, cells, f"{bar:.2f}", ratio <= bar)
+    cells = (f"{without:,}", f"{recorded:,}", f"+{added:,}")
+    return Result(name, cells, f"+{bar:,}", added <= bar)
 
 
 def opcodes_of_a_call(name: str, call: Callable[[torch.Tensor], object], bar: int) -> Result:
@@ -166,7 +172,7 @@ def opcodes_of_a_call(name: str, call: Callable[[torch.Tensor], object], bar: in
     with commtrace.record(detail="op"):
         for _ in range(_NUM_WARMING):
             run()
-        added = opcodes_of(run) - without
+        added = _fewest_opcodes(run) - without
     cells = (f"{without:,}", f"{without + added:,}", f"+{added:,}")
     return Result(f"opcodes of a tiny collective, {name}, op", cells, f"+{bar:,}", added <= bar)
 

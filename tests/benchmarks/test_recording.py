@@ -47,7 +47,7 @@ def test_a_recorded_step_is_compared_to_the_same_step(detail: str) -> None:
 
 @pytest.mark.parametrize("case", recording.OPCODES, ids=lambda case: case[2])
 def test_a_recorded_step_takes_few_instructions_of_python(
-    case: tuple[str, int, str, float],
+    case: tuple[str, int, str, int],
 ) -> None:
     with fake_ranks():
         result = recording.recorded_opcodes(*case)

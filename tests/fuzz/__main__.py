@@ -184,7 +184,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="numbers of cases, separated by commas")
     parser.add_argument("--jobs", type=int, default=2, help="workers at a time")
-    parser.add_argument("--memory", type=float, default=2.0, help="GiB that a worker may have")
+    parser.add_argument("--memory", type=float, default=2.0, help="GiB that a worker may take")
     parser.add_argument("--json", type=Path, help="a file for all outcomes")
     parser.add_argument("--failures", type=Path, default=Path("build/fuzz"))
     given = parser.parse_args()

@@ -21,7 +21,8 @@ from tests.fuzz.examine import examine
 def main() -> None:
     """Examine the cases whose numbers are read from stdin."""
     seed, memory = int(sys.argv[1]), int(sys.argv[2])
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    limit = _mapped_bytes() + memory
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     out = sys.stdout
@@ -31,6 +32,11 @@ def main() -> None:
         with TemporaryDirectory(prefix="fuzz-") as folder:
             outcomes = examine(case, Path(folder))
         print(json.dumps({"outcomes": [each.row() for each in outcomes]}), file=out, flush=True)
+
+
+def _mapped_bytes() -> int:
+    """Address space of the loaded modules; a torch for GPUs maps gigabytes of libraries."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 if __name__ == "__main__":
