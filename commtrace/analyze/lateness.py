@@ -192,6 +192,7 @@ def _incomparable(clock: pd.Series, collective: pd.Series) -> pd.Series:
 
 def _reasons(excess: pd.DataFrame, usual: pd.DataFrame) -> pd.DataFrame:
     """Return the reason of each collective, from the straggler's excess and the others' median."""
+    excess = _with_waits_of_work(excess, usual)
     over = excess[[*_BY_USE]].to_numpy()
     each = np.arange(len(over))
     use = over.argmax(axis=1) if len(over) else each
@@ -216,6 +217,17 @@ def _reasons(excess: pd.DataFrame, usual: pd.DataFrame) -> pd.DataFrame:
         },
         index=excess.index,
     )
+
+
+def _with_waits_of_work(excess: pd.DataFrame, usual: pd.DataFrame) -> pd.DataFrame:
+    """Count waits for cores that are due to longer work as work.
+
+    Who works longer waits for cores longer, too: at the rate of the others, the work is the reason.
+    """
+    rate = (usual["no_core"] / usual["work"]).where(usual["work"] > 0, 0)
+    waits = excess["no_core"].clip(lower=0)
+    of_work = np.minimum(excess["work"].clip(lower=0) * rate, waits)
+    return excess.assign(work=excess["work"] + of_work, no_core=excess["no_core"] - of_work)
 
 
 @dataclass(frozen=True, slots=True)

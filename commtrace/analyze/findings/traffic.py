@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from commtrace.analyze.census import census, in_module
 from commtrace.analyze.findings.finding import (
@@ -41,7 +42,8 @@ from commtrace.units import text_of_bytes
 def small_messages(frames: Frames) -> list[Finding]:
     """Many messages of one kind in a phase of a step, on one group, too small for full bandwidth.
 
-    Buckets of gradients are counted separately; flags are left to rule `unused_parameter_flags`,
+    Messages that depend on each other cannot be one and are left out. Buckets of gradients are
+    counted separately; flags are left to rule `unused_parameter_flags`,
     and transfers between pipeline stages, one for each micro-batch, to `pipeline_bubbles`.
     """
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
@@ -71,17 +73,32 @@ def _small(frames: Frames) -> Selected:
     small = small[(small["step"] >= 0) & (small["carries"] != "flags") & (small["group"] != "")]
     small = small[(small["stage"] < 0) & (small["carries"] != "activations")]
     of_one = ["group", "kind", "phase", "carries"]
-    small = small.assign(cost=transfer(frames, small))
+    small = small.assign(cost=transfer(frames, small), bundle=_bundles(small, of_one))
+    small = small[small.groupby(["rank", "bundle"])["id"].transform("size") > 1]
     times = small.groupby(["rank", "step", *of_one], observed=True)["id"].transform("size")
     small = small[times >= least]
     found: Selected = {}
     for key, rows in small.groupby(of_one, observed=True):
         counted = rows[is_counted(frames, rows["step"])]
-        bundles = counted.groupby(["rank", "step"])
+        bundles = counted.groupby(["rank", "bundle"])
         # One message remains of each bundle; it is counted like the longest.
         saved = counted["cost"].sum(min_count=1) - bundles["cost"].max().sum(min_count=1)
         found[key] = calls_in(frames, rows, cost_bytes=0.0, cost_ns=float(saved))
     return found
+
+
+def _bundles(small: pd.DataFrame, of_one: list[str]) -> pd.Series:
+    """Return a number for each bundle of messages that could be one message.
+
+    A message whose data was ready only after the result of the one before it was used depends on
+    that result, as far as is known, and begins a bundle of its own.
+    """
+    ordered = small.sort_values(["rank", "id"])
+    of_step = ordered.groupby(["rank", "step", *of_one], observed=True)
+    used = of_step["result_used_ns"].shift(1, fill_value=-1)
+    depends = (used >= 0) & (ordered["data_ready_ns"] >= used)
+    place = of_step.ngroup()
+    return ordered.groupby([place, depends.groupby(place).cumsum()]).ngroup()
 
 
 _TOGETHER = {
@@ -228,7 +245,10 @@ def _replicated(frames: Frames) -> Selected:
 
 
 def outside_modules(frames: Frames) -> list[Finding]:
-    """Communication of forward and backward passes outside of any module."""
+    """Communication of forward and backward passes outside of any module.
+
+    Tables by module lack it; a module around it saves nothing.
+    """
     return [
         Finding(
             title=f"{calls_that(frames, len(calls.rows), f' of {kind} in {phase}', 'are')} outside "
@@ -245,7 +265,10 @@ def _outside(frames: Frames) -> Selected:
     comm = frames.comm
     calls = comm[comm["phase"].isin(PASSES) & ~in_module(comm)]
     by = ["kind", "phase", "source_file", "source_line"]
-    return {key: calls_in(frames, rows) for key, rows in calls.groupby(by, observed=True)}
+    return {
+        key: calls_in(frames, rows, cost_bytes=0.0, cost_ns=0.0)
+        for key, rows in calls.groupby(by, observed=True)
+    }
 
 
 def padded_shards(frames: Frames) -> list[Finding]:

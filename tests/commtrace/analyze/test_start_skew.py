@@ -165,6 +165,24 @@ def test_a_rank_that_had_no_core_did_not_work_longer(num_ranks: int) -> None:
     assert (row["reason"], row["excess_ns"], row["usual_ns"]) == ("no free core", 2_900, 0)
 
 
+@pytest.mark.parametrize("num_ranks", [2, 8])
+@pytest.mark.parametrize(
+    ("delay", "reason", "excess"),
+    [(3_500, "longer work", 3_000), (4_900, "no free core", 2_800)],
+    ids=["at the others' rate", "beyond it"],
+)
+def test_who_works_longer_on_shared_cores_waits_longer_for_them(
+    delay: int, reason: str, excess: float, num_ranks: int
+) -> None:
+    """The others lack a core for as long as they work."""
+    frames = host_run(num_ranks)
+    is_second = frames.comm["seq"] == 1
+    delays = np.where(frames.comm["rank"] == LATE, delay, 2_000)
+    comm = frames.comm.assign(run_delay_ns=np.where(is_second, delays, 0))
+    row = start_skew(replace(frames, comm=comm)).to_dict("records")[0]
+    assert (row["reason"], row["excess_ns"]) == (reason, excess)
+
+
 def test_calls_in_flight_together_are_compared_since_the_last_one_that_all_completed() -> None:
     """Gradients are reduced asynchronously; the straggler is late before the first of them."""
     comm = []

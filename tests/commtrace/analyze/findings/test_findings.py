@@ -182,6 +182,22 @@ def test_many_small_messages_cost_the_latency_of_all_but_one() -> None:
     assert found(large, "small_messages", steps=steps) == []
 
 
+def test_small_messages_that_depend_on_each_other_cannot_be_one() -> None:
+    def calls(used_ns: int) -> list[Any]:
+        """Messages whose data is ready 30 ns before they begin; results are used after a time."""
+        return [
+            call(id=i, seq=i, step=0, at=100 * i, until=100 * i + 40, blocked_ns=40,
+                 payload_bytes=8, data_ready_ns=START_NS + 100 * i - 30,
+                 result_used_ns=START_NS + 100 * i + used_ns)
+            for i in range(20)
+        ]  # fmt: skip
+
+    steps = [step(0, 0, 0, 2000)]
+    assert found(calls(used_ns=50), "small_messages", steps=steps) == []
+    (one,) = found(calls(used_ns=90), "small_messages", steps=steps)
+    assert one["num_calls"] == 20
+
+
 def test_float32_in_a_module_that_sends_16_bits_could_be_half() -> None:
     big = {"payload_bytes": 100_000, "wire_bytes": 100_000, "blocked_ns": 60}
     calls = [
@@ -263,7 +279,9 @@ def test_communication_outside_of_any_module_is_reported_with_its_line() -> None
         call(id=3, module="", module_class="Net"),  # in the outermost module
     ]
     (one,) = found(calls, "outside_modules")
-    assert (one["source"], one["cost_bytes"], one["evidence"]) == ("a.py:9", 7, "0:1")
+    # In a module, the call would cost the same.
+    assert (one["source"], one["cost_bytes"], one["cost_ns"]) == ("a.py:9", 0, 0)
+    assert one["evidence"] == "0:1"
 
 
 @pytest.mark.parametrize(
@@ -476,10 +494,16 @@ def test_waiting_for_a_late_rank_is_not_saved_by_a_call_less() -> None:
 
 
 def test_costs_are_means_over_ranks_and_the_dearest_comes_first() -> None:
-    calls = [call(rank=r, module="m") for r in range(2)]
-    calls += [call(rank=r, id=1, wire_bytes=8, blocked_ns=6 * r) for r in range(2)]
-    calls += [call(rank=r, id=2, kind="barrier", wire_bytes=0, blocked_ns=4) for r in range(2)]
-    table = findings(run_of(calls))
+    costs = {"aten.sort.default": (8, (0, 6)), "aten.topk.default": (0, (4, 4))}
+    calls = [
+        moves(
+            *("all_gather", CUT, WHOLE, n),
+            **dict(rank=rank, op=op, argument="self", wire_bytes=size, blocked_ns=blocked),
+        )
+        for n, (op, (size, times)) in enumerate(costs.items())
+        for rank, blocked in enumerate(times)
+    ]
+    table = findings(run_of(calls, num_ranks=2))
     assert table["cost_ns"].tolist() == [4, 3]
     assert table["cost_bytes"].tolist() == [0, 8]
 

@@ -413,11 +413,21 @@ def _small_messages(run: Run) -> list[Found]:
         if 0 < call.payload_bytes < 64_000 and call.step >= 0 and call.stage < 0
         if call.carries not in ("flags", "activations")
     ]
-    bundles = _grouped(small, lambda c: (c.group, c.kind, c.phase, c.carries, c.rank, c.step))
-    many = {key: calls for key, calls in bundles.items() if len(calls) >= 16}
+    of_steps = _grouped(small, lambda c: (c.group, c.kind, c.phase, c.carries, c.rank, c.step))
+    many = {}
+    for key, calls in of_steps.items():
+        bundles: list[list[Any]] = []
+        for call in sorted(calls, key=lambda call: call.id):
+            used = bundles[-1][-1].result_used_ns if bundles else -1
+            if not bundles or 0 <= used <= call.data_ready_ns:
+                bundles.append([])
+            bundles[-1].append(call)
+        several = [bundle for bundle in bundles if len(bundle) > 1]
+        if sum(map(len, several)) >= 16:
+            many[key] = several
     found: list[Found] = []
     for name in {key[:4] for key in many}:
-        own = [calls for key, calls in many.items() if key[:4] == name]
+        own = [bundle for key, of_step in many.items() if key[:4] == name for bundle in of_step]
         calls = [call for bundle in own for call in bundle]
         saved = _blocked(run, calls) - sum(
             max(0, *(_transfer(run, call) for call in bundle)) for bundle in own
@@ -486,7 +496,7 @@ def _outside_modules(run: Run) -> list[Found]:
         call for call in run.comm if call.phase in passes and not (call.module or call.module_class)
     ]
     by = _grouped(calls, lambda call: (call.kind, call.phase, call.source_file, call.source_line))
-    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in by.values()]
+    return [(calls, 0.0, 0.0, "") for calls in by.values()]
 
 
 def _padded_shards(run: Run) -> list[Found]:

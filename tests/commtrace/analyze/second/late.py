@@ -75,6 +75,10 @@ def _reason(
     ]
     usual = {name: median(uses[name] for uses in others) for name in own}
     over = {name: own[name] - usual[name] for name in own}
+    # Time without a core, as long as the others would have lacked one for that much more work.
+    rate = usual["no core"] / usual["work"] if usual["work"] > 0 else 0
+    moved = min(max(over["work"], 0) * rate, max(over["no core"], 0))
+    over |= {"work": over["work"] + moved, "no core": over["no core"] - moved}
     use = max(REASONS, key=lambda name: over[name])
     delay = median(late.issue_ns - call.issue_ns for call in calls if call.rank != late.rank)
     if over[use] <= 0 or 2 * over[use] < delay:
