@@ -8,7 +8,7 @@ they are accumulated, whose sums lose precision in 16 bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -44,7 +44,7 @@ class Casts:
         return origin if at_ns is not None and at_ns == last else None
 
     def ran(
-        self, given: Iterable[torch.Tensor], results: Iterable[torch.Tensor], end_ns: int
+        self, given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], end_ns: int
     ) -> None:
         """Note an operator that moves elements, whose writes have been noted as of `end_ns`.
 
@@ -53,6 +53,11 @@ class Casts:
             results: the tensors that it has written to.
             end_ns: when it ended.
         """
+        if len(given) == len(results) == 1 and given[0].dtype is results[0].dtype:
+            # For most of them.
+            address = address_of(given[0])
+            if address not in self._origins and type(self._written.get(address)) is int:
+                return
         origins = {self._cast(each, results) for each in given}
         origin = origins.pop() if len(origins) == 1 else None
         if origin is None:
@@ -62,7 +67,7 @@ class Casts:
         for each in results:
             self._origins[address_of(each)] = end_ns, origin
 
-    def _cast(self, given: torch.Tensor, results: Iterable[torch.Tensor]) -> Origin | None:
+    def _cast(self, given: torch.Tensor, results: Sequence[torch.Tensor]) -> Origin | None:
         """Return the origin of what an operator makes of a tensor, and note a cast of a result."""
         source, targets = given.dtype, {each.dtype for each in results}
         if targets == {source}:

@@ -115,8 +115,11 @@ class DataTimes:
             self._ran(kind, args, result, begin_ns, end_ns)
         place = kind.moved
         if place is not None:
-            given, results = tensors_in(args[place : place + 1]), tensors_in((result,))
-            self.casts.ran([*given], [*results], end_ns)
+            given = args[place]
+            if isinstance(given, _TENSOR) and isinstance(result, _TENSOR):
+                self.casts.ran((given,), (result,), end_ns)
+            else:
+                self.casts.ran([*tensors_in((given,))], [*tensors_in((result,))], end_ns)
 
     def _ran(
         self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
