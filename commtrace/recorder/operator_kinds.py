@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tag, Tensor
 
 from commtrace.recorder.module_place import ModuleCall, Place
 
@@ -20,7 +20,7 @@ _MAX_KINDS = 1 << 16
 """Bound on the kinds and places of a thread."""
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 """Operators that replace the contents of their first argument, without reading it."""
-_REARRANGING = frozenset({"aten::cat", "aten::clone", "aten::_unsafe_view"})
+_REARRANGING = frozenset({"aten::cat", "aten::stack", "aten::clone", "aten::_unsafe_view"})
 """Operators that only move elements, and return a tensor that autograd takes for a new one."""
 _MOVED = {
     "aten::_to_copy": 0, "aten::cat": 0, "aten::clone": 0, "aten::copy_": 1,
@@ -98,7 +98,7 @@ class OperatorKind:
         computes: its results are no views of its arguments.
         new: the class of its result, if it is a single tensor of its own; else None.
         written: positions of the arguments that it writes to without returning them.
-        rearranges: it only moves elements.
+        keeps_places: it only moves elements, or computes each from one element of an argument.
         overwrites: it does not read its first argument, which it writes to.
         moved: position of the argument whose elements it casts, rearranges or unpacks; else None.
         is_new: its result is a tensor of its own, to which it moves these elements.
@@ -106,8 +106,8 @@ class OperatorKind:
     """
 
     __slots__ = (
-        "computes", "function", "is_new", "known", "level", "local", "moved", "new", "op", "out",
-        "overwrites", "rearranges", "where", "written",
+        "computes", "function", "is_new", "keeps_places", "known", "level", "local", "moved",
+        "new", "op", "out", "overwrites", "where", "written",
     )  # fmt: skip
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
@@ -123,7 +123,8 @@ class OperatorKind:
         self.moved = _MOVED.get(schema.name)
         self.is_new = self.moved is not None and returned == [None]
         self.new = Tensor if returned == [None] and not self.is_new else None
-        self.rearranges = schema.name in _REARRANGING
+        is_pointwise = self.new is not None and Tag.pointwise in op.tags
+        self.keeps_places = is_pointwise or schema.name in _REARRANGING
         self.overwrites = schema.name in _OVERWRITING
         self.written: tuple[int, ...] = ()
         self.out = ""

@@ -175,16 +175,23 @@ def ping_pong(frames: Frames) -> list[Finding]:
         Finding(
             f"In {module or 'no module'}, a tensor is gathered{_of(spec)} and sharded again at "
             f"once, along dim {dim}: each rank uses its own shard only.",
-            f"Leave out both redistributions, or state Shard({dim}) on both sides "
-            "(output_layouts of the module before, input_layouts of the next one)."
-            if is_same
-            else f"Redistribute to Shard({dim}) directly: an all-to-all sends a fraction.",
+            _NOT_GATHERED[is_same].format(dim=dim),
             calls,
             module,
         )
         for (module, spec, dim, is_same), calls in selected(frames, _gathered_to_be_sharded)
     ]
     return moved + gathered
+
+
+_NOT_GATHERED = {
+    True: "Leave out both redistributions, or state Shard({dim}) on both sides (output_layouts of "
+    "the module before, input_layouts of the next one).",
+    False: "Redistribute to Shard({dim}) directly: an all-to-all sends a fraction.",
+    None: "Leave out both if that is the shard that the rank sent; otherwise, an all-to-all sends "
+    "a fraction.",
+}
+"""Advice by whether the tensor was sharded along that dim before; None if unknown."""
 
 
 def _of(spec: str) -> str:
@@ -205,7 +212,9 @@ def _own_shard(frames: Frames) -> pd.Series:
 
 
 def _gathered_to_be_sharded(frames: Frames) -> Selected:
-    """Return all-gathers by module, layout, dim, and whether the same dim was sharded before."""
+    """Return all-gathers by module, layout, dim, and whether the same dim was sharded before (None
+    if unknown).
+    """
     own = _own_shard(frames)
     calls = frames.comm[(frames.comm["kind"] == "all_gather") & (own >= 0)]
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
@@ -215,7 +224,7 @@ def _gathered_to_be_sharded(frames: Frames) -> Selected:
     for (module, spec, group, dim), rows in calls.groupby([*by, own[calls.index]], observed=True):
         known = layout(str(spec))
         before = None if known is None else known.sharded.get(axes.get(group, ""))
-        is_same = before == dim
+        is_same = None if known is None else before == dim
         # A shard along another dim has to be exchanged.
         part = 1.0 if is_same else 1 - 1 / max(int(sizes.get(group, 1)), 1)
         key = str(module), str(spec), int(dim), is_same

@@ -68,13 +68,18 @@ class DataTimes:
         Returns:
             The result of a call that the operator has rearranged, if it has one.
         """
+        if kind is not None and kind.keeps_places and len(found) > 1:
+            joined = self._joined(found, result)
+            if joined is not None:
+                joined.call.used(at_ns)
+                return joined
         for address, views in found.items():
             known = self.unused.pop(address)
             if self.written.get(address) is not known.mark:  # the memory was given out again
                 known.close()
                 continue
             call = known.call
-            is_moving = kind is not None and kind.rearranges
+            is_moving = kind is not None and kind.keeps_places
             if not is_moving and known.is_all(views[0]):
                 call.used(at_ns)
                 call.follow(ALL_USED)
@@ -89,6 +94,23 @@ class DataTimes:
             if known.use(views):
                 self.unused[address] = known
         return None
+
+    def _joined(self, found: dict[int, list[torch.Tensor]], copy: Any) -> Result | None:
+        """Return the copy to which an operator has joined all tensors that one call received."""
+        parts = [self.unused[address] for address in found]
+        call = parts[0].call
+        if type(copy) is not _TENSOR or len(parts) != len(call.request.group.ranks):
+            return None
+        for (address, views), part in zip(found.items(), parts, strict=True):
+            if part.call is not call or self.written.get(address) is not part.mark:
+                return None
+            if len(views) > 1 or not part.is_all(views[0]):
+                return None
+        if copy.numel() != sum([views[0].numel() for views in found.values()]):
+            return None
+        for address in found:
+            del self.unused[address]
+        return Result(call, copy)
 
     def _results_in(
         self, given: Any, found: dict[int, list[torch.Tensor]]

@@ -1,6 +1,7 @@
 """Results of calls, followed to the operators that use them: all of a result, or one shard of it.
 
-A result that is only rearranged, as by `torch.cat` of its chunks, is followed to the copy. Memory
+A result that is only rearranged, as by `torch.cat` of its chunks, is followed to the copy, and so
+is one that a pointwise operator is given: a shard of its output needs that shard only. Memory
 that another operator has written since holds no result any more, which the owner of these objects
 (`DataTimes`) checks.
 """
@@ -78,7 +79,7 @@ class Result:
         return other[0] < end and other[1] > begin
 
     def moved(self, given: list[torch.Tensor], copy: Any) -> bool:
-        """Return whether an operator has rearranged all of the result, and follow it then.
+        """Return whether an operator has kept the places of all elements, and follow the copy then.
 
         Args:
             given: the views of the result that the operator was given.

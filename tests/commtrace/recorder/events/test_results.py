@@ -42,8 +42,25 @@ def beside(tensor: torch.Tensor) -> torch.Tensor:
     return torch.cat(tensor.chunk(2), dim=-1)
 
 
+def listed(*shape: int) -> list[torch.Tensor]:
+    parts = [torch.empty(shape) for _ in range(2)]
+    dist.all_gather(parts, torch.ones(shape))
+    return parts
+
+
 PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
-    "all of it": (lambda: reduced(4, 6).mul(2), 0),
+    "all of it": (lambda: reduced(4, 6).sum(), 0),
+    "all of it, behind pointwise operators": (lambda: reduced(4, 6).mul(2).relu().sum(), 0),
+    "own rows behind pointwise operators": (lambda: reduced(4, 6).mul(2).relu()[2:].sum(), 1),
+    "own columns of a sum": (lambda: (reduced(4, 6) + torch.ones(6))[:, 3:].sum(), 2),
+    "own columns, of what is larger": (lambda: (reduced(6) + torch.ones(4, 6))[:, 3:].sum(), 0),
+    "joined parts": (lambda: torch.cat(listed(4, 6), dim=1)[:, 6:].sum(), 2),
+    "stacked parts": (lambda: torch.stack(listed(4, 6))[1].sum(), 1),
+    "all joined parts": (lambda: torch.cat(listed(4, 6), dim=1).sum(), 0),
+    "parts joined with others": (
+        lambda: torch.cat([*listed(4, 6), torch.ones(4, 6)], dim=1)[:, 6:12].sum(),
+        0,
+    ),
     "in place": (lambda: reduced(4, 6).mul_(2), 0),
     "own rows": (lambda: reduced(4, 6)[2:].mul(2), 1),
     "own columns": (lambda: reduced(4, 6)[:, 3:].mul(2), 2),
@@ -57,7 +74,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
     ),
     "gathered": (lambda: gathered(4, 6)[4:].clone(), 1),
     "gathered and laid out": (lambda: beside(gathered(4, 6))[:, 6:].clone(), 2),
-    "laid out and used": (lambda: beside(gathered(4, 6)).mul(2), 0),
+    "laid out and used": (lambda: beside(gathered(4, 6)).sum(), 0),
     "own rows overwritten": (lambda: reduced(4, 6)[2:].copy_(torch.ones(2, 6)), -1),
     "own rows zeroed": (lambda: reduced(4, 6)[2:].zero_(), -1),
     "nothing": (lambda: reduced(4, 6), -1),
