@@ -29,7 +29,10 @@ _FUNCTIONS = {
     "torch.masked._ops": ("mean", "_std_var"),
     "torch.masked": ("mean",),
 }
-_FACTORIES = {function: outside_transforms(function) for function in (torch.ones, torch.randn)}
+_FACTORIES = {
+    function: outside_transforms(function)
+    for function in map(torch.__dict__.__getitem__, ("ones", "randn"))
+}
 _LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _RECURRENT = {getattr(torch, name + kind) for name in _LAYERS for kind in ("", "_cell")}
 
