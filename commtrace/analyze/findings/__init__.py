@@ -22,7 +22,14 @@ from commtrace.analyze.findings.each_step import (
     REDUNDANT_BARRIER,
     UNCHANGED_BROADCAST,
 )
-from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, in_order, table_row
+from commtrace.analyze.findings.finding import (
+    COLUMNS,
+    MACHINE,
+    Finding,
+    Rule,
+    in_order,
+    table_row,
+)
 from commtrace.analyze.findings.grouping import by_missing_data, grouped
 from commtrace.analyze.findings.hang import HANG
 from commtrace.analyze.findings.imbalance import IMBALANCE
@@ -93,7 +100,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(frames: Frames) -> pd.DataFrame:
-    """Return one row per finding: faults first, then the largest cost in time."""
+    """Return one row per finding: faults first, those about the machine last, by cost in time."""
     rows = [row for _, _, row in reported(frames)]
     table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     return typed(in_order(table), COLUMNS)
@@ -115,12 +122,9 @@ def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]
         for each in of_rule
     ]
     reasons = [_muted_because(frames, rule, each) for rule, each in every]
-    kept = iter(
-        capped(
-            frames,
-            [each for (_, each), reason in zip(every, reasons, strict=True) if not reason],
-        )
-    )
+    counted = [pair for pair, reason in zip(every, reasons, strict=True) if not reason]
+    of_machine = [rule.concerns == MACHINE for rule, _ in counted]
+    kept = iter(capped(frames, [each for _, each in counted], of_machine))
     results = []
     for (rule, each), reason in zip(every, reasons, strict=True):
         finding = each if reason else next(kept)

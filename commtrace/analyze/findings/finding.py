@@ -22,7 +22,13 @@ from commtrace.units import counted_mean, known_note, text_of_bytes, text_of_dur
 
 COLUMNS = (
     Column("rule", str, "", "name of the rule that found it"),
-    Column("is_fault", bool, "", "a fault of the program, which comes first and has no saving"),
+    Column(
+        "concerns",
+        str,
+        "",
+        "fault of the program, program, or machine: they come in this order, and a fault has no "
+        "saving",
+    ),
     Column("title", str, "", "the observation, in a sentence"),
     Column("advice", str, "", "the suggested remedy"),
     Column("module", str, "", "path of the module, if all calls share one"),
@@ -63,11 +69,16 @@ COLUMNS = (
 
 MAX_EVIDENCE = 20
 
+FAULT, PROGRAM, MACHINE = "fault", "program", "machine"
+"""Concerns of findings, in their order."""
+
 
 def in_order(table: pd.DataFrame) -> pd.DataFrame:
-    """Return findings in order: faults first, then the largest cost in time."""
-    by = {"is_fault": False, "cost_ns": False, "cost_bytes": False, "rule": True, "title": True}
-    return table.sort_values([*by], ascending=[*by.values()], ignore_index=True)
+    """Return findings in order: by concern, then the largest cost in time."""
+    place = table["concerns"].map([FAULT, PROGRAM, MACHINE].index)
+    by = {"place": True, "cost_ns": False, "cost_bytes": False, "rule": True, "title": True}
+    ordered = table.assign(place=place).sort_values([*by], ascending=[*by.values()])
+    return ordered.drop(columns="place").reset_index(drop=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,14 +254,15 @@ class Rule:
         about: Short description.
         find: Returns the findings of a run.
         needs: Data without which the rule is not evaluated.
-        is_fault: What it finds is a fault of the program, of which nothing could be saved.
+        concerns: What it finds is a fault of the program, of which nothing could be saved; a part
+            of the program; or the machine that it ran on.
     """
 
     name: str
     about: str
     find: Callable[[Frames], list[Finding]]
     needs: tuple[Need, ...]
-    is_fault: bool = False
+    concerns: str = PROGRAM
 
     def lacks(self, frames: Frames) -> str:
         """Return a sentence about the first of its needs that the trace lacks; "" if none."""
@@ -266,12 +278,12 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
     shared = calls.shared
     in_steps = calls.num_in_steps / max(calls.num_counted, 1) if len(frames.steps) else 1.0
     cost_bytes, cost_ns = (
-        0.0 if rule.is_fault or (math.isnan(cost) and not calls.num_counted) else cost
+        0.0 if rule.concerns == FAULT or (math.isnan(cost) and not calls.num_counted) else cost
         for cost in (calls.cost_bytes, calls.cost_ns)
     )
     return {
         "rule": rule.name,
-        "is_fault": rule.is_fault,
+        "concerns": rule.concerns,
         "title": finding.title,
         "advice": finding.advice,
         "module": finding.module or shared.get("module", ""),

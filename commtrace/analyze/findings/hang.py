@@ -7,7 +7,7 @@ from typing import Any
 
 from commtrace.analyze.consistency import consistency
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG
-from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
+from commtrace.analyze.findings.finding import FAULT, Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import PROCESS_GROUPS
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
@@ -54,5 +54,5 @@ HANG = Rule(
     "collectives that have not ended, at a fault of the run",
     hang,
     (PROCESS_GROUPS,),
-    is_fault=True,
+    concerns=FAULT,
 )

@@ -8,8 +8,8 @@ two laws; a rule has nothing to do for them.
     all findings together save at most        the blocked time of the run
 
 A finding takes an equal fraction of the blocked time of each of its calls, the costliest finding
-first. From a call that others have taken from, it takes what they leave: what is hidden behind
-other work cannot be saved once more by sending it less often.
+first, and findings about the machine last. From a call that others have taken from, it takes what
+they leave: what is hidden behind other work cannot be saved once more by sending it less often.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from commtrace.analyze.findings.finding import Finding
 from commtrace.analyze.frame import Frames
 
 
-def capped(frames: Frames, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with the time that each of them saves beyond the costlier ones.
+def capped(frames: Frames, found: Sequence[Finding], of_machine: Sequence[bool]) -> list[Finding]:
+    """Return the findings with the time that each of them saves beyond those before it.
 
     If the blocked time of none of its calls is known, the saving is unknown.
     """
     costs = [each.calls.cost_ns for each in found]
-    costly = sorted((n for n, cost in enumerate(costs) if cost > 0), key=lambda n: -costs[n])
+    costly = sorted(
+        (n for n, cost in enumerate(costs) if cost > 0), key=lambda n: (of_machine[n], -costs[n])
+    )
     if not costly:
         return [*found]
     calls = [found[number].calls.waiting for number in costly]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
+from commtrace.analyze.findings.finding import MACHINE, Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import CORES, DURATION, WAITS
 from commtrace.analyze.findings.stragglers import least_cost
 from commtrace.analyze.frame import Frames
@@ -58,4 +58,5 @@ SHARED_CORES = Rule(
     "ranks that are ready to run but have no core",
     shared_cores,
     (WAITS, CORES, DURATION),
+    concerns=MACHINE,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from commtrace.analyze.census import census
-from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
+from commtrace.analyze.findings.finding import FAULT, Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import OWN_GRADIENTS, REDUCTIONS
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients import WrongReduction, wrong_reductions
@@ -59,5 +59,5 @@ WRONG_REDUCTION = Rule(
     "gradients with missing contributions or a wrong factor, in runs with values",
     wrong_reduction,
     (OWN_GRADIENTS,),
-    is_fault=True,
+    concerns=FAULT,
 )

@@ -13,7 +13,7 @@ import pytest
 from commtrace.analyze import Frames, load
 from commtrace.analyze import findings as findings_module
 from commtrace.analyze.findings import findings
-from commtrace.analyze.findings.finding import Finding, calls_in
+from commtrace.analyze.findings.finding import FAULT, MACHINE, PROGRAM, Finding, calls_in, in_order
 from commtrace.analyze.findings.savings import capped
 from commtrace.settings import DEFAULTS, THRESHOLDS, Settings
 from commtrace.tracefile import read_trace
@@ -58,7 +58,7 @@ def test_the_laws_hold_for_stored_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_a_saving_above_the_blocked_time_breaks_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings_module, "capped", lambda _, found: found)
+    monkeypatch.setattr(findings_module, "capped", lambda _, found, __: found)
     (broken,) = broken_laws(load(TRACES["broadcasts"]))
     assert broken == "all findings save 22000000.0 of 12000000.0 ns"
 
@@ -75,12 +75,23 @@ def test_of_two_findings_on_the_same_calls_the_second_saves_what_the_first_leave
         Finding("", "", calls_in(frames, frames.comm.iloc[:num], cost_bytes=0.0, cost_ns=cost))
         for num, cost in ((2, 150.0), (1, 60.0), (1, 500.0))
     )
-    saved = [each.calls.cost_ns for each in capped(frames, [first, second])]
+    saved = [each.calls.cost_ns for each in capped(frames, [first, second], [False, False])]
     assert saved == [150, pytest.approx(25)]
-    assert [each.calls.cost_ns for each in capped(frames, [beyond])] == [100]
+    assert [each.calls.cost_ns for each in capped(frames, [beyond], [False])] == [100]
+    saved = [each.calls.cost_ns for each in capped(frames, [first, second], [True, False])]
+    assert saved == [pytest.approx(115), 60]  # the program's comes before the machine's
+
+
+def test_what_concerns_the_machine_comes_last_however_costly_it_is() -> None:
+    concerns = {"cores": MACHINE, "late": PROGRAM, "hang": FAULT}
+    rows = [
+        {"rule": rule, "concerns": each, "cost_ns": cost, "cost_bytes": 0.0, "title": ""}
+        for cost, (rule, each) in zip((9.0, 5.0, 0.0), concerns.items(), strict=True)
+    ]
+    assert in_order(pd.DataFrame(rows))["rule"].tolist() == ["hang", "late", "cores"]
 
 
 def test_a_saving_of_calls_of_unknown_blocked_time_is_unknown() -> None:
     frames = run_of([call(blocked_ns=-1)], num_ranks=1)
     given = Finding("", "", calls_in(frames, frames.comm, cost_bytes=0.0, cost_ns=5.0))
-    assert math.isnan(capped(frames, [given])[0].calls.cost_ns)
+    assert math.isnan(capped(frames, [given], [False])[0].calls.cost_ns)

@@ -247,7 +247,7 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module
     place = f"{first.source_file}:{first.source_line}"
     return {
         "rule": rule,
-        "is_fault": False,
+        "concerns": "machine" if rule == "shared_cores" else "program",
         "module": module or common([call.module for call in calls]),
         "op": common([call.op for call in calls]),
         "kind": common([call.kind for call in calls]),
