@@ -19,6 +19,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.findings.each_step import (
     OBJECT_COLLECTIVES,
+    REDUCE_THEN_BROADCAST,
     REDUNDANT_BARRIER,
     UNCHANGED_BROADCAST,
 )
@@ -95,6 +96,7 @@ RULES: tuple[Rule, ...] = (
         OBJECT_COLLECTIVES,
         REDUNDANT_BARRIER,
         UNCHANGED_BROADCAST,
+        REDUCE_THEN_BROADCAST,
     ),
 )
 

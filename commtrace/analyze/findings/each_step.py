@@ -3,6 +3,7 @@
     object_collectives     Python objects, which are pickled and take a message for their size
     redundant_barrier      a barrier that the rank's next collective of the group would replace
     unchanged_broadcast    a broadcast of what no rank has written to since an earlier one
+    reduce_then_broadcast  a reduction to one rank, which sends its result to all: an all-reduce
 
 A line counts only if it communicates in most steps, so objects at the begin, or barriers around a
 checkpoint now and then, do not.
@@ -11,6 +12,7 @@ checkpoint now and then, do not.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import pandas as pd
@@ -19,6 +21,7 @@ from commtrace.analyze.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
 from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import (
+    Evidence,
     Finding,
     Rule,
     Selected,
@@ -27,7 +30,7 @@ from commtrace.analyze.findings.finding import (
     selected,
     transfer,
 )
-from commtrace.analyze.findings.needs import CONTENTS, STEPS, WRITES
+from commtrace.analyze.findings.needs import CONTENTS, STEPS, USES_OF_REDUCED, WRITES
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
 from commtrace.analyze.steady_steps import is_counted
@@ -142,6 +145,68 @@ def _is_unchanged(frames: Frames) -> pd.Series:
     return is_same.reindex(comm.index, fill_value=False)
 
 
+def reduce_then_broadcast(frames: Frames) -> list[Finding]:
+    """Broadcasts of most steps from a rank to which as much was reduced, and which has used it."""
+    found = dict(selected(frames, _reduced_to_root))
+    every = [
+        reduce(
+            Evidence.joined, [found[key] for key in ((*line, True), (*line, False)) if key in found]
+        )
+        for *line, is_root in found
+        if is_root
+    ]
+    return [
+        Finding(
+            f"In most steps, {calls_that(frames, len(calls.rows), ' of broadcast', 'send')} what "
+            f"was reduced to the same rank just before{calls.at_place}.",
+            "Use all_reduce: no rank has to handle the tensor twice, or for all the others. Each "
+            "rank computes from the result what only that one does now.",
+            calls,
+        )
+        for calls in every
+    ]
+
+
+def _reduced_to_root(frames: Frames) -> Selected:
+    """Return broadcasts after a reduction to their root, by line, and whether the rank is it.
+
+    The nth of a step belong to each other. The root must have used what was reduced before.
+    """
+    kinds = census(frames.whole).kinds
+    if not (kinds["reduce"] and kinds["broadcast"]):
+        return {}
+    comm = frames.comm[(frames.comm["step"] >= 0) & (frames.comm["root"] >= 0)]
+    # Small messages steer the program: the root decides by its own what it sends.
+    least = frames.settings.threshold("small_bytes")
+    comm = comm[comm["payload_bytes"] >= least].sort_values(["rank", "id"])
+    cells = comm[["rank", "group", "step", "root", "dtype", "payload_bytes"]]
+    cells = cells.astype({"group": object, "dtype": object}).assign(
+        id=comm["id"], used=comm["result_used_ns"], begin=comm["issue_ns"], row=comm.index
+    )
+    by = [*cells.columns[:6], "nth"]
+    reduces, broadcasts = (
+        of_kind.assign(nth=of_kind.groupby(by[:-1]).cumcount())
+        for of_kind in (cells[comm["kind"] == kind] for kind in ("reduce", "broadcast"))
+    )
+    pairs = broadcasts.merge(reduces, on=by, suffixes=("", "_before"))
+    is_root = pairs["rank"] == pairs["root"]
+    is_used = (pairs["used_before"] >= 0) & (pairs["used_before"] <= pairs["begin"])
+    pairs = pairs[(pairs["id_before"] < pairs["id"]) & (is_used | ~is_root)].set_index("row")
+    times = [transfer(frames, frames.comm.loc[each]) for each in (pairs.index, pairs["row_before"])]
+    sizes = dict(zip(frames.groups["name"], frames.groups["size"], strict=True))
+    # A rank sends as much as twice the tensor in both; in an all-reduce, 1/n of it less.
+    saved = (times[0] + times[1].to_numpy()) / pairs["group"].map(sizes).astype("float64")
+    found: Selected = {}
+    rows = frames.comm.loc[pairs.index.sort_values()]
+    for key, each in _by_line(frames, rows):
+        for is_own, own in each.groupby(each["rank"] == each["root"]):
+            waiting = own.index.union(pd.Index(pairs.loc[own.index, "row_before"]))
+            found[(*key, bool(is_own))] = calls_in(
+                frames, own, waiting, cost_bytes=0.0, cost_ns=saved
+            )
+    return found
+
+
 def _by_line(frames: Frames, rows: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield the calls of each line that makes some in most steps of a rank."""
     rows = rows[rows["step"] >= 0]
@@ -170,4 +235,10 @@ UNCHANGED_BROADCAST = Rule(
     "a broadcast of most steps that changes nothing",
     unchanged_broadcast,
     (STEPS, WRITES),
+)
+REDUCE_THEN_BROADCAST = Rule(
+    "reduce_then_broadcast",
+    "a reduction to a rank that sends the result to all",
+    reduce_then_broadcast,
+    (STEPS, USES_OF_REDUCED),
 )

@@ -225,6 +225,13 @@ def _lacks_writes(frames: Frames) -> str:
     return _not_stated(frames, "when tensors of broadcasts were written to", _AT_OPERATORS)
 
 
+def _lacks_uses_of_reduced(frames: Frames) -> str:
+    kinds = census(frames).kinds
+    if not (kinds["reduce"] and kinds["broadcast"]) or census(frames).selected[FOLLOWED]:
+        return ""
+    return _not_stated(frames, "when results of reductions were used", _AT_OPERATORS)
+
+
 def _lacks_cores(frames: Frames) -> str:
     if census(frames).known["run_delay_ns"]:
         return ""
@@ -287,6 +294,7 @@ IDENTITY = Need("the tensors or, by step, the parameters of all-gathers", _lacks
 GRADIENTS = Need("the parameters of reduced gradients, by step", _lacks_gradients)
 OWN_GRADIENTS = Need("gradients of the ranks' own backward passes", _lacks_own_gradients)
 DEPENDENCIES = Need("when data was ready and used", _lacks_dependencies)
+USES_OF_REDUCED = Need("when results of reductions were used", _lacks_uses_of_reduced)
 WRITES = Need("when tensors of broadcasts were written to", _lacks_writes)
 CORES = Need("the time for which ranks had no core", _lacks_cores)
 WAITS = Need("times of calls of all members of their groups", _lacks_waits)

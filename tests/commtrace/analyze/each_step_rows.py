@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from commtrace.tracefile import Trace
@@ -53,6 +54,27 @@ def broadcasts(*, written_on: Sequence[int] = ()) -> Trace:
                 )
             )  # fmt: skip
     return trace_of(trace_rows, steps=SPANS)
+
+
+def reduced_to_root(*, used_ns: int = 1_000_000, **columns: Any) -> Trace:
+    """Return a run that reduces to rank 0 in each step, and broadcasts as much from there.
+
+    A time after the reduction began, rank 0 uses its result.
+    """
+    both = {"root": 0, "dtype": "float32", "payload_bytes": 400_000, "wire_bytes": 400_000}
+    trace = in_steps([{"kind": "reduce", **both}, {"kind": "broadcast", **both, **columns}])
+    comm = trace.tables["comm"]
+    used = [
+        at + used_ns if (rank, kind) == (0, "reduce") and used_ns >= 0 else -1
+        for rank, kind, at in zip(comm["rank"], comm["kind"], comm["issue_ns"], strict=True)
+    ]
+    return replace(
+        trace,
+        tables={
+            **trace.tables,
+            "comm": {**comm, "result_used_ns": used, "used_shard": [0] * len(used)},
+        },
+    )
 
 
 def received(late: int, *, num: int = 5, is_posted_ahead: bool = False) -> Trace:

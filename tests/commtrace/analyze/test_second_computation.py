@@ -28,6 +28,7 @@ from tests.commtrace.analyze.each_step_rows import (
     broadcasts,
     in_steps,
     received,
+    reduced_to_root,
     shifted,
 )
 from tests.commtrace.analyze.pipelines.programs import piped_trace
@@ -107,6 +108,7 @@ TRACES: dict[str, Trace] = {
     "barriers": in_steps(BARRIER),
     "broadcasts": broadcasts(),
     "receives": received(late=1),
+    "reduced to a root": reduced_to_root(),
     "ring": shifted(),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),

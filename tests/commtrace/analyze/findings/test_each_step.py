@@ -17,9 +17,13 @@ from tests.commtrace.analyze.each_step_rows import (
     broadcasts,
     in_steps,
     received,
+    reduced_to_root,
 )
 
-RULES = ["object_collectives", "redundant_barrier", "unchanged_broadcast", "serial_receives"]
+RULES = [
+    *("object_collectives", "redundant_barrier", "unchanged_broadcast", "serial_receives"),
+    "reduce_then_broadcast",
+]
 
 
 def found(trace: Trace) -> list[dict[str, Any]]:
@@ -63,6 +67,28 @@ def test_a_broadcast_of_what_no_rank_has_written_to_is_found() -> None:
 @pytest.mark.parametrize("ranks", [(0,), (1,), (0, 1)])
 def test_a_broadcast_of_what_a_rank_has_written_to_is_needed(ranks: tuple[int, ...]) -> None:
     assert found(broadcasts(written_on=ranks)) == []
+
+
+def test_what_a_rank_has_reduced_and_sends_to_all_could_be_an_all_reduce() -> None:
+    (one,) = found(reduced_to_root())
+    assert (one["rule"], one["num_calls"]) == ("reduce_then_broadcast", NUM_STEPS)
+    assert one["source"] == "train.py:11"
+    # Of two ranks, an all-reduce sends as much as one of both calls, which take 1 ms each.
+    assert (one["cost_ns"], one["cost_bytes"]) == (NUM_STEPS * 1_000_000, 0)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        reduced_to_root(used_ns=-1),  # nobody has used what was reduced
+        reduced_to_root(used_ns=9_000_000),  # after the broadcast only
+        reduced_to_root(root=1),
+        reduced_to_root(payload_bytes=200_000),
+        reduced_to_root(group="other"),
+    ],
+)
+def test_a_broadcast_of_something_else_than_what_was_reduced_is_needed(trace: Trace) -> None:
+    assert found(trace) == []
 
 
 @pytest.mark.parametrize("calls", [OBJECTS, BARRIER])

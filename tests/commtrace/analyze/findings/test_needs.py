@@ -15,7 +15,7 @@ from commtrace.analyze.findings.finding import savings
 from commtrace.analyze.findings.needs import Need
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import RECORDING, STEPS_FROM
-from tests.commtrace.analyze.each_step_rows import broadcasts
+from tests.commtrace.analyze.each_step_rows import broadcasts, reduced_to_root
 from tests.commtrace.analyze.overlap_lost.lossy import issued_late, of_unknown_dependencies
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
@@ -52,7 +52,7 @@ def without(frames: Frames, **columns: Any) -> Frames:
 
 INTEGERS = (
     "step", "payload_bytes", "wire_bytes", "blocked_ns", "complete_ns", "sent_id", "data_ready_ns",
-    "used_shard",
+    "used_shard", "result_used_ns",
 )  # fmt: skip
 
 
@@ -151,6 +151,11 @@ CASES: dict[str, tuple[Need, Frames, Frames]] = {
         needs.WRITES,
         load(broadcasts()),
         without(load(broadcasts()), data_ready_ns=-1),
+    ),
+    "uses of reduced": (
+        needs.USES_OF_REDUCED,
+        load(reduced_to_root()),
+        without(load(reduced_to_root()), result_used_ns=-1, used_shard=-1),
     ),
     "cores": (
         needs.CORES,

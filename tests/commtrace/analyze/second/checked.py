@@ -726,6 +726,18 @@ def _unchanged_broadcast(run: Run) -> list[Found]:
     return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in every]
 
 
+def _reduce_then_broadcast(run: Run) -> list[Found]:
+    found: list[Found] = []
+    for pairs in each_step.reduced_to_root(run):
+        saved = [
+            (_transfer(run, call) + _transfer(run, reduce)) / run.groups[call.group].size
+            for call, reduce in pairs
+            if run.is_steady(call.step) and min(call.blocked_ns, reduce.blocked_ns) >= 0
+        ]
+        found.append(([call for call, _ in pairs], 0.0, sum(saved) if saved else math.nan, ""))
+    return found
+
+
 def _serial_receives(run: Run) -> list[Found]:
     return [(calls, 0.0, cost, "") for calls, cost in each_step.serial_receives(run)]
 
@@ -755,6 +767,7 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "object_collectives": _object_collectives,
     "redundant_barrier": _redundant_barrier,
     "unchanged_broadcast": _unchanged_broadcast,
+    "reduce_then_broadcast": _reduce_then_broadcast,
     "serial_receives": _serial_receives,
     "serial_sends": _serial_sends,
 }

@@ -160,3 +160,24 @@ def _could_be_issued(run: Run, send: Any) -> int | None:
         if send.data_ready_ns <= c.issue_ns <= c.complete_ns <= send.issue_ns
     ]
     return waited[0] if waited else None
+
+
+def reduced_to_root(run: Run) -> list[list[tuple[Any, Any]]]:
+    """Broadcasts of most steps with the reduction of as much to their root, by line."""
+    before: dict[tuple[int, int], Any] = {}
+    large = [c for c in run.comm if c.payload_bytes >= 64_000 and c.step >= 0 and c.root >= 0]
+    cells: dict[Any, dict[str, list[Any]]] = {}
+    for call in sorted(large, key=lambda call: call.id):
+        key = call.rank, call.group, call.step, call.root, call.dtype, call.payload_bytes
+        cells.setdefault(key, {}).setdefault(call.kind, []).append(call)
+    for cell in cells.values():
+        for reduce, call in zip(cell.get("reduce", []), cell.get("broadcast", []), strict=False):
+            is_used = 0 <= reduce.result_used_ns <= call.issue_ns
+            if reduce.id < call.id and (is_used or call.rank != call.root):
+                before[call.rank, call.id] = reduce
+    lines = _most_steps(run, [call for call in large if (call.rank, call.id) in before])
+    return [
+        [(call, before[call.rank, call.id]) for call in calls]
+        for calls in lines
+        if any(call.rank == call.root for call in calls)
+    ]
