@@ -149,6 +149,20 @@ def test_the_partitioner_leaves_marked_operators_alone() -> None:
         assert _must_be_in_backward(node) is stays
 
 
+def test_what_is_saved_in_checkpoints_is_not_recomputed() -> None:
+    from torch._functorch.partitioners import must_recompute
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    graph = make_fx(lambda x: torch.sin(x).cos().sin())(torch.ones(2)).graph
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    for node in nodes[:2]:
+        node.meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
+    assert [must_recompute(node) for node in nodes] == [True, True, False]
+    compilation.save_in_checkpoints(nodes[:1])
+    assert [must_recompute(node) for node in nodes] == [False, False, False]
+    assert "recompute" not in nodes[2].meta  # outside of the checkpoint
+
+
 def test_compilations_of_graphs_can_be_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd

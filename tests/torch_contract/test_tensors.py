@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from commtrace.torch_internals.tensors import awaited_tensor, dtype_abbrs
+from commtrace.torch_internals.tensors import address_of, awaited_tensor, dtype_abbrs
 from dtensor_core.torch_internals import placements, tensors, trees
 
 
@@ -87,6 +88,14 @@ def test_a_result_that_is_not_awaited_yet_stands_for_a_tensor() -> None:
     tensor = torch.ones(2)
     assert awaited_tensor(tensor) is tensor
     assert awaited_tensor(AsyncCollectiveTensor(tensor)) is tensor
+
+
+def test_storages_have_addresses_unless_they_are_fake_or_empty() -> None:
+    tensor = torch.ones(4)
+    assert address_of(tensor[1:]) == address_of(tensor) == tensor.data_ptr()
+    with FakeTensorMode():
+        assert address_of(torch.ones(4)) == -1
+    assert address_of(torch.ones(0)) == -1
 
 
 def test_dtypes_have_short_names() -> None:

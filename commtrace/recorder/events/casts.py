@@ -19,7 +19,7 @@ from commtrace.torch_internals.tensors import address_of
 _HALF = frozenset({torch.bfloat16, torch.float16})
 _MAX_ORIGINS = 4096
 
-Origin = Call | torch.dtype
+_Origin = Call | torch.dtype
 """The call that the data is a result of, or the type that it was cast from."""
 
 
@@ -34,9 +34,9 @@ class Casts:
 
     def __init__(self, written: Mapping[int, int | Call]) -> None:
         self._written = written
-        self._origins: dict[int, tuple[int, Origin]] = {}
+        self._origins: dict[int, tuple[int, _Origin]] = {}
 
-    def _origin_of(self, address: int) -> Origin | None:
+    def _origin_of(self, address: int) -> _Origin | None:
         last = self._written.get(address)
         if isinstance(last, Call):
             return last
@@ -67,7 +67,7 @@ class Casts:
         for each in results:
             self._origins[address_of(each)] = end_ns, origin
 
-    def _cast(self, given: torch.Tensor, results: Sequence[torch.Tensor]) -> Origin | None:
+    def _cast(self, given: torch.Tensor, results: Sequence[torch.Tensor]) -> _Origin | None:
         """Return the origin of what an operator makes of a tensor, and note a cast of a result."""
         source, targets = given.dtype, {each.dtype for each in results}
         if targets == {source}:

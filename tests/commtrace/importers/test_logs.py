@@ -212,7 +212,7 @@ def test_the_call_in_which_ranks_wait_is_a_finding(tmp_path: Path) -> None:
     assert findings["rule"].tolist() == ["hang"]
     assert findings["title"].item().startswith("Rank 2 has not issued all_reduce SeqNum 8 of ")
     (row,) = findings.to_dict("records")
-    assert (row["is_fault"], row["cost_ns"], row["cost_bytes"]) == (True, 0, 0)
+    assert (row["concerns"], row["cost_ns"], row["cost_bytes"]) == ("fault", 0, 0)
     assert savings(row, 4) == ""  # a hang is not what could be saved
 
 

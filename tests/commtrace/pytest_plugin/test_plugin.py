@@ -210,7 +210,7 @@ def test_calls_that_were_dropped_fail_the_test(project) -> None:
     text = project.failure("""
 @pytest.mark.comms(max_total=3)
 def test_it(comms):
-    comms._recorded.own._buffer._most_calls = 1
+    comms._recorded.own._output.buffer._most_calls = 1
     with fake_world(2):
         reduce(3)
 """)

@@ -53,7 +53,7 @@ def test_a_place_and_a_phase_are_found_again() -> None:
 def test_kinds_at_one_place_do_not_grow_without_end(few_kinds: None) -> None:
     kinds = OperatorKinds()
     where = kinds.where(0, "forward", (), None, 1)
-    made = [SimpleNamespace(_schema=ADD._schema) for _ in range(10 * FEW)]
+    made = [SimpleNamespace(_schema=ADD._schema, tags=ADD.tags) for _ in range(10 * FEW)]
     for op in made:
         where.learn(op, LOCAL)
         where.learn(op, DTENSOR)
