@@ -314,22 +314,28 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         text = ", ".join(f"{name}={value}" for name, value in about.items())
         return f"Parameter containing:\nDTensor({text})" if self._is_param else f"DTensor({text})"
 
+    def data_ptr(self) -> int:
+        """Return 0, by which torch knows a tensor without memory of its own when it copies one."""
+        return 0
+
     @untraced
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         self._local_tensor = waited(self._local_tensor)
-        return ["_local_tensor"], (self._spec, self.requires_grad)
+        return ["_local_tensor"], (self._spec, self.requires_grad, self.storage_offset())
 
     @staticmethod
     @untraced
     def __tensor_unflatten__(
         inner: Mapping[str, torch.Tensor], context: Any, shape: Any, stride: Any
     ) -> DTensor:
-        spec, requires_grad = context
+        spec, requires_grad, offset = context
         meta = TensorMeta(torch.Size(shape), tuple(stride), spec.dtype)
-        return DTensor(
+        return results.from_first(
+            DTensor,
             inner["_local_tensor"],
             Spec(spec.mesh, spec.placements, meta),
-            requires_grad=requires_grad,
+            requires_grad,
+            offset,
         )
 
     def _stable_hash_for_caching(self) -> str:

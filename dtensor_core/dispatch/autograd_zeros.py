@@ -20,6 +20,7 @@ from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.autograd import (
     check_gradients,
+    check_tangents,
     convert_derivatives,
     innermost,
     is_batched,
@@ -53,6 +54,7 @@ def install(cls: type[torch.Tensor]) -> None:
     for name in " ".join(_OPERATORS).split():
         _library.impl(name, _kernel(cls, name), AHEAD_OF_AUTOGRAD.name, with_keyset=True)
     check_gradients(refuse_plain_derivative)
+    check_tangents(refuse_plain_derivative)
     convert_derivatives(partial(_like, cls))
 
 

@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 
 from dtensor_core.dispatch.inplace_writeback import check_differentiable, does_not_fit, without_out
-from dtensor_core.dispatch.mixed_tensors import refuse_plain_derivative
 from dtensor_core.dispatch.recurrent import cell, layer
 from dtensor_core.errors import OutOfRangeError, RuleError
 from dtensor_core.placement import Replicate
@@ -303,7 +302,6 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
             "constants",
             hint="torch.func.jvp, which does not trace",
         )
-    refuse_plain_derivative(tensor, tangent)
     return tensor.numel() == tangent.numel()
 
 

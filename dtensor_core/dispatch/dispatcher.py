@@ -27,6 +27,7 @@ from dtensor_core.dispatch.entry import DecomposedCall, Entry, PlainCall, ViewCa
 from dtensor_core.dispatch.fallback import refuse_collective
 from dtensor_core.dispatch.make_entry import make_entry
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
+from dtensor_core.dispatch.memory_positions import BY_POSITION, offset_of
 from dtensor_core.dispatch.mixed_tensors import is_replicated_plain, refuse_mixed
 from dtensor_core.dispatch.results import FINISH, from_first, observed
 from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
@@ -116,10 +117,13 @@ def dispatch(
             # The key is made anew, as `_learn` may let scalars of this operator count by type.
             _learn(op)
             return dispatch(op, types, args, kwargs)
+        if op_id in BY_POSITION:
+            key.append(offset_of(op, args))
+            entry = entries.get(tuple(key))
         # Replaced operators never become entries, so that a cached call does not look here.
         if op_id in _instead:
             return observed(op, _instead[op_id], args, kwargs or {})
-        entry = _rare.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
+        entry = entry or _rare.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
         if type(entry.kind) is DecomposedCall:
             with implicit_replication():  # for the tensors that it makes
                 return observed(op, entry.run, args, kwargs or {})
@@ -140,11 +144,14 @@ def dispatch(
     else:
         result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
     if single is not None:
+        if entry.may_be_part and result.storage_offset():
+            return from_first(_class, result, single)
         return new_dtensor(_class, result, single, False)
     alias = entry.alias
     # A base that is a copy itself has another class.
     if alias is not None and type(args[0]) is _class and not torch.is_inference_mode_enabled():
-        return from_first(_class, result, alias)
+        offset = args[0].storage_offset() + entry.offset
+        return from_first(_class, result, alias, offset=offset)
     if place is not None:
         if copied is not None:
             write_through(copied, op, args)

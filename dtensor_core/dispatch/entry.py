@@ -27,6 +27,7 @@ class CallKind:
     backs: ClassVar[Any] = ()
     written: ClassVar[Any] = ()
     alias: ClassVar[Any] = None
+    offsets: ClassVar[Any] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -57,12 +58,14 @@ class ViewCall(CallKind):
         may_copy: True if they are copies on ranks whose part can't be viewed (see
             `operators.memory_layout`).
         is_sizeless: As in a `PlainCall`.
+        offsets: The storage offsets of the results, counted from the argument's; empty: all 0.
     """
 
     outputs: Outputs
     copied: bool = False
     may_copy: bool = False
     is_sizeless: bool = False
+    offsets: tuple[int, ...] = ()
 
     def at(self, outputs: tuple[Spec, ...]) -> ViewCall:
         """Return the same call at other sizes."""
@@ -153,6 +156,8 @@ class Entry:
             to do.
         is_bare: True if the entry only runs the operator in place on local tensors.
         alias: The spec of the only result, if that is an alias of the first argument.
+        offset: The storage offset of that result, counted from the argument's.
+        may_be_part: True if the single new tensor may be a part of what `run` has computed.
         read: The names of the arguments whose values the decision depends on.
         missing: Describes the data that is gathered for lack of a rule.
     """
@@ -167,3 +172,5 @@ class Entry:
     read: frozenset[str] = frozenset()
     missing: Missing | None = None
     alias: Spec | None = None
+    offset: int = 0
+    may_be_part: bool = False

@@ -43,7 +43,8 @@ from dtensor_core.dispatch.lists import (
     local_list_operator,
     plans_by_number,
 )
-from dtensor_core.dispatch.metadata import check_supported, output_metadata
+from dtensor_core.dispatch.memory_positions import counted_from, counting_from, offset_of
+from dtensor_core.dispatch.metadata import check_supported, output_metadata, view_offsets
 from dtensor_core.dispatch.metadata_shortcuts import copies_sizes
 from dtensor_core.dispatch.written_arguments import (
     fixed_arguments,
@@ -85,6 +86,15 @@ def make_entry(op: OpOverload, args: Args, kwargs: Kwargs, *, derives: bool = Tr
         MeshError: The arguments are on different meshes.
         RuleError: The call can't be decided.
     """
+    offset = offset_of(op, args)
+    if offset:
+        entry = _entry_of(op, *counted_from(offset, op, args, kwargs), derives)
+        entry.run = counting_from(offset, op, entry.run)
+        return entry
+    return _entry_of(op, args, kwargs, derives)
+
+
+def _entry_of(op: OpOverload, args: Args, kwargs: Kwargs, derives: bool) -> Entry:
     mesh = first_mesh(args, kwargs)
 
     def spec_of(tensor: torch.Tensor) -> Spec:
@@ -185,15 +195,17 @@ class _Made:
             frozenset(self.call.read),
             self.missing,
             kind.alias,
+            kind.offsets[0] if kind.offsets else 0,
         )
 
     def plain(self) -> Entry:
         """Return the entry of a call that writes nothing."""
         run = self._run(self.op)
-        # Other functions may return a part of what they have computed, see `results.from_first`.
-        is_single = self.outputs is not None and run is self.op and _returns_one_tensor(self.op)
+        is_single = self.outputs is not None and _returns_one_tensor(self.op)
         single = self.decision.outputs[0] if is_single else None
-        return self._entry(run, PlainCall(self.outputs, self._is_sizeless(run)), single=single)
+        entry = self._entry(run, PlainCall(self.outputs, self._is_sizeless(run)), single=single)
+        entry.may_be_part = run is not self.op
+        return entry
 
     def view(self) -> Entry:
         """Return the entry of a call that returns a view, or several."""
@@ -201,7 +213,9 @@ class _Made:
         kind = ViewCall if _returns_one_tensor(self.op) else ViewsCall
         copied = bool(self.moves) or _is_copy(self.decision)
         may_copy = self.maker in MAY_COPY
-        return self._entry(run, kind(self.outputs, copied, may_copy, self._is_sizeless(run)))
+        offsets = view_offsets(self.op, self.call.args, self.call.kwargs)
+        view = kind(self.outputs, copied, may_copy, self._is_sizeless(run), offsets)
+        return self._entry(run, view)
 
     def reshaping(self) -> Entry:
         """Return the entry of an in-place view."""

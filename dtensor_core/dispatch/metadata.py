@@ -24,6 +24,7 @@ from dtensor_core.dispatch.metadata_shortcuts import (
     Metas,
     base_name,
     contiguous,
+    is_permuting,
     shortcut_metadata,
 )
 from dtensor_core.errors import RuleError
@@ -52,6 +53,16 @@ def output_metadata(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
         if mend is not None and found is not None:
             return mend(op, found, args, kwargs)
     return found
+
+
+def view_offsets(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[int, ...]:
+    """Return the storage offsets of views, counted from the argument's; () if all are 0."""
+    if is_permuting(op):
+        return ()
+    result = _on("meta", op, args, kwargs)
+    several = result if isinstance(result, (list, tuple)) else (result,)
+    offsets = tuple([int(view.storage_offset()) for view in several])
+    return offsets if any(offsets) else ()
 
 
 def _batch_norm_moments(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:

@@ -36,10 +36,15 @@ def copies_sizes(op: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     The choice of argument depends only on which sizes are equal to each other, to 0 or to 1.
     Results are contiguous; those of a view have the strides of its argument, in some order.
     """
-    if op._schema.name in _PERMUTING:
+    if is_permuting(op):
         return True
     shortcut = _SHORTCUTS.get(base_name(op))
     return shortcut not in (None, *_NEW_SIZES) and shortcut_metadata(op, args, kwargs) is not None
+
+
+def is_permuting(op: OpOverload) -> bool:
+    """True for views of all elements, in the same order or another one."""
+    return op._schema.name in _PERMUTING
 
 
 def shortcut_metadata(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:

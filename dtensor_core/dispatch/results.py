@@ -34,11 +34,12 @@ from dtensor_core.dispatch.materialized_views import (
 from dtensor_core.operators.memory_layout import conversions_of
 from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.dispatcher import OpOverload, without_torch_dispatch
-from dtensor_core.torch_internals.tensors import is_alias_of, new_dtensor
+from dtensor_core.torch_internals.tensors import is_alias_of, make_wrapper, new_dtensor
 from dtensor_core.torch_internals.trees import tree_map_only
 
-# An empty tensor of each dtype and device, with storage offset 0.
-_first: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+# An empty tensor of each dtype, device and storage offset, from which DTensors take the latter.
+_empty: dict[tuple[torch.dtype, torch.device, int], torch.Tensor] = {}
+_MOST_EMPTY = 4096
 # The DTensor class and that of views which are copies.
 _class: type[Any] = torch.Tensor
 _class_of_copies: type[Any] = torch.Tensor
@@ -89,6 +90,7 @@ def _finish_view(
     inference mode shares its version counter.
     """
     base = args[0]
+    offset = base.storage_offset() + (call.offsets[number] if call.offsets else 0)
     spec = call.outputs[number] if call.outputs else None
     assert spec is not None
     if call.copied and is_alias_of(result, base._local_tensor):
@@ -100,9 +102,9 @@ def _finish_view(
     )
     if torch.is_inference_mode_enabled() and not base.is_inference():
         with torch.inference_mode(False):
-            view = from_first(cls, result, spec)
+            view = from_first(cls, result, spec, offset=offset)
     else:
-        view = from_first(cls, result, spec)
+        view = from_first(cls, result, spec, offset=offset)
     if call.copied:
         copied = MaterializedView(
             base, op, number, tuple(args[1:]), dict(kwargs), result, spec, version_of(base)
@@ -176,20 +178,48 @@ def _finish_out(
     return observed(op, fill_outs, (call.outs, op, result, kwargs), {})
 
 
-def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False) -> Any:
-    """Make a DTensor whose storage offset is 0 on every rank.
+def from_first(
+    cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False, offset: int = 0
+) -> Any:
+    """Make a DTensor of this storage offset, that of the global tensor.
 
-    The local tensor may be part of a larger one, at an offset that differs between ranks. Composite
-    kernels read the offset of the DTensor, and dual numbers compare those of primal and tangent, so
-    it must agree on all ranks.
+    A view of a DTensor begins as far from its base as a view of one device's tensor, everything
+    else at 0. The local tensor's offset differs between ranks. But transforms of torch.func find a
+    view that is written by its offset, composite kernels read it, and dual numbers compare those of
+    primal and tangent.
     """
-    if type(local) is not torch.Tensor or not local.storage_offset():
+    if type(local) is not torch.Tensor:
+        return _around_another(cls, local, spec, requires_grad, offset)
+    if local.storage_offset() == offset:
         return new_dtensor(cls, local, spec, requires_grad)
-    kind = local.dtype, local.device
-    if kind not in _first:
-        _first[kind] = local.new_empty(0)
-    made = new_dtensor(cls, _first[kind], spec, requires_grad)
+    kind = local.dtype, local.device, offset
+    like = _empty.get(kind)
+    if like is None:
+        if len(_empty) >= _MOST_EMPTY:
+            _empty.clear()
+        like = _empty[kind] = local.new_empty(0).as_strided((0,), (1,), offset)
+    made = new_dtensor(cls, like, spec, requires_grad)
     made._local_tensor = local
+    return made
+
+
+def _around_another(
+    cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool, offset: int
+) -> Any:
+    """Make a DTensor around a tensor of a subclass, whose offset may be symbolic."""
+    found = local.storage_offset()
+    if type(found) is int and found == offset:
+        return new_dtensor(cls, local, spec, requires_grad)
+    made = make_wrapper(
+        cls,
+        spec.shape,
+        strides=spec.stride,
+        storage_offset=offset,
+        dtype=spec.dtype,
+        device=local.device,
+        requires_grad=requires_grad,
+    )
+    made._local_tensor, made._spec = local, spec
     return made
 
 

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch._functorch import eager_transforms
+from torch._functorch import eager_transforms, predispatch
 from torch.autograd import forward_ad
 
 from dtensor_core.torch_internals.compilation import skip_frames
@@ -56,6 +56,21 @@ def check_gradients(check: Callable[[torch.Tensor, torch.Tensor], None]) -> None
     hook: Any = checked
     skip_frames(hook.__code__)
     torch.autograd._make_grads = hook
+
+
+def check_tangents(check: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    """Call `check(tensor, tangent)` for every dual number that a program makes."""
+    make = predispatch._make_dual
+
+    @wraps(make)
+    def checked(tensor: torch.Tensor, tangent: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            check(tensor, tangent)
+        return make(tensor, tangent, *args, **kwargs)
+
+    hook: Any = checked
+    skip_frames(hook.__code__)
+    predispatch._make_dual = hook
 
 
 def convert_derivatives(convert: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:

@@ -27,7 +27,10 @@ new_dtensor = _Tensor._dtensor__new__
 Shape, strides and dtype are those of the spec's `tensor_meta`.
 """
 make_wrapper = _Tensor._make_wrapper_subclass
-"""Make a tensor of a subclass without memory of its own, from its class, size, dtype and device."""
+"""Make a tensor of a subclass without memory of its own, from its class, size, dtype and device.
+
+Strides and storage offset are those given, as well.
+"""
 no_torch_function = _C._disabled_torch_function_impl
 """The `__torch_function__` of a subclass that wants none, without a cost per call."""
 data_attribute = _C.TensorBase.data

@@ -39,9 +39,6 @@ _WIDER = {
 }
 # Number of perturbed runs that estimate the rounding error of a result.
 _NUDGES = 16
-# Its writes to parts of a tensor, see docs/moving-over.md, end the process where they are
-# differentiated by torch.func.
-_ENDING_THE_PROCESS = {("nn.functional.pad", "circular")}
 _DIFFERENTIATING = {"backward", *derivatives.BY_NAME}
 # From arguments to the compared leaves; the number varies what samples leave open.
 Call = Callable[[Any, Any, int], list[Any]]
@@ -262,8 +259,7 @@ def _backward(info: Any) -> Call | None:
 
 def _derivatives(derive: Callable[..., Any]) -> Callable[[Any], Call | None]:
     def call_of(info: Any) -> Call | None:
-        ends = (info.name, info.variant_test_name) in _ENDING_THE_PROCESS
-        if ends or not info.supports_autograd:
+        if not info.supports_autograd:
             return None
 
         def call(args: Any, kwargs: Any, turn: int) -> list[Any]:

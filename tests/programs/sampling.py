@@ -26,8 +26,8 @@ _UNINITIALISED = {
 _SHARING = {"unsafe_split", "unsafe_chunk"}
 # They read an element after writing others: no element may be in two arguments.
 _READING_LATE = re.compile("addmm|addmv|addbmm|baddbmm|addr|index|scatter|put|batch_norm")
-# They count positions in memory from the beginning of the base of a view, and of DTensors from the
-# tensor's own first element, as documented: their tensors are new tensors, not views.
+# They reach positions in memory outside of a view, which a DTensor refuses, as documented: their
+# tensors are new tensors, not views.
 _PLACED = {"as_strided partial_views", "as_strided", "as_strided_copy", "as_strided_scatter"}
 # On one device their kernels read an expanded or transposed tensor as if it were contiguous, which
 # gives wrong values. `F.group_norm` copies such tensors before.

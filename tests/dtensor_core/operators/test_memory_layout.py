@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 
@@ -179,7 +182,7 @@ def test_places_count_from_the_first_element_wherever_a_rank_has_its_part():
     part = full.chunk(2)[mesh.get_local_rank()]
     x = DTensor.from_local(part, mesh, [Shard(0)], shape=(5, 5, 5), stride=(25, 5, 1))
     assert x.storage_offset() == 0
-    assert x[1:].storage_offset() == 0
+    assert x[1:].storage_offset() == 25
     x.fill_diagonal_(-1, wrap=True)
     assert torch.equal(x.full_tensor(), numbers(5, 5, 5).fill_diagonal_(-1, wrap=True))
     assert part.min() == -1
@@ -187,6 +190,26 @@ def test_places_count_from_the_first_element_wherever_a_rank_has_its_part():
     assert torch.equal(y[1:].as_strided((2,), (2,)).to_local(), torch.tensor([6.0, 8]).double())
     y[2:].as_strided((2,), (1,)).neg_()
     assert y.to_local().tolist() == [5, 6, -7, -8]
+
+
+@pytest.mark.parametrize("placement", [Shard(0), Shard(1), Replicate()], ids=str)
+@on_threads(2)
+def test_positions_of_a_view_count_from_the_beginning_of_its_base(placement: Any):
+    y = distribute_tensor(numbers(6, 4), kept_mesh((2,)), [placement])
+    view, plain = y[1:], numbers(6, 4)[1:]
+    assert view.detach()[:, 2].storage_offset() == plain[:, 2].storage_offset() == 6
+    for position in (4, 6):
+        taken = view.as_strided((2, 2), (4, 1), position)
+        assert torch.equal(taken.full_tensor(), plain.as_strided((2, 2), (4, 1), position))
+        copied = torch.as_strided_copy(view, (2, 2), (4, 1), position)
+        assert torch.equal(copied.full_tensor(), taken.full_tensor())
+    view.as_strided((2, 2), (4, 1), 6).mul_(2)
+    plain = numbers(6, 4)
+    plain[1:].as_strided((2, 2), (4, 1), 6).mul_(2)
+    assert torch.equal(y.full_tensor(), plain)
+    with pytest.raises(RuleError, match="a view whose first element is at position 4"):
+        view.as_strided((2, 2), (4, 1), 0)
+    assert torch.equal(copy.deepcopy(view).full_tensor(), plain[1:])
 
 
 @pytest.mark.parametrize("placement", [Shard(0), Replicate()], ids=str)

@@ -289,6 +289,65 @@ def _crossings_of_dual_numbers() -> None:
             assert_close(forward_ad.unpack_dual(made * made).tangent, 2 * x * t)
 
 
+# Each writes to a part of a tensor that begins after its first element.
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda y: y[1:],
+    "columns": lambda y: y[:, 1:],
+    "narrow": lambda y: y.narrow(0, 1, 2),
+    "one row": lambda y: y[1],
+    "one column": lambda y: y.select(1, 2),
+    "transposed": lambda y: y.t()[1:],
+    "every other row": lambda y: y[1::2],
+    "a part of a part": lambda y: y[1:][1:, 2:],
+    "flattened": lambda y: y.view(-1)[3:],
+    "a diagonal": lambda y: y.diagonal(1),
+}
+
+
+def _gradients_with_a_written_part(part: Callable[[Any], Any], x: Any) -> list[Any]:
+    def function(x: Any) -> Any:
+        y = x * 1
+        part(y).mul_(part(x) + 2)
+        return (y * x).sum()
+
+    def second(x: Any) -> Any:
+        return torch.func.grad(function)(x).pow(2).sum()
+
+    leaf = x.detach().requires_grad_()
+    (first,) = torch.autograd.grad(function(leaf), leaf, create_graph=True)
+    value, pull = torch.func.vjp(function, x)
+    return [
+        torch.func.grad(function)(x),
+        torch.func.grad(second)(x),
+        *pull(torch.ones_like(value)),
+        first.detach(),
+        *torch.autograd.grad(first.pow(2).sum(), leaf),
+        torch.func.functionalize(function)(x),
+    ]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@on_threads(2)
+def test_a_part_that_is_written_has_the_derivatives_of_one_device(part: str) -> None:
+    full_tensor = numbers(5, 4)
+    wanted = _gradients_with_a_written_part(PARTS[part], full_tensor)
+    for layout in LAYOUTS:
+        x = distribute_tensor(full_tensor, kept_mesh((2,)), [layout])
+        assert_close(_gradients_with_a_written_part(PARTS[part], x), wanted)
+
+
+def _tangents_of_random_numbers() -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    x = distribute_tensor(numbers(4, 3).abs(), mesh, [Shard(0)])
+    for draw in (lambda y: torch.normal(0.5, y), lambda y: torch.normal(y, 0.5)):
+        _, tangent = torch.func.jvp(draw, (x,), (x,))
+        assert_close(tangent, torch.zeros(4, 3).double())
+
+
+def test_random_numbers_have_tangents_of_zeros() -> None:
+    run_processes(_tangents_of_random_numbers, 2)
+
+
 def test_a_function_of_dtensors_is_not_linearized() -> None:
     with fake_world(1):
         x = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)])
