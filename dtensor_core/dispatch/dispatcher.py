@@ -151,7 +151,9 @@ def dispatch(
     # A base that is a copy itself has another class.
     if alias is not None and type(args[0]) is _class and not torch.is_inference_mode_enabled():
         offset = args[0].storage_offset() + entry.offset
-        return from_first(_class, result, alias, offset=offset)
+        if offset or result.storage_offset():
+            return from_first(_class, result, alias, False, offset)
+        return new_dtensor(_class, result, alias, False)
     if place is not None:
         if copied is not None:
             write_through(copied, op, args)
