@@ -110,7 +110,10 @@ _TOGETHER = {
 
 
 def unused_parameter_flags(frames: Frames) -> list[Finding]:
-    """Flags of used parameters, although DistributedDataParallel has logged that none is unused."""
+    """Flags of used parameters, although DistributedDataParallel has logged that none is unused.
+
+    A static graph sends them once, in its first pass.
+    """
     if not census(frames).selected[EXPLAINED_FLAGS]:
         return []
     asked: list[Callable[[], Any]] = [
@@ -130,6 +133,7 @@ def unused_parameter_flags(frames: Frames) -> list[Finding]:
         )
         for key, calls in flags
         if (*key, ALL_USED) in explained and (*key, SOME_UNUSED) not in explained
+        if len(calls.rows) > frames.num_ranks
     ]
 
 

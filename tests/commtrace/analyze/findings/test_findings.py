@@ -522,6 +522,7 @@ def test_every_rule_has_a_name_of_its_own() -> None:
         ([ALL_USED, "", ALL_USED], True),
         ([ALL_USED, SOME_UNUSED, ALL_USED], False),  # a pass may leave some unused
         (["", ""], False),  # not known
+        ([ALL_USED], False),  # of the first pass of a static graph
     ],
 )
 def test_flags_are_unneeded_if_no_parameter_was_ever_unused(
