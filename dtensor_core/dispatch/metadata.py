@@ -60,7 +60,7 @@ def view_offsets(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[int, ...]:
     if is_permuting(op):
         return ()
     result = _on("meta", op, args, kwargs)
-    several = result if isinstance(result, (list, tuple)) else (result,)
+    several = [result] if isinstance(result, torch.Tensor) else result
     offsets = tuple([int(view.storage_offset()) for view in several])
     return offsets if any(offsets) else ()
 
