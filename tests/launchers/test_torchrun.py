@@ -145,7 +145,7 @@ def test_a_run_file_of_one_node_is_joined_with_the_spools_of_the_other(folder: P
 # Not at the store of the agent, at which gloo's ranks of torch 2.13 find the addresses of the first
 # attempt again.
 FAIL_ONCE = """
-import os, sys
+import os, sys, time
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     import torch.distributed as dist
 
@@ -154,6 +154,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         "gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=num_ranks
     )
     dist.barrier()
+    # Several times as long as a recording buffers: the agent kills the rank that fails last.
+    time.sleep(1.0)
     raise ValueError("at first")
 """
 

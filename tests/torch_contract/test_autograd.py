@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch._functorch import eager_transforms
+from torch._functorch import eager_transforms, predispatch
 from torch.autograd import forward_ad
 
 from commtrace.torch_internals import autograd as recorders
@@ -112,12 +112,18 @@ def test_gradients_are_checked_and_derivatives_converted(monkeypatch: pytest.Mon
         (torch.autograd, "_make_grads"),
         (eager_transforms, "_autograd_grad"),
         (eager_transforms, "safe_unpack_dual"),
+        (predispatch, "_make_dual"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
+    autograd.check_tangents(lambda tensor, tangent: seen.append("tangent"))
     autograd.check_gradients(lambda output, gradient: seen.append("checked"))
     autograd.convert_derivatives(lambda derivative, tensor: derivative * 0)
     x = torch.ones(2, requires_grad=True)
     (x * 2).backward(torch.ones(2))
     assert seen == ["checked"]
     assert not torch.func.grad(torch.sum)(x.detach()).any()
+    seen.clear()
     assert not torch.func.jvp(torch.sin, (x.detach(),), (x.detach(),))[1].any()
+    with forward_ad.dual_level():
+        forward_ad.make_dual(x, torch.ones(2))
+    assert seen == ["tangent", "tangent"]
