@@ -181,12 +181,12 @@ def _finish_out(
 def from_first(
     cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False, offset: int = 0
 ) -> Any:
-    """Make a DTensor of this storage offset, that of the global tensor.
+    """Make a DTensor with the global tensor's storage offset.
 
     A view of a DTensor begins as far from its base as a view of one device's tensor, everything
     else at 0. The local tensor's offset differs between ranks. But transforms of torch.func find a
-    view that is written by its offset, composite kernels read it, and dual numbers compare those of
-    primal and tangent.
+    view that is written by its offset, composite kernels read it, and dual numbers compare the
+    offsets of primal and tangent.
     """
     if type(local) is not torch.Tensor:
         return _around_another(cls, local, spec, requires_grad, offset)

@@ -207,8 +207,8 @@ def _in_float32(frames: Frames) -> Selected:
         & (comm["phase"] != "optimizer")
         & (comm["module"] != "")
     ]
-    # What is neither cast for the call nor then was computed in 32 bits, as norms are. The cast of
-    # a gathered parameter can be missed: only copies of known operators are followed.
+    # Data without a cast before or after the call was computed in 32 bits, as norms are. The cast
+    # of a gathered parameter can be missed: only copies of known operators are followed.
     is_computed = (wide["data_ready_ns"] >= 0) & (wide["carries"] != "parameters")
     wide = wide[(wide["cast_dtype"] != "") | ~is_computed]
     tops = {module: _top(str(module)) for module in wide["module"].unique()}
