@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from dtensor_core import observe
 from dtensor_core.dispatch.arguments import Args, Kwargs, first_mesh, spec_on
@@ -130,7 +131,11 @@ def _finish_in_place(
         observed(op, bring_back, (call.backs, (args, kwargs), (local, local_kwargs)), {})
     for place in call.aside:
         given = args[place] if isinstance(place, int) else kwargs[place]
-        for each in given if isinstance(given, (list, tuple)) else (given,):
+        if not isinstance(given, (list, tuple)):
+            given = (given,)
+        elif isinstance(call, ListCall):  # torch leaves the versions to the operator's kernels
+            increment_version(given)
+        for each in given:
             if type(each) is _class_of_copies and each._copied is not None:
                 write_through(each._copied, None, (each,))
     if call.returns_nothing:

@@ -131,6 +131,38 @@ def test_a_list_that_is_written_keeps_its_layouts() -> None:
     body()
 
 
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0), Shard(1)])
+@pytest.mark.parametrize(
+    "view", [lambda x: x, lambda x: x.t(), lambda x: x[:, 1:], lambda x: x.view(-1)]
+)
+def test_gradients_pass_through_views_whose_list_is_written(
+    view: Callable[[Any], Any], placement: Placement
+) -> None:
+    def gradient(given: Any) -> Any:
+        given = given.detach().requires_grad_()
+        base = given.clone()
+        torch._foreach_clamp_max_([view(base)], 0.25)
+        (base * base).sum().backward()
+        return given.grad
+
+    @on_threads(2)
+    def body() -> None:
+        full = _t(4, 6)
+        found = gradient(distribute_tensor(full, kept_mesh((2,)), [placement])).full_tensor()
+        torch.testing.assert_close(found, gradient(full))
+
+    body()
+
+
+def test_what_was_saved_and_then_written_in_a_list_is_refused(mesh) -> None:
+    x = distribute_tensor(_t(4, 6), mesh, [Shard(0)]).requires_grad_()
+    y = x.exp()
+    z = y * y
+    torch._foreach_mul_([y], 2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
 def test_gradients_are_clipped_by_one_reduction_of_one_number(mesh) -> None:
     parameters = [
         nn.Parameter(distribute_tensor(torch.ones(8, size), mesh, [Shard(0)])) for size in (2, 3)
