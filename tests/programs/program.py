@@ -104,8 +104,11 @@ class Program:
 
     @property
     def precision(self) -> Precision:
-        """Precision of the comparison."""
-        return PRECISIONS[self.dtype]
+        """Precision of the comparison, by the narrowest type also under autocast."""
+        precision = PRECISIONS[self.dtype]
+        if any("autocast(" in each.code for each in self.statements):
+            return max(precision, PRECISIONS[torch.bfloat16])
+        return precision
 
     def targets(self) -> set[str]:
         """The names of all results."""

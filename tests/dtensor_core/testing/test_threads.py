@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -308,6 +310,27 @@ def test_ranks_may_wait_while_they_work_out_a_cached_property():
     before = cached_property.__get__
     assert run_threads(body, 3, timeout_s=10) == [(3, True)] * 3
     assert cached_property.__get__ is before
+
+
+CAST_OF_A_PRODUCT = """
+import torch
+from dtensor_core import DTensor, Partial
+from dtensor_core.testing import kept_mesh, run_threads
+
+def body():
+    part = torch.full((4, 4), 2.0)
+    x = DTensor.from_local(part, kept_mesh((2,)), [Partial("product")]).detach().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = torch.mm(x, x)
+    assert y.full_tensor().eq(64).all()
+
+run_threads(body, 2)
+"""
+
+
+def test_ranks_may_wait_while_autocast_casts_a_parameter() -> None:
+    # In a process of its own: where it waits for a lock, it has the interpreter's, too.
+    subprocess.run([sys.executable, "-c", CAST_OF_A_PRODUCT], check=True, timeout=60)
 
 
 def test_groups_of_one_run_are_gone_in_the_next():
