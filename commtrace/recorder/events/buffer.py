@@ -1,8 +1,8 @@
 """Buffer of one recording: holds calls and operators until they are written to its stream.
 
 The program's threads append; `flush` writes the entries present as one batch. A call is written
-once all of it is known. Until then each batch repeats it in the pseudo-table `outstanding`, so that
-the trace of a hanging program shows the calls in which it hangs. Call and operator numbers start at
+once all of it is known, also the first use of its result. Until then each batch repeats it in the
+pseudo-table `outstanding`, so that the trace of a hanging program shows the calls in which it hangs. Call and operator numbers start at
 0 where the recording began.
 """
 
@@ -31,13 +31,14 @@ from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan, SpanKeeper
 from commtrace.recorder.events.small_table import SmallTable
 from commtrace.recorder.events.sources import Sources
 from commtrace.recorder.events.steps import FoundSteps
+from commtrace.recorder.events.unwritten import UnwrittenCalls
 from commtrace.schema import MAX_ACTIONS, TABLES
 from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, sites_of
 from commtrace.tracefile.spool import NUMBERS, SITES
 
 # Each batch repeats these rows, so their number is bounded.
 _MAX_OUTSTANDING_ROWS = 1000
-_MAX_CALLS_IN_BATCH = 5000
+_MAX_VALUES_IN_BATCH = 5000
 _MAX_OPS_IN_BATCH = 50_000
 _POLL_S = 0.001
 _MAX_OPS_PER_CALL = 10
@@ -106,7 +107,7 @@ class Buffer:
         self._most_calls = sys.maxsize if max_calls is None else max_calls
         self._epoch = epoch
         self._numbering = numbering
-        self._calls: deque[tuple[Call, int]] = deque()
+        self._calls = UnwrittenCalls()
         # The values of all spans, one after the other: to keep one is a single call in C, and the
         # garbage collector has no object of it to visit.
         self._spans: list[Any] = []
@@ -122,8 +123,6 @@ class Buffer:
         self._actions = SmallTable(MAX_ACTIONS)
         self.rows_ns = now()
         self._steps: deque[Any] = deque()
-        self._outstanding: list[tuple[Call, int]] = []
-        self._shown: list[tuple[int, bool]] = []
         self._sources = Sources()
         self._groups: dict[str, Any] = {}
         self._groups_in_use: dict[Any, None] = {}
@@ -144,7 +143,7 @@ class Buffer:
             self.num_dropped += 1
             return
         self._num_kept += 1
-        self._calls.append((call, self.step))
+        self._calls.add(call, self.step)
 
     def add_value(self, entry: ObservedValue) -> None:
         """Keep the fingerprint of a tensor."""
@@ -228,9 +227,9 @@ class Buffer:
         failure = None
         with self._lock:
             num_full = max(
-                len(self._calls) // _MAX_CALLS_IN_BATCH,
+                self._calls.num_full_batches,
                 len(self._spans) // (_MAX_OPS_IN_BATCH * SPAN_FIELDS),
-                len(self._values) // _MAX_CALLS_IN_BATCH,
+                len(self._values) // _MAX_VALUES_IN_BATCH,
             )
             for number in range(num_full + 1):
                 try:
@@ -261,7 +260,7 @@ class Buffer:
                 self._writer.write_instead(facts_instead_of)
 
     def _write_batch(self, facts: Mapping[str, Any] | None, is_last: bool) -> None:
-        done, waiting = self._split_by_completion(is_last)
+        done, waiting = self._calls.take(all_of_them=is_last)
         # Before the call sites are taken: a number must not be written ahead of its call site.
         numbers = {"comm": self._numbers_of(done), "ops": self._take_spans()}
         tables = {
@@ -274,8 +273,7 @@ class Buffer:
         }
         for name, call_sites in self._call_sites.items():
             tables[sites_of(name)] = _take(call_sites.new, len(call_sites.new))
-        shown = [call.state_in_flight() for call, _ in waiting]
-        has_rows = any((shown != self._shown, *numbers.values(), *tables.values()))
+        has_rows = any((self._calls.have_changed(), *numbers.values(), *tables.values()))
         if not has_rows and not facts:
             return
         if has_rows:
@@ -284,7 +282,6 @@ class Buffer:
             call.row(self._epoch, step, self._numbering)
             for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
         ]
-        self._shown = shown
         changes = self._sources.changes(tables[sites_of("comm")], tables[OUTSTANDING])
         try:
             self._writer.write(tables, {**(facts or {}), **changes}, numbers)
@@ -304,7 +301,7 @@ class Buffer:
         self._sources.is_new = True
         for name, call_sites in self._call_sites.items():
             call_sites.new.extendleft(reversed(tables[sites_of(name)]))
-        self._shown = []
+        self._calls.forget_shown()
 
     def await_ends(self, timeout_s: float, ask: Callable[[], None]) -> None:
         """Wait up to `timeout_s` for backends to report calls that have completed by now.
@@ -312,22 +309,11 @@ class Buffer:
         `ask` is called meanwhile, since not all backends report by themselves.
         """
         deadline = now() + round(timeout_s * 1e9)
-        while any(call.is_watched for call, _ in (*self._outstanding, *self._calls)):
+        while any(call.is_watched for call, _ in self._calls):
             ask()
             if now() > deadline:
                 return
             sleep(_POLL_S)
-
-    def _split_by_completion(
-        self, is_last: bool
-    ) -> tuple[list[tuple[Call, int]], list[tuple[Call, int]]]:
-        """Split the calls into fully known ones and outstanding ones."""
-        waiting: list[tuple[Call, int]] = []
-        done: list[tuple[Call, int]] = []
-        for entry in [*self._outstanding, *_take(self._calls, _MAX_CALLS_IN_BATCH)]:
-            (done if is_last or entry[0].is_over() else waiting).append(entry)
-        self._outstanding = waiting
-        return done, waiting
 
     def _new_groups(self, entries: list[tuple[Call, int]]) -> list[Any]:
         """Return the rows of groups that are new or whose description has changed."""
@@ -371,7 +357,7 @@ class Buffer:
 
     def _take_fingerprints(self) -> list[Any]:
         """Take some of the observed tensors, as rows of table `fingerprints`."""
-        taken = _take(self._values, _MAX_CALLS_IN_BATCH)
+        taken = _take(self._values, _MAX_VALUES_IN_BATCH)
         first = self._num_values
         self._num_values += len(taken)
         return rows_of_values(taken, first, self._epoch)
@@ -389,7 +375,7 @@ class Buffer:
     def in_flight(self) -> list[Any]:
         """Return the calls in flight, as rows of table `comm`."""
         with self._lock:
-            entries = [*self._outstanding, *self._calls]
+            entries = [*self._calls]
         flying = (entry for entry in entries if not entry[0].is_over())
         return [
             CommEvent(*call.row(self._epoch, step, self._numbering))

@@ -51,14 +51,15 @@ class Call:
         cast_dtype: type of 16 bits that a wider tensor was cast from before it is sent, or that the
             result was cast to.
         follower: knows which part of the result has been used.
+        is_followed: operators that use the result are still noted.
         is_watched: the completion of the call will still be reported.
         expects_blocked_time: the blocked time of the call will still be reported.
     """
 
     __slots__ = (
         "cast_dtype", "complete_ns", "data_ready_ns", "expects_blocked_time", "follower",
-        "functional_op", "id", "is_settled", "is_watched", "issue_ns", "location", "num_waits",
-        "op", "op_id", "part", "region", "request", "result_used_ns", "return_ns", "run_delay_ns",
+        "functional_op", "id", "is_followed", "is_settled", "is_watched", "issue_ns", "location",
+        "num_waits", "op", "op_id", "part", "region", "request", "result_used_ns", "return_ns", "run_delay_ns",
         "sent_id", "seq", "stack", "thread", "wait_begin_ns", "waited_ns", "work",
     )  # fmt: skip
 
@@ -95,7 +96,7 @@ class Call:
         self.cast_dtype: Any = None
         self.work: Any = None
         self.follower: Follower | None = None
-        self.is_settled = self.is_watched = self.expects_blocked_time = False
+        self.is_settled = self.is_watched = self.expects_blocked_time = self.is_followed = False
 
     def issued(self, at_ns: int) -> None:
         """Note that the operator is called."""
@@ -143,6 +144,14 @@ class Call:
     def follow(self, follower: Follower) -> None:
         """Keep what knows which part of the result has been used."""
         self.follower = follower
+
+    def expect_uses(self) -> None:
+        """Note that operators that use the result will be noted."""
+        self.is_followed = True
+
+    def expect_no_uses(self) -> None:
+        """Note that no more uses of the result will be noted."""
+        self.is_followed = False
 
     def completed_on_return(self) -> None:
         """Note that nothing is left to wait for."""
@@ -212,6 +221,12 @@ class Call:
         if self.is_watched or self.expects_blocked_time:
             return False
         return self.work is not None and self.work() is None
+
+    def may_be_used(self) -> bool:
+        """Return whether it is complete, but operators may use parts of its result that count."""
+        if not self.is_followed or self.complete_ns < 0:
+            return False
+        return self.follower is None or self.follower.part() == _UNKNOWN
 
     def blocked_ns(self) -> int:
         """Return the time that the thread was observed to be blocked so far; -1 if unknown."""

@@ -153,7 +153,8 @@ class DataTimes:
                 return
             if kind.overwrites:
                 found = self._results_in(args[1:], {})
-            self._use(found, kind, begin_ns, result)
+            if moved := self._use(found, kind, begin_ns, result):
+                moved.close()
         self.ended(kind, args, result, end_ns)
 
     def _is_the_backend_s(self, found: Iterable[int]) -> bool:
@@ -246,6 +247,7 @@ class DataTimes:
                 former.close()
             written[address] = call
             unused[address] = Result(call, tensor)
+        call.expect_uses()
         if len(unused) > _MAX_UNUSED:
             unused.pop(next(iter(unused))).close()
         if len(written) > _MAX_WRITTEN:

@@ -108,6 +108,7 @@ class Result:
     def close(self) -> None:
         """Note that no operator will use it any more."""
         self._storage = None
+        self.call.expect_no_uses()
 
     def part(self) -> int:
         """Return column `used_shard`: what operators have used, unless more may follow."""

@@ -41,9 +41,9 @@ def test_what_is_written_is_not_kept(world: None) -> None:
         for _ in range(10):
             dist.all_reduce(torch.ones(2))
         buffer = recording._output.buffer
-        assert len(buffer._calls) + len(buffer._spans) > 0
+        assert len([*buffer._calls]) + len(buffer._spans) > 0
         recording._output.flush()
-        assert (len(buffer._calls), len(buffer._spans), buffer._outstanding) == (0, 0, [])
+        assert ([*buffer._calls], buffer._spans) == ([], [])
 
 
 def test_nothing_new_is_not_written(world: None) -> None:

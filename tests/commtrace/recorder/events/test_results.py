@@ -89,6 +89,39 @@ def test_a_call_states_which_part_of_its_result_was_used(name: str, world: None)
     assert list(recording.trace().tables["comm"]["used_shard"]) == [expected]
 
 
+def late(num_others: int, is_stepped: bool) -> list[tuple[int, bool]]:
+    """Calls of a program whose first result is used after the calls have been flushed."""
+    with commtrace.record(detail="op") as recording:
+        tensors = [reduced(4, 6) for _ in range(1 + num_others)]
+        if is_stepped:
+            parameter = torch.nn.Parameter(torch.ones(2))
+            parameter.grad = torch.ones(2)
+            torch.optim.SGD([parameter]).step()
+        recording._output.flush()
+        tensors[0][:, :3].mul(2)
+        recording._output.flush()
+        del tensors
+    comm = recording.trace().tables["comm"]
+    assert list(comm["id"]) == [*range(1 + num_others)]
+    return [*zip(comm["used_shard"], [used >= 0 for used in comm["result_used_ns"]], strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("num_others", "is_stepped", "expected"),
+    [
+        (1, False, [(2, True), (-1, False)]),
+        (0, True, [(-1, False)]),
+        (100, False, [(-1, False)] * 101),
+    ],
+    ids=["waits", "not past a step", "not behind many others"],
+)
+def test_a_call_is_written_once_its_result_was_used(
+    num_others: int, is_stepped: bool, expected: list[tuple[int, bool]]
+) -> None:
+    found, _ = run_processes(late, 2, num_others, is_stepped, timeout_s=60)
+    assert found == expected
+
+
 def test_memory_that_is_given_out_again_holds_no_result(world: None) -> None:
     with commtrace.record(detail="op") as recording:
         tensor = reduced(4, 6)

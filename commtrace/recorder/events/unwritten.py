@@ -1,0 +1,69 @@
+"""Calls of a buffer that are not written yet: new ones, and those of which not all is known.
+
+Of a call that is over, the first use of its result may still follow (`Call.may_be_used`). Since
+each batch repeats what is not written, only the latest of those wait for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from commtrace.recorder.events.call import Call
+
+_MAX_IN_BATCH = 5000
+_MAX_UNUSED = 64
+Entry = tuple[Call, int]
+
+
+class UnwrittenCalls:
+    """Calls in the order of their issue, each with its step; threads may add some at any time."""
+
+    def __init__(self) -> None:
+        self._new: deque[Entry] = deque()
+        self._waiting: list[Entry] = []
+        self._shown: list[tuple[int, bool]] = []
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Iterate over those present."""
+        yield from [*self._waiting, *self._new]
+
+    def add(self, call: Call, step: int) -> None:
+        """Keep a call from the moment it is issued."""
+        self._new.append((call, step))
+
+    @property
+    def num_full_batches(self) -> int:
+        """Number of batches that new calls fill."""
+        return len(self._new) // _MAX_IN_BATCH
+
+    def take(self, *, all_of_them: bool) -> tuple[list[Entry], list[Entry]]:
+        """Take those of a batch of which all is known, or `all_of_them`.
+
+        Returns:
+            What is taken, and what is not: the calls that still wait for a report, or a use.
+        """
+        entries = self._waiting
+        entries += [self._new.popleft() for _ in range(min(len(self._new), _MAX_IN_BATCH))]
+        known: list[Entry] = []
+        self._waiting = []
+        num_unused = 0
+        for entry in reversed(entries):
+            call = entry[0]
+            is_known = all_of_them or call.is_over()
+            if is_known and not all_of_them and num_unused < _MAX_UNUSED and call.may_be_used():
+                num_unused += 1
+                is_known = False
+            (known if is_known else self._waiting).append(entry)
+        known.reverse()
+        self._waiting.reverse()
+        return known, self._waiting
+
+    def have_changed(self) -> bool:
+        """Return whether other calls wait than when this was asked before."""
+        shown, self._shown = self._shown, [call.state_in_flight() for call, _ in self._waiting]
+        return shown != self._shown
+
+    def forget_shown(self) -> None:
+        """Note that what waits could not be written."""
+        self._shown = []
