@@ -157,7 +157,7 @@ class Scheduler:
 
     def _serve(self, rank: int) -> None:
         torch.autograd.set_multithreading_enabled(False)  # backward stays on the rank's thread
-        # Autocast holds the lock of its cache while it casts, in which another rank may have a turn.
+        # Autocast holds the lock of its cache while it casts, when another rank may have a turn.
         torch.set_autocast_cache_enabled(False)
         while True:
             self._gates[rank].acquire()

@@ -2,8 +2,8 @@
 
 The program's threads append; `flush` writes the entries present as one batch. A call is written
 once all of it is known, also the first use of its result. Until then each batch repeats it in the
-pseudo-table `outstanding`, so that the trace of a hanging program shows the calls in which it hangs. Call and operator numbers start at
-0 where the recording began.
+pseudo-table `outstanding`, so that the trace of a hanging program shows the calls in which it
+hangs. Call and operator numbers start at 0 where the recording began.
 """
 
 from __future__ import annotations

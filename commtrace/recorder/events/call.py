@@ -59,8 +59,8 @@ class Call:
     __slots__ = (
         "cast_dtype", "complete_ns", "data_ready_ns", "expects_blocked_time", "follower",
         "functional_op", "id", "is_followed", "is_settled", "is_watched", "issue_ns", "location",
-        "num_waits", "op", "op_id", "part", "region", "request", "result_used_ns", "return_ns", "run_delay_ns",
-        "sent_id", "seq", "stack", "thread", "wait_begin_ns", "waited_ns", "work",
+        "num_waits", "op", "op_id", "part", "region", "request", "result_used_ns", "return_ns",
+        "run_delay_ns", "sent_id", "seq", "stack", "thread", "wait_begin_ns", "waited_ns", "work",
     )  # fmt: skip
 
     def __init__(
