@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from commtrace.torch_internals import compilation as recorders
@@ -204,3 +205,30 @@ def test_compilations_of_graphs_can_be_wrapped(monkeypatch: pytest.MonkeyPatch) 
         program,
         ("inference", "True"),
     ]
+
+
+def test_torch_donates_memory_of_two_saved_tensors() -> None:
+    """Otherwise `integrations.donated_buffers` is not needed."""
+    from torch._functorch._aot_autograd.graph_compile import collect_fw_donated_buffer_idxs
+
+    collect = collect_fw_donated_buffer_idxs.__wrapped__  # pyright: ignore
+    with FakeTensorMode():
+        x, product, other = torch.ones(4), torch.ones(4), torch.ones(4)
+        assert collect([x], [], [], [product[:2], product[1:], x[:2], other]) == [0, 1, 3]
+
+
+def test_keys_of_compiled_graphs_have_all_details_but_donation() -> None:
+    from torch._inductor.codecache import FxGraphCachePickler, FxGraphHashDetails
+    from torch._inductor.utils import get_donated_idxs
+
+    assert get_donated_idxs() is None
+    graph = make_fx(torch.sin)(torch.ones(2))
+    describe = FxGraphHashDetails.__init__.__wrapped__  # pyright: ignore
+    details = FxGraphHashDetails.__new__(FxGraphHashDetails)
+    describe(details, graph, [], {}, [])
+    assert not any("donat" in name for name in vars(details))
+    pickler = FxGraphCachePickler(graph)
+    keys = {pickler.get_key(details)}
+    details.donated = [0]  # pyright: ignore
+    keys.add(pickler.get_key(details))
+    assert len(keys) == 2
