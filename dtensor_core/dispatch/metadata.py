@@ -76,7 +76,29 @@ def _batch_norm_moments(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs
     moments = contiguous(metas[1].shape if training else (0,), dtype)
     running = (contiguous(each.shape, dtype) for each in metas[3:] if each.dtype is not torch.uint8)
     reserve = (each for each in metas[3:] if each.dtype is torch.uint8)
-    return (metas[0], moments, moments, *reserve, *running)
+    return (_in_format_of(x, metas[0]), moments, moments, *reserve, *running)
+
+
+def _in_format_of(x: Spec, result: TensorMeta) -> TensorMeta:
+    """Return the metadata on CPU: contiguous, or channels last as the input."""
+    if x.mesh.device_type != "cpu":
+        return result
+    memory_format = _CHANNELS_LAST.get(len(x.shape), torch.contiguous_format)
+    if not _without_data("meta", x).is_contiguous(memory_format=memory_format):
+        memory_format = torch.contiguous_format
+    made = torch.empty(x.shape, device="meta", memory_format=memory_format)
+    return result._replace(stride=made.stride())
+
+
+def _as_a_sum(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
+    """Return the metadata with the strides that a sum of the arguments has.
+
+    The meta kernels of these operators are in Python, and order the dimensions differently.
+    """
+    given = [_without_data("meta", each) for each in args if isinstance(each, Spec)]
+    if len(given) < 2 or op._schema.name.endswith("_"):
+        return metas
+    return (metas[0]._replace(stride=torch.add(*given).stride()),)
 
 
 def _layer_norm_moments(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
@@ -113,7 +135,13 @@ _BATCH_NORMS = (
     "_native_batch_norm_legit_functional _batch_norm_with_update "
     "_batch_norm_with_update_functional _batch_norm_no_update"
 )
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_IN_PYTHON = (
+    "copysign div floor_divide heaviside logaddexp logical_and logical_or logical_xor "
+    "special_xlog1py xlogy"
+)
 _MENDED: dict[str, Callable[..., Metas]] = {
+    **dict.fromkeys(_IN_PYTHON.split(), _as_a_sum),
     **dict.fromkeys(_BATCH_NORMS.split(), _batch_norm_moments),
     "native_layer_norm": _layer_norm_moments,
     "native_batch_norm_backward": _batch_norm_gradients,
@@ -224,7 +252,7 @@ def _reshaped_copy(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
 def _written_slices(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any
 ) -> torch.Tensor:
-    """Return a tensor like that into which slices are written, if the sizes fit."""
+    """Return a tensor of the shape of that into which slices are written, if the sizes fit."""
     wanted = list(x.shape)
     if x.ndim:
         wanted[dim] = index.numel()
@@ -235,7 +263,7 @@ def _written_slices(
             why="the source has one slice for each index, of the tensor's other sizes",
             hint=f"a source of shape {tuple(wanted)}",
         )
-    return torch.empty_like(x)
+    return x.new_empty(x.shape)
 
 
 # Replacements for meta kernels that accept other calls than devices do. Shards of sizes that do not

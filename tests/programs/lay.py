@@ -200,6 +200,7 @@ def _joined(
     dim = placement.sharded_dim
     assert dim is not None
     full = parts[0].new_empty(shape)
+    at = (slice(None),) * dim
     for part, numbers in zip(parts, _numbers(shape[dim], placement, len(parts)), strict=True):
-        full.index_copy_(dim, numbers, part)
+        full[(*at, numbers)] = part
     return full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from dtensor_core import Replicate, Shard, init_device_mesh
+from dtensor_core import DTensor, Replicate, Shard, init_device_mesh
 from dtensor_core.dispatch import metadata
 from dtensor_core.dispatch.arguments import converted, spec_on
 from dtensor_core.dispatch.metadata import output_metadata
 from dtensor_core.dispatch.metadata_shortcuts import shortcut_metadata
+from dtensor_core.experimental import implicit_replication
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing.fake import fake_world
 
@@ -254,6 +256,35 @@ def test_the_first_operators_do_not_load_dynamo() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "False"
+
+
+STRIDED = {
+    "index_add": lambda x, y: x.index_add(0, torch.zeros(4, dtype=torch.long), y),
+    "index_reduce": lambda x, y: x.index_reduce(0, torch.zeros(4, dtype=torch.long), y, "amax"),
+    "copysign": torch.copysign,
+    "div": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "floor_divide": torch.floor_divide,
+    "logaddexp": torch.logaddexp,
+    "logical_and": torch.logical_and,
+    "xlogy": torch.xlogy,
+    "batch_norm": lambda x, y: torch.nn.functional.batch_norm(x, None, None, training=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
+@pytest.mark.parametrize("name", STRIDED)
+def test_results_of_permuted_tensors_have_the_strides_of_the_kernel(name: str) -> None:
+    numbers = torch.rand(5 * 4 * 3) + 1
+    tensors = {
+        "permuted": numbers.view(3, 4, 5).permute(1, 2, 0),
+        "other": numbers.view(5, 4, 3).permute(1, 0, 2),
+        "one row": numbers.view(5, 4, 3)[:, 0].expand(4, 5, 3),
+    }
+    with fake_world(2), implicit_replication():
+        mesh = init_device_mesh("cpu", (2,))
+        for x, y in itertools.product(tensors.values(), repeat=2):
+            result = STRIDED[name](DTensor.from_local(x, mesh, [Replicate()]), y)
+            assert result.stride() == result.to_local().stride() == STRIDED[name](x, y).stride()
 
 
 @pytest.mark.parametrize("training", [True, False])
