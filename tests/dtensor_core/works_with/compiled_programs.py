@@ -1,9 +1,10 @@
 """Random programs on DTensors, to be compiled: `python -m …works_with.compiled_programs --count N`.
 
-A program is some steps on x and y [rows, 4, 4] and a weight [4, 4], then a loss; rows, layouts and
-mesh are random, too. Compiled on each rank in turn, each process group must have the same
-collectives on its ranks, and the forward graph those of eager mode. Run on ranks that are threads
-or processes, its results, layouts and gradients must be those of eager mode. Prints each failing
+A program is some steps on x and y [rows, 4, 4] and a weight [4, 4], of which a part may be a region
+of activation checkpointing, then a loss; rows, layouts and mesh are random, too. Compiled on each
+rank in turn, each process group must have the same collectives on its ranks, and the forward graph
+those of eager mode. Run on ranks that are threads or processes, its results and gradients must be
+those of one device in eager mode, and compiled the same, with the same layouts. Prints each failing
 seed with its program, and exits with 1 if there is one.
 """
 
@@ -46,7 +47,7 @@ from dtensor_core.parallel import loss_parallel
 from dtensor_core.testing import fake_world, run_processes, run_threads
 from dtensor_core.torch_internals.groups import resolve_group
 from tests.dtensor_core.counting import Collectives
-from tests.dtensor_core.works_with.compiled import check
+from tests.dtensor_core.works_with.compiled import check, full
 
 Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -68,9 +69,17 @@ def _attention(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tenso
 
 def _classes(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """The loss of logits that are sharded by classes, see `loss_parallel`."""
-    logits, rest = x.flatten(1), [Replicate()] * (x.device_mesh.ndim - 1)  # pyright: ignore
-    logits = logits.redistribute(placements=[*rest, Shard(1)])  # pyright: ignore
+    logits = x.flatten(1)
+    if isinstance(logits, DTensor):
+        rest = [Replicate()] * (logits.device_mesh.ndim - 1)
+        logits = logits.redistribute(placements=[*rest, Shard(1)])
     return F.cross_entropy(logits, (y.detach()[:, 0, 0] * 15).long() % 16)
+
+
+def _replicated(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    if isinstance(x, DTensor):
+        x = x.redistribute(placements=[Replicate()] * x.device_mesh.ndim)
+    return x
 
 
 STEPS: dict[str, Function] = {
@@ -100,7 +109,7 @@ STEPS: dict[str, Function] = {
     "roll": lambda x, y, w: x.roll(1, 0) * y,
     "where": lambda x, y, w: torch.where(x > y, x, y * 2),
     "in place": lambda x, y, w: x.clone().mul_(y).add_(1),
-    "replicated": lambda x, y, w: x.redistribute(placements=[Replicate()] * x.device_mesh.ndim),  # pyright: ignore
+    "replicated": _replicated,
     "checkpoint": lambda x, y, w: checkpoint(_mlp, x, y, w, use_reentrant=False),
     "checkpoint of attention": lambda x, y, w: checkpoint(_attention, x, y, w, use_reentrant=False),
     "selective checkpoint": lambda x, y, w: checkpoint(
@@ -133,10 +142,15 @@ class Program:
     loss: str
     rows: int
     mesh: tuple[int, ...]
+    region: tuple[int, int]
+    """The first step of a checkpoint, and the one after it; none if they are the same."""
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        for name in self.steps:
-            x = STEPS[name](x, y, w)
+        first, end = self.region
+        x = _steps(self.steps[:first], x, y, w)
+        if first < end:
+            x = checkpoint(_steps, self.steps[first:end], x, y, w, use_reentrant=False)
+        x = _steps(self.steps[end:], x, y, w)
         return LOSSES[self.loss](x, y, w)
 
     def context(self) -> AbstractContextManager[None]:
@@ -163,12 +177,21 @@ class Program:
         return made
 
 
+def _steps(
+    names: tuple[str, ...], x: torch.Tensor, y: torch.Tensor, w: torch.Tensor
+) -> torch.Tensor:
+    for name in names:
+        x = STEPS[name](x, y, w)
+    return x
+
+
 def program(seed: int) -> Program:
     """Make the random program of a seed."""
     chosen = random.Random(seed)
     steps = tuple(chosen.choices(list(STEPS), k=chosen.randint(1, 3)))
     loss, mesh = chosen.choice(list(LOSSES)), chosen.choice(MESHES)
-    return Program(seed, steps, loss, seed % 9 + 1, mesh)
+    first, end = sorted(chosen.choices(range(len(steps) + 1), k=2))
+    return Program(seed, steps, loss, seed % 9 + 1, mesh, (first, end))
 
 
 def graphs(
@@ -221,10 +244,24 @@ def differences(made: Program) -> str:
 
 
 def compare(made: Program, backend: str) -> None:
-    """Compare a compiled program with eager mode, on each of four ranks."""
+    """Compare a program with one device, and compiled with eager mode, on each of four ranks."""
     mesh = init_device_mesh("cpu", made.mesh)
     with made.context():
+        _compare_with_one_device(made, made.arguments(mesh))
         check(made, made.arguments(mesh), backend=backend, fullgraph=False)
+
+
+def _compare_with_one_device(made: Program, sharded: list[torch.Tensor]) -> None:
+    values = [full(each).requires_grad_() for each in sharded]
+    outcomes: list[list[torch.Tensor | None]] = []
+    for x, y, w in (values, sharded):
+        result = made(x, y, w)
+        (result.full_tensor() if isinstance(result, DTensor) else result).square().sum().backward()
+        outcomes.append([result, x.grad, y.grad, w.grad])
+    for expected, found in zip(*outcomes, strict=True):
+        assert (expected is None) == (found is None)
+        if expected is not None and found is not None:
+            torch.testing.assert_close(full(found), full(expected))
 
 
 def main() -> int:
