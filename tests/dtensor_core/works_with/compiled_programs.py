@@ -84,7 +84,7 @@ def _replicated(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tens
 
 STEPS: dict[str, Function] = {
     "product": lambda x, y, w: x * y + x,
-    "softmax": lambda x, y, w: x.view(x.shape[0], 16).softmax(-1).view(x.shape) * y,
+    "softmax": lambda x, y, w: x.reshape(x.shape[0], 16).softmax(-1).view(x.shape) * y,
     "softmax over rows": lambda x, y, w: x.softmax(0) + y,
     "matmul": lambda x, y, w: x @ w,
     "matmul of flat rows": lambda x, y, w: (x.reshape(-1, 4) @ w).view(x.shape),
