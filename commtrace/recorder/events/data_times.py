@@ -20,7 +20,7 @@ import torch
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.casts import Casts
 from commtrace.recorder.events.request import tensors_of
-from commtrace.recorder.events.results import ALL_USED, Result
+from commtrace.recorder.events.results import Received, Result
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.torch_internals.compilation import has_compiled
@@ -63,43 +63,47 @@ class DataTimes:
             found: its arguments that are results of calls, by storage.
             kind: the operator's kind; None of a call.
             at_ns: when it began.
-            result: what it has returned.
+            result: the tensor that it has made; None if it is another's.
 
         Returns:
-            The result of a call that the operator has rearranged, if it has one.
+            The copy of results that the operator has returned, if it has one.
         """
-        if kind is not None and kind.keeps_places and len(found) > 1:
-            joined = self._joined(found, result)
-            if joined is not None:
-                joined.call.used(at_ns)
-                return joined
+        is_moving = kind is not None and kind.keeps_places and type(result) is _TENSOR
+        if is_moving and len(found) > 1 and (joined := self._joined(found, result)) is not None:
+            joined.call.used(at_ns)
+            return joined
+        copied: dict[Received, None] = {}
         for address, views in found.items():
             known = self.unused.pop(address)
             if self.written.get(address) is not known.mark:  # the memory was given out again
                 known.close()
                 continue
             call = known.call
-            is_moving = kind is not None and kind.keeps_places
             if not is_moving and known.is_all(views[0]):
                 call.used(at_ns)
-                call.follow(ALL_USED)
+                known.use_all()
                 continue
             views = [each for each in views if known.has(each)]
             if not views:  # another part of a large buffer
                 self.unused[address] = known
                 continue
             call.used(at_ns)
-            if is_moving and len(found) == 1 and known.moved(views, result):
-                return known
-            if known.use(views):
+            if is_moving and known.is_kept_by(views, result):
+                copied.update(dict.fromkeys(known.received(views[0])))
                 self.unused[address] = known
-        return None
+            elif known.use(views):
+                self.unused[address] = known
+        if not copied:
+            return None
+        copy = Result(next(iter(copied)).call, result, (*copied,))
+        copy.received(result)
+        return copy
 
     def _joined(self, found: dict[int, list[torch.Tensor]], copy: Any) -> Result | None:
         """Return the copy to which an operator has joined all tensors that one call received."""
         parts = [self.unused[address] for address in found]
         call = parts[0].call
-        if type(copy) is not _TENSOR or len(parts) != len(call.request.group.ranks):
+        if len(parts) != len(call.request.group.ranks):
             return None
         for (address, views), part in zip(found.items(), parts, strict=True):
             if part.call is not call or self.written.get(address) is not part.mark:
@@ -153,8 +157,7 @@ class DataTimes:
                 return
             if kind.overwrites:
                 found = self._results_in(args[1:], {})
-            if moved := self._use(found, kind, begin_ns, result):
-                moved.close()
+            self._use(found, kind, begin_ns, None)
         self.ended(kind, args, result, end_ns)
 
     def _is_the_backend_s(self, found: Iterable[int]) -> bool:

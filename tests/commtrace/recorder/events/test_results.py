@@ -69,8 +69,16 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
     "rows of the other rank": (lambda: reduced(4, 6)[:2].mul(2), 0),
     "both": (lambda: [part.mul(2) for part in reduced(4, 6).chunk(2)], 0),
     "own rows, then all": (
-        lambda: [each.mul(2) for t in [reduced(4, 6)] for each in (t[2:], t)],
+        lambda: [each.sum() for t in [reduced(4, 6)] for each in (t[2:], t)],
         0,
+    ),
+    "own rows of a copy, and all of what was copied": (
+        lambda: [each.sum() for t in [reduced(4, 6)] for each in (t.relu()[2:], t)],
+        0,
+    ),
+    "own rows of two copies": (
+        lambda: [each.sum() for t in [reduced(4, 6)] for each in (t.relu()[2:], (t * t)[2:])],
+        1,
     ),
     "gathered": (lambda: gathered(4, 6)[4:].clone(), 1),
     "gathered and laid out": (lambda: beside(gathered(4, 6))[:, 6:].clone(), 2),
@@ -120,6 +128,45 @@ def test_a_call_is_written_once_its_result_was_used(
 ) -> None:
     found, _ = run_processes(late, 2, num_others, is_stepped, timeout_s=60)
     assert found == expected
+
+
+def activated(uses_rows: bool) -> list[int]:
+    """Gather, activate and use the own rows, forward and backward."""
+
+    class Gathered(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return gather(x)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return (grad[2:] if uses_rows else grad[:2] + grad[2:]).clone()
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x[2:].clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return gather(grad)
+
+    def gather(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(4, 6)
+        dist.all_gather_into_tensor(out, x.contiguous())
+        return out
+
+    x = torch.ones(2, 6, requires_grad=True)
+    with commtrace.record(detail="op") as recording:
+        (Own.apply(torch.relu(Gathered.apply(x))) * 2).sum().backward()
+    return list(recording.trace().tables["comm"]["used_shard"])
+
+
+@pytest.mark.parametrize(("uses_rows", "expected"), [(True, [1, 1]), (False, [0, 0])])
+def test_results_are_followed_through_the_backward_of_an_activation(
+    uses_rows: bool, expected: list[int], world: None
+) -> None:
+    assert activated(uses_rows) == expected
 
 
 def test_memory_that_is_given_out_again_holds_no_result(world: None) -> None:
