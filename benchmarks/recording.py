@@ -108,7 +108,7 @@ CALLS = (
     ("synchronous", _synchronous, 1_800),
     ("asynchronous", _asynchronous, 1_800),
     ("functional", _functional, 2_200),
-    ("synchronous, in a module, with two operators", _Calling(_synchronous), 2_850),
+    ("synchronous, in a module, with two operators", _Calling(_synchronous), 3_200),
     ("functional, in a module, with two operators", _Calling(_functional), 3_300),
 )
 

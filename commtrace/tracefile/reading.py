@@ -45,7 +45,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 """First bytes of a gzip file."""
 
 _FLOOR_BYTES = 64 << 20
-_FACTOR = 100
+_FACTOR = 200
 _MOST_BYTES = 4 << 30
 BYTES_PER_VALUE = 64
 _CHUNK_BYTES = 1 << 20

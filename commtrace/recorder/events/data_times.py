@@ -20,7 +20,7 @@ import torch
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.casts import Casts
 from commtrace.recorder.events.request import tensors_of
-from commtrace.recorder.events.results import Received, Result
+from commtrace.recorder.events.results import Result
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.torch_internals.compilation import has_compiled
@@ -72,31 +72,31 @@ class DataTimes:
         if is_moving and len(found) > 1 and (joined := self._joined(found, result)) is not None:
             joined.call.used(at_ns)
             return joined
-        copied: dict[Received, None] = {}
+        copy: Result | None = None
         for address, views in found.items():
             known = self.unused.pop(address)
             if self.written.get(address) is not known.mark:  # the memory was given out again
                 known.close()
                 continue
-            call = known.call
-            if not is_moving and known.is_all(views[0]):
-                call.used(at_ns)
-                known.use_all()
-                continue
-            views = [each for each in views if known.has(each)]
-            if not views:  # another part of a large buffer
+            is_whole = known.is_all(views[0])
+            if not is_whole:
+                views = [each for each in views if known.has(each)]
+                if not views:  # another part of a large buffer
+                    self.unused[address] = known
+                    continue
+            known.call.used(at_ns)
+            made = known.copied(views, result) if is_moving else None
+            if made is not None:
                 self.unused[address] = known
-                continue
-            call.used(at_ns)
-            if is_moving and known.is_kept_by(views, result):
-                copied.update(dict.fromkeys(known.received(views[0])))
+                if copy is not None:
+                    copy.join(made)
+                copy = copy or made
+            elif not is_whole and known.use(views):
                 self.unused[address] = known
-            elif known.use(views):
-                self.unused[address] = known
-        if not copied:
-            return None
-        copy = Result(next(iter(copied)).call, result, (*copied,))
-        copy.received(result)
+            elif known.use_all():
+                for each in known.known_copies():
+                    if self.unused.get(each.address) is each:
+                        del self.unused[each.address]
         return copy
 
     def _joined(self, found: dict[int, list[torch.Tensor]], copy: Any) -> Result | None:

@@ -44,26 +44,30 @@ ALL_USED = AllUsed()
 
 
 class Received:
-    """What a call has received in one tensor, and which part of it operators have used so far."""
+    """What a call has received in one tensor, and which part of it operators have used so far.
+
+    Attributes:
+        call: the call.
+        places: the tensors that hold it.
+    """
 
     __slots__ = ("_part", "call", "places")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, place: Result) -> None:
         self.call = call
-        self.places: list[Result] = []
+        self.places = [place]
         self._part = UNKNOWN
-
-    def add_place(self, place: Result) -> None:
-        """Follow one more tensor that holds it."""
-        if len(self.places) > _MANY_PLACES:
-            self.places = [each for each in self.places if each.may_be_used()]
-        self.places.append(place)
 
     def use(self, part: int) -> bool:
         """Note that operators use a part; return whether only one shard is used so far."""
         self._part = part if self._part in (UNKNOWN, part) else ALL
         self.call.follow(self)
         return self._part != ALL
+
+    @property
+    def is_all_used(self) -> bool:
+        """True if operators have used all of it."""
+        return self._part == ALL
 
     def part(self) -> int:
         """Return column `used_shard`: what operators have used, unless more may follow."""
@@ -78,20 +82,20 @@ class Result:
     It is made for each call, so that all that can be computed later is.
 
     Attributes:
-        call: the call that it is a result of, the first if there are several.
+        call: the call that it is a result of, or one of several.
         mark: the last write into the tensor's storage, as `DataTimes.written` has it.
+        address: the address of that storage, once there is a copy.
     """
 
     __slots__ = (
-        "_itemsize", "_offset", "_received", "_shape", "_storage", "_strides", "call", "mark",
+        "_itemsize", "_offset", "_received", "_shape", "_storage", "_strides", "address", "call",
+        "mark",
     )  # fmt: skip
 
-    def __init__(
-        self, call: Call, tensor: torch.Tensor, received: tuple[Received, ...] = ()
-    ) -> None:
+    def __init__(self, call: Call, tensor: torch.Tensor) -> None:
         self.call = call
         self.mark: Call | int = call
-        self._received = received
+        self._received: tuple[Received, ...] = ()
         self._storage: StorageWeakRef | None = None
         self._shape, self._strides = tensor.shape, tensor.stride()
         self._offset, self._itemsize = tensor.storage_offset(), tensor.itemsize
@@ -111,32 +115,66 @@ class Result:
         other = _extent(view.shape, view.stride(), view.storage_offset(), view.itemsize)
         return other[0] < end and other[1] > begin
 
-    def received(self, view: torch.Tensor) -> tuple[Received, ...]:
-        """Return what the tensor holds, of which `view` is a part, and follow its storage."""
-        if self._storage is None:
-            self._storage = StorageWeakRef(view.untyped_storage())
-            self._received = self._received or (Received(self.call),)
-            for each in self._received:
-                each.add_place(self)
+    def copied(self, views: list[torch.Tensor], tensor: torch.Tensor) -> Result | None:
+        """Return the copy if an operator that was given these views has made one of all of it."""
+        num = self._shape.numel()
+        if tensor.numel() != num:
+            return None
+        if len(views) > 1 or views[0].numel() != num:
+            sizes = [each.numel() for each in views]
+            if sum(sizes) != num and sizes != [num] * len(sizes):
+                return None
+        received = self._received or self._follow(views[0])
+        copy = Result(self.call, tensor)
+        copy._track(tensor)
+        copy._received = received
+        for each in received:
+            each.places.append(copy)
+            if len(each.places) > _MANY_PLACES:
+                each.places = [place for place in each.places if place.may_be_used()]
+        return copy
+
+    def join(self, other: Result) -> None:
+        """Note that it also holds what another copy, which is the same tensor, holds."""
+        new = [each for each in other._received if each not in self._received]
+        self._received += tuple(new)
+        for each in new:
+            each.places.append(self)
+
+    def _follow(self, view: torch.Tensor) -> tuple[Received, ...]:
+        """Begin to follow the storage, of which `view` is a view, of what a call has received."""
+        self._track(view)
+        self._received = (Received(self.call, self),)
         return self._received
 
-    def is_kept_by(self, views: list[torch.Tensor], copy: Any) -> bool:
-        """Return whether an operator that was given these views has kept the place of all of it."""
-        num, sizes = self._shape.numel(), [each.numel() for each in views]
-        return copy.numel() == num and (sum(sizes) == num or sizes == [num] * len(sizes))
+    def _track(self, view: torch.Tensor) -> None:
+        storage = view.untyped_storage()
+        self._storage, self.address = StorageWeakRef(storage), storage.data_ptr()
 
-    def use_all(self) -> None:
-        """Note that an operator uses all of it."""
+    def known_copies(self) -> list[Result]:
+        """Return the tensors with the same contents of which no use can tell any more."""
+        return [
+            place
+            for received in self._received
+            if received.is_all_used
+            for place in received.places
+            if all([each.is_all_used for each in place._received])
+        ]
+
+    def use_all(self) -> bool:
+        """Note that an operator uses all of it; return whether there may be copies of it."""
         for each in self._received:
             each.use(ALL)
         self.call.follow(ALL_USED)
+        return self._received != ()
 
     def use(self, views: list[torch.Tensor]) -> bool:
         """Note that an operator uses these views; return whether only one shard is used so far."""
         dims = {self._shard_dim(each) for each in views}
         dim = dims.pop() if len(dims) == 1 else UNKNOWN
         part = ALL if dim < 0 else 1 + dim
-        return any([each.use(part) for each in self.received(views[0])])
+        received = self._received or self._follow(views[0])
+        return any([each.use(part) for each in received])
 
     def may_be_used(self) -> bool:
         """Return whether the tensor is still there."""

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
+import commtrace
 from commtrace.errors import (
     InvalidTraceError,
     NotATraceError,
@@ -21,6 +24,7 @@ from commtrace.errors import (
     TruncatedTraceError,
 )
 from commtrace.importers import import_trace
+from commtrace.schema import TABLES
 from commtrace.tracefile import read_trace
 from commtrace.tracefile.reading import (
     GZIP,
@@ -32,6 +36,7 @@ from commtrace.tracefile.reading import (
     reading,
 )
 from commtrace.tracefile.spool import spool_name
+from dtensor_core.testing import fake_world
 from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 
 MOST_BYTES = 200 << 20
@@ -87,7 +92,7 @@ def test_a_column_inflates_to_its_rows_and_no_further(run_file: Path) -> None:
 def test_what_a_file_may_hold_grows_with_its_size_and_with_what_the_user_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert Allowance("x", 2_000_000).total == (64 << 20) + 200_000_000
+    assert Allowance("x", 2_000_000).total == (64 << 20) + 400_000_000
     assert Allowance("x", 1 << 40).total == 4 << 30
     monkeypatch.setenv(LIMIT_VARIABLE, "16GiB")
     assert Allowance("x", 10).total == 16 << 30
@@ -185,3 +190,15 @@ def test_a_name_that_nobody_may_read_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NotATraceError, match="only regular files"):
         read_file(tmp_path, "cannot read x")
     refused(tmp_path / ("x" * 300))
+
+
+def test_a_spool_of_many_alike_calls_may_take_the_memory_that_its_rows_take() -> None:
+    number, tensor = 20_000, torch.ones(4)
+    with fake_world(4), commtrace.record(detail="collective") as recording:
+        for _ in range(number):
+            dist.all_reduce(tensor)
+    (spool,) = recording._output.buffer.contents()
+    bytes_per_row = 8 * len(TABLES["comm"])
+    much_more = 200
+    allowance = Allowance("a spool", much_more * len(spool))
+    assert allowance.total > 1.5 * much_more * number * bytes_per_row
