@@ -24,7 +24,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values check-values bench-operators opdb programs compiled fuzz docs docs-site notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values check-values bench-operators opdb refused programs compiled fuzz docs docs-site notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ bench-operators: $(READY) ## what torch's operator database communicates, agains
 
 opdb: $(READY) ## torch's operator database on DTensors, on 4 ranks that are threads
 	$(BIN)/python -m tests.opdb --json build/opdb.json
+
+refused: $(READY) ## calls that torch refuses, on DTensors: all ranks must refuse them alike
+	$(BIN)/python -m tests.opdb.spoiled --json build/refused.json
 
 programs: $(READY) ## 20,000 random programs on DTensors, on ranks that are threads
 	$(BIN)/python -W ignore -m tests.programs --count 20000

@@ -62,6 +62,12 @@ def first_mesh(args: Args, kwargs: Kwargs) -> DeviceMesh:
     raise AssertionError("dispatched without a DTensor")
 
 
+def first_device(args: Args, kwargs: Kwargs) -> torch.device:
+    """Return the device of the local tensors; "meta" if these are of a class of their own."""
+    local = next(each._local_tensor for each in flattened(args, kwargs) if hasattr(each, "_spec"))
+    return local.device if type(local) is torch.Tensor else torch.device("meta")
+
+
 def plain_numbers(args: Any, kwargs: Kwargs) -> frozenset[int]:
     """Return the numbers of the plain tensors among the arguments."""
     found = [each for each in flattened(args, kwargs) if isinstance(each, torch.Tensor)]

@@ -16,6 +16,7 @@ from dtensor_core.dispatch.arguments import (
     Args,
     Kwargs,
     converted,
+    first_device,
     first_mesh,
     flattened,
     plain_numbers,
@@ -44,8 +45,9 @@ from dtensor_core.dispatch.lists import (
     plans_by_number,
 )
 from dtensor_core.dispatch.memory_positions import counted_from, counting_from, offset_of
-from dtensor_core.dispatch.metadata import check_supported, output_metadata, view_offsets
+from dtensor_core.dispatch.metadata import output_metadata, view_offsets
 from dtensor_core.dispatch.metadata_shortcuts import copies_sizes
+from dtensor_core.dispatch.supported import check_supported
 from dtensor_core.dispatch.written_arguments import (
     fixed_arguments,
     functional_form,
@@ -55,7 +57,6 @@ from dtensor_core.dispatch.written_arguments import (
     written_aside,
 )
 from dtensor_core.errors import RuleError
-from dtensor_core.layout import local_shape
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.operators.memory_layout import MAY_COPY
@@ -106,7 +107,8 @@ def _entry_of(op: OpOverload, args: Args, kwargs: Kwargs, derives: bool) -> Entr
     names, specs = _numbered(op, spec_args, {k: v for k, v in spec_kwargs.items() if k not in outs})
     if is_list_operator(op):
         plain = plain_numbers(tuple(args), dict(kwargs))
-        return _list_entry(op, spec_args, spec_kwargs, names, written, plain)
+        device = first_device(args, kwargs)
+        return _list_entry(op, spec_args, spec_kwargs, names, written, plain, device)
     if not specs:
         return _factory_entry(op, spec_args, spec_kwargs, written)
     if outs:
@@ -119,6 +121,8 @@ def _entry_of(op: OpOverload, args: Args, kwargs: Kwargs, derives: bool) -> Entr
     instead = derivation(call, decision) if derives and decision.lacks_rule else None
     if instead is not None:
         return Entry(instead, DecomposedCall(), read=frozenset(argument_names(op)))
+    if not reshapes and not _is_view(op):
+        check_supported(call, decision, first_device(args, kwargs))
     made = _Made(op, args, kwargs, call, decision, names, outputs is not None)
     if reshapes:
         return made.reshaping()
@@ -153,8 +157,6 @@ class _Made:
     def _run(self, op: OpOverload) -> Callable[..., Any]:
         """Return the function that this rank runs, and exchanges with others in."""
         decision, inputs = self.decision, self.decision.inputs
-        if any(map(_is_empty_on_a_rank, (*inputs, *decision.outputs))):
-            check_supported(self.op, self.call.args, self.call.kwargs)
         run = local_operator(op, self.maker, inputs, decision.outputs)
         # A rank outside of the mesh joins no exchange; its local operator makes empty results.
         if decision.exchanges and inputs[0].coords is not None:
@@ -238,11 +240,6 @@ class _Made:
         return self._entry(run, kind, place=place)
 
 
-def _is_empty_on_a_rank(spec: Spec) -> bool:
-    last = tuple([ranks - 1 for ranks in spec.mesh_shape])  # which hold least
-    return 0 in local_shape(spec.shape, spec.placements, spec.mesh_shape, last)
-
-
 def _note(decision: Decision) -> str:
     """Return the note that the reason of an argument's communication carries."""
     return NO_RULE if decision.lacks_rule else ""
@@ -298,9 +295,12 @@ def _list_entry(
     names: Sequence[str],
     written: tuple[int | str, ...],
     plain: frozenset[int],
+    device: torch.device,
 ) -> Entry:
     """Make the entry of a list operator from the decisions of its elements."""
     elements = decide_elements(op, args, kwargs, written, plain)
+    for element in elements:
+        check_supported(element.call, element.decision, device)
     moves = tuple(
         (number, plan, Origin(str(op), names[number], decision.considered, _note(decision)))
         for number, (plan, decision) in plans_by_number(elements).items()

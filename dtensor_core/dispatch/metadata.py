@@ -9,11 +9,9 @@ floating-point dtype; for everything else the meta kernel is called, once for al
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -173,7 +171,7 @@ def _remembered(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
     if op.namespace != "aten":  # others' kernels may be registered anew
         return _by_kernel(op, args, kwargs)
     try:
-        key = (op, torch.get_default_dtype(), _key(args), *map(_named_key, kwargs.items()))
+        key = call_key(op, args, kwargs)
         found = _results.get(key)
     except TypeError:
         return _by_kernel(op, args, kwargs)
@@ -184,6 +182,15 @@ def _remembered(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
                 _results.clear()
             _results[key] = found
     return found
+
+
+def call_key(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Hashable, ...]:
+    """Return what equals that of another call only if kernels treat both alike.
+
+    Raises:
+        TypeError: There is no such thing (see `_key`).
+    """
+    return (op, torch.get_default_dtype(), _key(args), *map(_named_key, kwargs.items()))
 
 
 def _named_key(item: tuple[str, Any]) -> Hashable:
@@ -236,7 +243,7 @@ def _by_kernel(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
 
 
 def _on(device: str, op: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor | Sequence[Any]:
-    """Run a call on tensors of a device, without data, and return its result."""
+    """Run a call on tensors of a device, without data or of zeros, and return its result."""
     made, named = converted(Spec, partial(_without_data, device), args, kwargs)
     if "device" in named:
         named["device"] = device
@@ -280,56 +287,6 @@ _INSTEAD: dict[OpOverload, Callable[..., torch.Tensor]] = {
 }
 
 
-# They read their integers without bounds, or compare them with sizes.
-_READING_INTEGERS = frozenset(
-    ("lu_unpack", "linalg_lu_solve", "linalg_ldl_solve", "segment_reduce")
-)
-_MOST_CHECKED = 1 << 18
-_OF_METADATA = re.compile("type|shape|size|dimension")
-_checked: set[Hashable] = set()
-
-
-def check_supported(op: OpOverload, args: Args, kwargs: Kwargs) -> None:
-    """Raise a kernel's error for dtypes or shapes that the meta kernel accepts, on all ranks.
-
-    A rank without elements runs no kernel, or one that returns early, while others raise. Therefore
-    the kernel is run on zeros of the full shapes, unless they are large. Called for a new call of
-    which some rank has no elements; `args` and `kwargs` hold specs for tensors.
-
-    Raises:
-        RuntimeError: The kernel does not support the call.
-    """
-    specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
-    if (
-        op.namespace != "aten"
-        or base_name(op) in _READING_INTEGERS
-        or torch.Tag.nondeterministic_seeded in op.tags
-        or sum(spec.shape.numel() for spec in specs) > _MOST_CHECKED
-    ):
-        return
-    key = None
-    with suppress(TypeError):
-        key = (op, _key(args), *map(_named_key, kwargs.items()))
-        if key in _checked:
-            return
-    try:
-        made, named = converted(Spec, _zeros, args, kwargs)
-        op(*made, **named)
-    except torch.linalg.LinAlgError:
-        return
-    except RuntimeError as error:
-        if isinstance(error, NotImplementedError) or _OF_METADATA.search(str(error)):
-            raise
-    if key is not None:
-        if len(_checked) >= _MOST_REMEMBERED:
-            _checked.clear()
-        _checked.add(key)
-
-
-def _zeros(spec: Spec) -> torch.Tensor:
-    return torch.zeros(spec.shape, dtype=spec.dtype, device=spec.mesh.device_type)
-
-
 def _reads_data(op: OpOverload, error: BaseException) -> bool:
     """True if a kernel failed because its result depends on data that was not available.
 
@@ -349,4 +306,8 @@ def as_meta(spec: Spec) -> torch.Tensor:
 
 
 def _without_data(device: str, spec: Spec) -> torch.Tensor:
-    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=device)
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=device)
+    if device != "meta":
+        # Kernels may refuse the values that the memory happens to have.
+        made.untyped_storage().fill_(0)  # pyright: ignore[reportAttributeAccessIssue]
+    return made

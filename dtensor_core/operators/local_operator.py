@@ -23,7 +23,7 @@ from dtensor_core.torch_internals.dispatcher import (
     with_keys,
 )
 from dtensor_core.torch_internals.trees import tree_leaves, tree_map_only
-from dtensor_core.tracing import depending
+from dtensor_core.tracing import depending, is_at_hand
 
 # A local function, and its maker from the operator and the layouts of arguments and results.
 Local = Callable[..., Any]
@@ -52,8 +52,8 @@ def local_operator(
     written = op._schema.is_mutable
     # An operator that writes returns its argument, for which new zeros are no substitute.
     if outputs and not written and all(is_empty_here(spec) for spec in outputs):
-        return zeros(op, outputs)
-    return op
+        return refusing(op, inputs, zeros(op, outputs))
+    return refusing(op, inputs, op)
 
 
 def with_lazy_bits(run: Local) -> Local:
@@ -74,6 +74,44 @@ def standing_for(op: Local, function: Local) -> Local:
     """Mark a function as running this one operator with other arguments, for recorders."""
     function.runs = op  # pyright: ignore[reportFunctionMemberAccess]
     return function
+
+
+# They read positions in their first tensor, and raise for one that it does not have.
+_READING_POSITIONS = frozenset(
+    {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put", "take", "put"}
+    | {"index_select", "index_add", "index_copy", "index_fill", "index_reduce", "embedding"}
+    | {"gather", "scatter", "scatter_add", "scatter_reduce", "embedding_renorm"}
+    | {"_embedding_bag", "_embedding_bag_forward_only"}
+)
+
+
+def refusing(op: Local, inputs: Sequence[Spec], run: Local) -> Local:
+    """Make `run` refuse the positions that other ranks refuse, if the first tensor is empty here.
+
+    Kernels check no positions in a tensor without elements. Therefore the operator is called first,
+    for its errors alone, on tensors of size 1 in the dims of which this rank holds nothing. Not
+    where that would require waiting for a device.
+    """
+    name = op._schema.name  # pyright: ignore[reportFunctionMemberAccess]
+    name = name.removeprefix("aten::").removesuffix("_")
+    if name not in _READING_POSITIONS or not is_empty_here(inputs[0]):
+        return run
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        specs = iter(inputs)
+        if all(is_at_hand(leaf) for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)):
+            op(*tree_map_only(torch.Tensor, lambda x: _of_size_1(x, next(specs)), args), **kwargs)
+        return run(*args, **kwargs)
+
+    return standing_for(op, checked) if run is op else checked
+
+
+def _of_size_1(x: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """Return zeros of size 1 where this rank holds nothing; a tensor with elements unchanged."""
+    if not is_empty_here(spec):
+        return x
+    pairs = zip(x.shape, spec.shape, strict=True)
+    return x.new_zeros([1 if size == 0 and full else size for size, full in pairs])
 
 
 def functional(op: Callable[..., Any]) -> Callable[..., Any]:

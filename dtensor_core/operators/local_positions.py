@@ -15,7 +15,7 @@ import torch
 
 from dtensor_core.errors import OutOfRangeError
 from dtensor_core.layout import Extent
-from dtensor_core.operators.local_operator import Local
+from dtensor_core.operators.local_operator import Local, refusing
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending, is_at_hand, no_modes
 
@@ -69,13 +69,17 @@ def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, 
 
 
 class LocalPositions:
-    """Positions of dimension `dim` of an argument of `op` that this rank holds, in local order."""
+    """Positions of dimension `dim` of an argument of `op` that this rank holds, in local order.
+
+    Attributes:
+        all: True if every rank holds all positions.
+    """
 
     def __init__(self, op: Local, spec: Spec, dim: int) -> None:
         self.dim, self.size, self._op = dim, spec.shape[dim] if spec.ndim else 1, op
         self.pieces = (spec.extents(dim) if spec.ndim else ()) or (Extent(0, 0),)
         self.count = sum(piece.size for piece in self.pieces) if spec.ndim else 1
-        self.all = self.count == self.size
+        self.all = not spec.ndim or spec.num_shards_map[dim] == 1
 
     def local(self, index: torch.Tensor, instead: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Return local positions, `instead` where the rank has none, and a mask of these cases.
@@ -143,7 +147,7 @@ def writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
     def write(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         positions = LocalPositions(op, inputs[0], dim % max(x.ndim, 1))
         if positions.all:
-            return op(x, dim, index, *args, **kwargs)
+            return refusing(op, inputs, op)(x, dim, index, *args, **kwargs)
         made = positions.unpadded(
             functional(positions.padded(x), dim, positions.or_padding(index), *args, **kwargs)
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local
+from dtensor_core.operators.local_operator import Local, refusing
 from dtensor_core.operators.local_positions import LocalPositions
 from dtensor_core.spec import Spec
 
@@ -18,7 +18,7 @@ def reading(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
     def read(x: torch.Tensor, dim: int, index: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         positions = LocalPositions(op, inputs[0], dim % max(x.ndim, 1))
         if positions.all:
-            return op(x, dim, index, **kwargs)
+            return refusing(op, inputs, op)(x, dim, index, **kwargs)
         found, elsewhere = positions.local(index)
         result = op(positions.not_empty(x), dim, found, **kwargs)
         if elsewhere.ndim != result.ndim or elsewhere.shape != result.shape:

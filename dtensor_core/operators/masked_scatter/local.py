@@ -28,7 +28,7 @@ def _places(mask: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Tensor,
 def scattering(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Make the operator that writes elements of the source where the mask is true."""
     spec = outputs[0]
-    if spec is None or spec.local_shape == tuple(spec.shape) or not inputs[2].shape.numel():
+    if spec is None or spec.num_shards == 1:
         return op
     in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
 
@@ -36,6 +36,8 @@ def scattering(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
         here, place, count = _places(mask, spec)
         if is_at_hand(mask) and int(count) > source.numel():
             raise OutOfRangeError("Number of elements of source < number of ones in mask")
+        if not source.numel():
+            return x if in_place else x.clone()
         taken = source.reshape(-1)[torch.where(here, place, 0)]
         made = torch.where(here, taken, x)
         return x.copy_(made) if in_place else made
