@@ -2,18 +2,18 @@
 
 They cover checkpoints, conditions, fully sharded data parallelism, flexible attention, pipeline
 stages, optimizers, gradient clipping, parameters, Python functions that make tensors, saving a
-transformers model, and what compiled backwards overwrite. Each module patches what it names once,
+transformers model, and what inductor overwrites. Each module patches what it names once,
 when this package is imported or when the program loads that part.
 """
 
 from dtensor_core.integrations import (
     checkpoint,
     conditions,
-    donated_buffers,
     export,
     factories,
     flex_attention,
     fsdp,
+    inductor,
     optimizers,
     parameters,
     pipelining,
@@ -24,11 +24,11 @@ from dtensor_core.integrations import (
 _PATCHES = (
     checkpoint,
     conditions,
-    donated_buffers,
     export,
     factories,
     flex_attention,
     fsdp,
+    inductor,
     optimizers,
     parameters,
     pipelining,

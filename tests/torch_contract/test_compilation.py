@@ -208,7 +208,7 @@ def test_compilations_of_graphs_can_be_wrapped(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_torch_donates_memory_of_two_saved_tensors() -> None:
-    """Otherwise `integrations.donated_buffers` is not needed."""
+    """Otherwise `integrations.inductor` is not needed."""
     from torch._functorch._aot_autograd.graph_compile import collect_fw_donated_buffer_idxs
 
     collect = collect_fw_donated_buffer_idxs.__wrapped__  # pyright: ignore
@@ -232,3 +232,13 @@ def test_keys_of_compiled_graphs_have_all_details_but_donation() -> None:
     details.donated = [0]  # pyright: ignore
     keys.add(pickler.get_key(details))
     assert len(keys) == 2
+
+
+def test_collectives_are_made_in_place_after_a_check() -> None:
+    from torch._inductor.fx_passes.reinplace import inplaceable_collective_ops, inplaceable_ops
+
+    functional = torch.ops._c10d_functional
+    for operator, how in inplaceable_collective_ops.items():
+        assert operator in (functional.all_reduce.default, functional.all_reduce_coalesced.default)
+        assert how.extra_check(None)  # torch has none  # pyright: ignore
+        assert inplaceable_ops[operator].inplace_op is how.inplace_op

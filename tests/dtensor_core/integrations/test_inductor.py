@@ -1,4 +1,4 @@
-"""A compiled backward overwrites a saved tensor only if nothing else has its memory."""
+"""Inductor overwrites memory only if nothing else is read from it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._dynamo.utils import counters
 from torch._functorch._aot_autograd import graph_compile
+from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from dtensor_core import Replicate, Shard, distribute_tensor, init_device_mesh
-from dtensor_core.testing import run_threads
+from dtensor_core.testing import fake_world, run_threads
 from tests.dtensor_core.works_with.compiled import check, forgotten, needs_cpp  # noqa: F401
+
+functional = torch.ops._c10d_functional
 
 
 def test_memory_of_two_saved_tensors_is_not_donated() -> None:
@@ -49,6 +54,53 @@ def compare_two_shards() -> None:
 def test_gradients_of_two_shards_of_a_tensor() -> None:
     with torch._inductor.config.patch(compile_threads=1):  # pyright: ignore
         run_threads(compare_two_shards, 4, timeout_s=240)
+
+
+def group_name() -> str:
+    return dist.GroupMember.WORLD.group_name  # pyright: ignore
+
+
+def reduced(x: torch.Tensor) -> torch.Tensor:
+    return functional.wait_tensor(functional.all_reduce(x, "sum", group_name()))
+
+
+def whole(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    part = y.sin()
+    both = reduced(torch.cat([x.cos(), part])) * 2
+    gathered = functional.all_gather_into_tensor(part, 2, group_name())
+    return both, functional.wait_tensor(gathered)
+
+
+def whole_and_part(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    part = y.sin()
+    return reduced(torch.cat([x.cos(), part])) * 2, reduced(part.view(2, 2))
+
+
+def only_whole(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (reduced(torch.cat([x.cos(), y.sin()])) * 2,)
+
+
+@needs_cpp
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
+@pytest.mark.parametrize("function", [whole, whole_and_part])
+def test_parts_of_a_tensor_that_is_reduced(function: Any) -> None:
+    def body() -> None:
+        check(function, (torch.arange(4.0), torch.arange(4.0)), backend="inductor")
+
+    with torch._inductor.config.patch(compile_threads=1):  # pyright: ignore
+        run_threads(body, 2, timeout_s=240)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_in_place"),
+    [(whole, False), (whole_and_part, False), (only_whole, True)],
+)
+def test_a_reduction_in_place_has_memory_of_its_own(function: Any, is_in_place: bool) -> None:
+    with fake_world(2):
+        graph = make_fx(function, tracing_mode="fake")(torch.ones(4), torch.ones(4)).graph
+        reinplace_inplaceable_ops_core(graph)
+    names = [str(node.target) for node in graph.nodes]
+    assert ("_c10d_functional.all_reduce_.default" in names) is is_in_place
 
 
 def hidden(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,119 @@
+"""Memory that inductor overwrites while it is still read, which makes values silently wrong.
+
+- torch donates a saved tensor to the backward unless its memory is that of an input, a result or a
+  gradient. Two saved tensors may still share memory, as two shards of one replicated tensor do.
+- The parts of a `cat` lie within its memory. A reduction of it in place changes parts that are used
+  again, and one of a part changes it.
+- The cache of compiled graphs does not distinguish backwards by what is donated to them.
+
+Plain programs are affected, too. Installed by the package, once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from dtensor_core.integrations.when_loaded import when_loaded
+from dtensor_core.torch_internals.trees import tree_leaves
+
+
+def install() -> None:
+    """Patch what decides on memory to overwrite, and the keys of the cache."""
+    when_loaded("torch._functorch._aot_autograd.graph_compile", _donate_unshared_memory)
+    when_loaded("torch._inductor.fx_passes.reinplace", _reduce_apart)
+    when_loaded("torch._inductor.codecache", _distinguish_donation)
+
+
+def _donate_unshared_memory(graph_compile: Any) -> None:
+    collect = graph_compile.collect_fw_donated_buffer_idxs
+
+    @wraps(collect)
+    def collect_unshared(
+        fw_ins: Any, user_fw_outs: Any, bw_outs: Any, saved_tensors: Any
+    ) -> list[int]:
+        donated = collect(fw_ins, user_fw_outs, bw_outs, saved_tensors)
+        storages = [StorageWeakRef(saved_tensors[index].untyped_storage()) for index in donated]
+        num_tensors = Counter(storages)
+        return [
+            index
+            for index, storage in zip(donated, storages, strict=True)
+            if num_tensors[storage] == 1
+        ]
+
+    graph_compile.collect_fw_donated_buffer_idxs = collect_unshared
+
+
+def _reduce_apart(reinplace: Any) -> None:
+    for operator, how in reinplace.inplaceable_collective_ops.items():
+        reinplace.inplaceable_ops[operator] = replace(how, extra_check=_is_apart)
+
+
+def _is_apart(collective: torch.fx.Node) -> bool:
+    """True if a collective may overwrite its inputs, since no other tensor lies in their memory."""
+    return all(
+        _is_part_of_none(node) and _has_own_parts(node)
+        for given in collective.all_input_nodes
+        for node in _sharing(given)
+    )
+
+
+def _is_part_of_none(node: torch.fx.Node) -> bool:
+    return not any(_is_cat(user) for user in node.users)
+
+
+def _has_own_parts(node: torch.fx.Node) -> bool:
+    """True for a `cat` whose parts nothing else uses, and for other operators."""
+    if not _is_cat(node):
+        return True
+    for part in node.all_input_nodes:
+        sharing = _sharing(part)
+        # The inputs of a graph are copied.
+        is_input = any(each.op == "placeholder" for each in sharing)
+        if not is_input and {user for each in sharing for user in each.users} - sharing != {node}:
+            return False
+    return True
+
+
+def _is_cat(node: torch.fx.Node) -> bool:
+    return node.target is torch.ops.aten.cat.default
+
+
+def _sharing(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """Return a node and its views, and the tensors that it is a view of, and theirs."""
+    found, near = {node}, [node]
+    while near:
+        at = near.pop()
+        storages = _storages(at)
+        for other in (*at.all_input_nodes, *at.users):
+            if other not in found and not storages.isdisjoint(_storages(other)):
+                found.add(other)
+                near.append(other)
+    return found
+
+
+def _storages(node: torch.fx.Node) -> set[StorageWeakRef]:
+    return {
+        StorageWeakRef(each.untyped_storage())
+        for each in tree_leaves(node.meta.get("val"))
+        if isinstance(each, torch.Tensor) and each.layout is torch.strided
+    }
+
+
+def _distinguish_donation(codecache: Any) -> None:
+    details = codecache.FxGraphHashDetails
+    describe = details.__init__
+
+    @wraps(describe)
+    def describe_with_donation(self: Any, *args: Any, **kwargs: Any) -> None:
+        describe(self, *args, **kwargs)
+        # The key is the hash of all attributes. Graphs of unpatched processes have others.
+        self.overwritten = ("apart", sys.modules["torch._inductor.utils"].get_donated_idxs())
+
+    details.__init__ = describe_with_donation
