@@ -1,5 +1,6 @@
 """Divergence of ranks before a fault: the first place at which one does something else.
 
+sides         the ranks of a fault by what they called
 sequences     the calls of two ranks side by side, and the last ones that agree
 branches      the statement in the source that leads to one line rather than to another
 places        lines at which calls are made, or from which what makes them is called

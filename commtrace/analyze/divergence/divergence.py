@@ -6,8 +6,7 @@ made alike, one rank took another branch, left a loop, raised, or stayed where i
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
 from commtrace.analyze.divergence.places import line_of_module, lines_of_file, place_of
 from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
+from commtrace.analyze.divergence.sides import sides_of, sides_of_cycle
 from commtrace.analyze.divergence.silence import silence_of
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members as members_of
@@ -102,9 +102,7 @@ def divergences(frames: Frames) -> pd.DataFrame:
     hanging = hanging_calls(frames)
     found: list[RankDivergence] = []
     for fault in faults.head(_MOST_FAULTS).to_dict("records"):
-        row = _divergence(frames, {str(name): value for name, value in fault.items()}, hanging)
-        if row is not None:
-            found.append(row)
+        found += _divergences(frames, {str(name): each for name, each in fault.items()}, hanging)
     found.sort(key=lambda each: (each.at_ns < 0, each.at_ns, astuple(each)))
     folder = program_folder(frames)
     rows = [
@@ -114,9 +112,10 @@ def divergences(frames: Frames) -> pd.DataFrame:
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
 
 
-def _divergence(
+def _divergences(
     frames: Frames, fault: dict[str, object], hanging: pd.DataFrame
-) -> RankDivergence | None:
+) -> Iterator[RankDivergence]:
+    """Yield where each side of a fault parted from the others."""
     group, number = str(fault["group"]), int(str(fault["number"]))
     recorded = set(frames.ranks["rank"].tolist())
     everyone = members_of(frames)
@@ -124,39 +123,38 @@ def _divergence(
     blamed = [rank for rank in ranks_in(str(fault["ranks"])) if rank in recorded]
     if fault["is_one_of_ranks"]:
         blamed = []
+    if number < 0 or not members:
+        return
     if fault["problem"] == "deadlock":
-        own_ranks, others = _sides_of_cycle(hanging, blamed)
+        sides = sides_of_cycle(hanging, blamed)
     else:
-        own_ranks, others = _sides(members, blamed)
-    if number < 0 or not own_ranks or not others:
-        return None
+        sides = sides_of(frames, fault, members, blamed)
     # Rather one that does not wait for others; and not the first member, which is often the root.
     waiting = set(hanging["rank"])
-    own_ranks.sort(key=lambda rank: (rank in waiting, rank))
-    others.sort(key=lambda rank: (rank == members[0], rank))
-    own, other = own_ranks[0], others[0]
-    calls = calls_of_ranks(frames, [own, other])
+    for own_ranks, other_ranks in sides:
+        own = sorted(own_ranks, key=lambda rank: (rank in waiting, rank))
+        others = sorted(other_ranks, key=lambda rank: (rank == members[0], rank))
+        found = _described(frames, fault, own, others)
+        if found is not None and not found.event and not blamed:
+            # Where neither side is to blame, what happened on the other one may be the reason.
+            swapped = _described(frames, fault, others, own)
+            found = swapped if swapped is not None and swapped.event else found
+        if found is not None:
+            yield found
+
+
+def _described(
+    frames: Frames, fault: dict[str, object], own: Sequence[int], others: Sequence[int]
+) -> RankDivergence | None:
+    """Return where the first rank of one side parted from the first one of the other side."""
+    group, ranks = str(fault["group"]), (own[0], others[0])
+    calls = calls_of_ranks(frames, ranks)
     if calls.empty:
         return None
-    parted = parting(calls, own, other, group, number, _labels(frames, own, other))
-    alike = made_alike(frames, calls, (own, other), group)
-    return _Description(frames, fault, own_ranks, others, parted, alike).row()
-
-
-def _sides_of_cycle(hanging: pd.DataFrame, cycle: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the rank of a deadlock cycle that waits where fewest ranks do, and the others."""
-    calls = zip(hanging["group"].astype(object), hanging["number"], strict=True)
-    place = dict(zip(hanging["rank"], calls, strict=True))
-    num_there = Counter(place.values())
-    own = min(reversed(cycle), key=lambda rank: num_there[place.get(rank, ("", _UNKNOWN))])
-    return [own], [rank for rank in cycle if rank != own]
-
-
-def _sides(members: Sequence[int], blamed: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the ranks that did something else, and the others; of equally many, those above."""
-    if blamed:
-        return [*blamed], [rank for rank in members if rank not in blamed]
-    return [*members[1:]], [*members[:1]]
+    number = int(str(fault["number"]))
+    parted = parting(calls, *ranks, group, number, _labels(frames, *ranks))
+    alike = made_alike(frames, calls, ranks, group)
+    return _Description(frames, fault, own, others, parted, alike).row()
 
 
 def _labels(frames: Frames, own: int, other: int) -> dict[str, str]:

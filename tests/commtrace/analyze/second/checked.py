@@ -34,14 +34,33 @@ _PARTED = ("missing call", "extra call", "kind", "reduce_op", "root", "dtype", "
 def divergences(run: Run) -> list[Row]:
     """Faults before which ranks parted, and both sides; of no cycle of waits, see tests/hangs."""
     found: list[Row] = []
+    calls = _by_number(run)
     for row in consistency(run):
-        members = [rank for rank in run.members(row["group"]) if rank in run.ranks]
+        members = sorted(rank for rank in run.members(row["group"]) if rank in run.ranks)
         blamed = [int(rank) for rank in row["ranks"].split(",") if rank and int(rank) in run.ranks]
-        own = (not row["is_one_of_ranks"] and blamed) or sorted(members)[1:]
-        others = [rank for rank in sorted(members) if rank not in own]
-        if row["problem"] in _PARTED and row["number"] >= 0 and own and others:
-            sides = {"ranks": _texts(own), "others": _texts(others)}
-            found.append({name: row[name] for name in _OF_FAULT} | sides)
+        if row["is_one_of_ranks"]:
+            blamed = []
+        if row["problem"] not in _PARTED or row["number"] < 0 or not members:
+            continue
+        made = calls[row["group"]].get(row["number"], {})
+        column = {"size": "payload_bytes"}.get(row["problem"], row["problem"])
+        by_value: dict[Any, list[int]] = {}
+        for rank in members:
+            value = getattr(made[rank], column, made[rank].kind) if rank in made else None
+            by_value.setdefault(value, []).append(rank)
+        pairs = [([rank for rank in side if rank in blamed], []) for side in by_value.values()]
+        if blamed:
+            rest = [rank for rank in members if rank not in blamed]
+            pairs = [(own, rest) for own, _ in pairs]
+        elif len(by_value) > 1:
+            most = max(by_value.values(), key=len)
+            pairs = [(side, most) for side in by_value.values() if side is not most]
+        else:
+            pairs = [(members[1:], members[:1])]
+        for own, others in pairs:
+            if own and others:
+                sides = {"ranks": _texts(own), "others": _texts(others)}
+                found.append({name: row[name] for name in _OF_FAULT} | sides)
     return found
 
 

@@ -1,0 +1,65 @@
+"""Ranks of a fault on two sides: those that did something else, and those that they part from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from commtrace.analyze.consistency.disagreements import FIELDS, KIND
+from commtrace.analyze.consistency.numbered import calls_of
+from commtrace.analyze.frame import Frames
+
+_SIZE = "payload_bytes"
+_UNKNOWN = -1
+Sides = tuple[list[int], list[int]]
+
+
+def sides_of(
+    frames: Frames, fault: Mapping[str, object], members: Sequence[int], blamed: Sequence[int]
+) -> list[Sides]:
+    """Return pairs of sides, each of ranks that made the same call, or none.
+
+    Args:
+        frames: The run.
+        fault: A row of table `consistency`.
+        members: Recorded members of its group.
+        blamed: Those that did something else; none if it is not known which did.
+
+    Returns:
+        The ranks of each call that differs, and the ranks to compare them with: those that are not
+        blamed, or of equally many the ones of the lowest rank.
+    """
+    by_call: dict[object, list[int]] = {}
+    calls = _made(frames, fault)
+    for rank in members:
+        by_call.setdefault(calls.get(rank), []).append(rank)
+    sides = [*by_call.values()]
+    if blamed:
+        others = [rank for rank in members if rank not in blamed]
+        own = [[rank for rank in side if rank in blamed] for side in sides]
+    elif len(sides) > 1:
+        others = max(sides, key=len)
+        own = [side for side in sides if side is not others]
+    else:
+        others, own = [*members[:1]], [[*members[1:]]]
+    return [(side, others) for side in own if side and others]
+
+
+def _made(frames: Frames, fault: Mapping[str, object]) -> dict[int, object]:
+    """Return what each rank made in the call of a fault, as far as the fault is about it."""
+    problem = str(fault["problem"])
+    column = _SIZE if problem == "size" else problem if problem in FIELDS else KIND
+    calls = calls_of(frames, {(str(fault["group"]), int(str(fault["number"])))})
+    return dict(zip(calls["rank"].tolist(), calls[column].astype(object), strict=True))
+
+
+def sides_of_cycle(hanging: pd.DataFrame, cycle: Sequence[int]) -> list[Sides]:
+    """Return the rank of a deadlock cycle that waits where fewest ranks do, and the others."""
+    calls = zip(hanging["group"].astype(object), hanging["number"], strict=True)
+    place = dict(zip(hanging["rank"], calls, strict=True))
+    num_there = Counter(place.values())
+    own = min(reversed(cycle), key=lambda rank: num_there[place.get(rank, ("", _UNKNOWN))])
+    others = [rank for rank in cycle if rank != own]
+    return [([own], others)] if others else []
