@@ -28,7 +28,7 @@ from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
 from commtrace.analyze.divergence.places import line_of_module, lines_of_file, place_of
 from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
-from commtrace.analyze.divergence.sides import sides_of, sides_of_cycle
+from commtrace.analyze.divergence.sides import labels_of, sides_of, sides_of_cycle
 from commtrace.analyze.divergence.silence import silence_of
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members as members_of
@@ -52,7 +52,8 @@ COLUMNS = (
     Column("instead", str, "", "next call of the others; empty if they made none"),
     Column("instead_source", str, "", "source line of it"),
     Column("branch", str, "", "statements in the source by which they parted"),
-    Column("event", str, "", "what happened on the rank meanwhile, and on no other"),
+    Column("event", str, "", "what happened on one of both meanwhile, and not on the other"),
+    Column("event_rank", int, "", "the rank on which it happened; -1 if there is none"),
     Column("explanation", str, "", "all of this in sentences"),
     Column("at_ns", int, INSTANT, "when the last common call was issued; -1 unknown"),
 )
@@ -87,6 +88,7 @@ class RankDivergence:
     instead_source: str
     branch: str
     event: str
+    event_rank: int
     explanation: str
     at_ns: int
 
@@ -134,17 +136,18 @@ def _divergences(
     for own_ranks, other_ranks in sides:
         own = sorted(own_ranks, key=lambda rank: (rank in waiting, rank))
         others = sorted(other_ranks, key=lambda rank: (rank == members[0], rank))
-        found = _described(frames, fault, own, others)
-        if found is not None and not found.event and not blamed:
-            # Where neither side is to blame, what happened on the other one may be the reason.
-            swapped = _described(frames, fault, others, own)
-            found = swapped if swapped is not None and swapped.event else found
+        found = _described(frames, fault, own, others, may_be_either=not blamed)
         if found is not None:
             yield found
 
 
 def _described(
-    frames: Frames, fault: dict[str, object], own: Sequence[int], others: Sequence[int]
+    frames: Frames,
+    fault: dict[str, object],
+    own: Sequence[int],
+    others: Sequence[int],
+    *,
+    may_be_either: bool,
 ) -> RankDivergence | None:
     """Return where the first rank of one side parted from the first one of the other side."""
     group, ranks = str(fault["group"]), (own[0], others[0])
@@ -152,19 +155,10 @@ def _described(
     if calls.empty:
         return None
     number = int(str(fault["number"]))
-    parted = parting(calls, *ranks, group, number, _labels(frames, *ranks))
+    parted = parting(calls, *ranks, group, number, labels_of(frames, *ranks))
     alike = made_alike(frames, calls, ranks, group)
-    return _Description(frames, fault, own, others, parted, alike).row()
-
-
-def _labels(frames: Frames, own: int, other: int) -> dict[str, str]:
-    """Return a label of each group, equal for corresponding groups of both ranks."""
-    labels = {}
-    for row in frames.groups.to_dict("records"):
-        ranks = {int(rank) for rank in str(row["ranks"]).split(",") if rank}
-        corresponding = str(row["mesh_axis"] or f"a group of {row['size']} ranks")
-        labels[str(row["name"])] = str(row["name"]) if {own, other} <= ranks else corresponding
-    return labels
+    description = _Description(frames, fault, own, others, parted, alike)
+    return description.row(may_be_either=may_be_either)
 
 
 class _Description:
@@ -189,11 +183,13 @@ class _Description:
             zip(frames.groups["name"].astype(object), frames.groups["mesh_axis"], strict=True)
         )
 
-    def row(self) -> RankDivergence:
-        """Return the row of the table."""
+    def row(self, *, may_be_either: bool) -> RankDivergence:
+        """Return the row of the table; if it may be either side's fault, with events of either."""
         fault, parted = self._fault, self._parted
         common = parted.common
-        branch, event = self._branch(), self._event()
+        branch, event, event_rank = self._branch(), self._event(), self._own[0]
+        if not event and may_be_either and (event := self._event_on(1)):
+            event_rank = self._others[0]
         at_ns = _UNKNOWN if common is None else int(common[0]["issue_ns"])
         return RankDivergence(
             problem=str(fault["problem"]),
@@ -212,11 +208,12 @@ class _Description:
             instead_source=_source(parted.others),
             branch=branch,
             event=event,
-            explanation=" ".join(filter(None, self._sentences(branch, event))),
+            event_rank=event_rank if event else _UNKNOWN,
+            explanation=" ".join(filter(None, self._sentences(branch, event, event_rank))),
             at_ns=at_ns,
         )
 
-    def _sentences(self, branch: str, event: str) -> list[str]:
+    def _sentences(self, branch: str, event: str, event_rank: int) -> list[str]:
         parted = self._parted
         own, others = (text_of_ranks(ranks[:1]) for ranks in (self._own, self._others))
         common = None if parted.common is None else parted.common[0]
@@ -243,7 +240,7 @@ class _Description:
                 "shows only here, since those of the loop are alike."
             )
         else:
-            what = f"Meanwhile, {own} {event}." if event else ""
+            what = f"Meanwhile, {text_of_ranks([event_rank])} {event}." if event else ""
         return [f"{before[:1].upper()}{before[1:]}." if before else "", begin, then, way, what]
 
     def _before(self) -> str:
@@ -317,27 +314,42 @@ class _Description:
         return self._parted.own is None and not ended
 
     def _event(self) -> str:
+        """Return what happened on the rank that did something else; also much earlier."""
+        parted = self._parted
+        if text := self._event_on(0):
+            return text
+        common = None if parted.common is None else parted.common[0]
+        if parted.own is None and parted.others is None:
+            return ""
+        own, other, since_ns = self._own[0], self._others[0], parted.earliest_ns
+        event = None
+        if since_ns >= 0:
+            event = exception_since(self._frames, own, since_ns, _issue_of(common), other)
+        if event is not None:
+            self._is_earlier = True
+            return f"earlier {text_of_event(event)}"
+        return silence_of(self._frames, own, self._others, common) if parted.own is None else ""
+
+    def _event_on(self, side: int) -> str:
+        """Return what happened on one rank, 0 the own one, between the common and the next call."""
         parted = self._parted
         if parted.own is None and parted.others is None:
             return ""  # what came afterwards is no cause
-        rank, other = self._own[0], self._others[0]
-        since = [_UNKNOWN, _UNKNOWN]
-        if parted.common is not None:
-            since = [int(call["issue_ns"]) for call in parted.common]
-        until, until_other = (
-            int(call["issue_ns"]) if call is not None else _UNKNOWN
-            for call in (parted.own, parted.others)
+        common = parted.common or (None, None)
+        own, others = (
+            (ranks[0], _issue_of(last), _issue_of(then))
+            for ranks, last, then in (
+                (self._own, common[0], parted.own),
+                (self._others, common[1], parted.others),
+            )
         )
-        event = event_of(self._frames, rank, since[0], until, (other, since[1], until_other))
-        if event is None and parted.earliest_ns >= 0:
-            event = exception_since(self._frames, rank, parted.earliest_ns, since[0], other)
-            self._is_earlier = event is not None
-        if event is not None:
-            return f"{'earlier ' if self._is_earlier else ''}{text_of_event(event)}"
-        if parted.own is None and parted.others is not None:
-            common = None if parted.common is None else parted.common[0]
-            return silence_of(self._frames, self._own[0], self._others, common)
-        return ""
+        rank, other = (own, others) if side == 0 else (others, own)
+        event = event_of(self._frames, *rank, other)
+        return "" if event is None else text_of_event(event)
+
+
+def _issue_of(call: pd.Series | None) -> int:
+    return _UNKNOWN if call is None else int(call["issue_ns"])
 
 
 def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -351,7 +363,7 @@ def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         (own, row["own"] or "no further call", row["own_source"]),
         (others, row["instead"] or "no further call", row["instead_source"]),
         ("parted at", row["branch"], ""),
-        (own, row["event"], ""),
+        (text_of_ranks([row["event_rank"]]), row["event"], ""),
     ]
     return [(name, f"{text}, {at}" if at else str(text)) for name, text, at in places if text]
 

@@ -63,3 +63,13 @@ def sides_of_cycle(hanging: pd.DataFrame, cycle: Sequence[int]) -> list[Sides]:
     own = min(reversed(cycle), key=lambda rank: num_there[place.get(rank, ("", _UNKNOWN))])
     others = [rank for rank in cycle if rank != own]
     return [([own], others)] if others else []
+
+
+def labels_of(frames: Frames, own: int, other: int) -> dict[str, str]:
+    """Return a label of each group, equal for corresponding groups of both ranks."""
+    labels = {}
+    for row in frames.groups.to_dict("records"):
+        ranks = {int(rank) for rank in str(row["ranks"]).split(",") if rank}
+        corresponding = str(row["mesh_axis"] or f"a group of {row['size']} ranks")
+        labels[str(row["name"])] = str(row["name"]) if {own, other} <= ranks else corresponding
+    return labels

@@ -44,7 +44,7 @@ ALL_USED = AllUsed()
 
 
 class Received:
-    """What a call has received in one tensor, and which part of it operators have used so far.
+    """A tensor that a call has received, and the part of it that operators have used so far.
 
     Attributes:
         call: the call.
@@ -152,7 +152,7 @@ class Result:
         self._storage, self.address = StorageWeakRef(storage), storage.data_ptr()
 
     def known_copies(self) -> list[Result]:
-        """Return the tensors with the same contents of which no use can tell any more."""
+        """Return the tensors with the same contents whose further uses change nothing."""
         return [
             place
             for received in self._received

@@ -62,5 +62,5 @@ def test_where_no_rank_is_blamed_an_event_of_either_side_is_named(rank: int) -> 
         "source_line": 3,
     }  # fmt: skip
     (row,) = divergences(replace(frames, host_events=pd.DataFrame([event]))).to_dict("records")
-    assert (row["ranks"], row["others"]) == (str(rank), str(1 - rank))
-    assert "ran out of data" in row["event"]
+    assert (row["ranks"], row["others"], row["event_rank"]) == ("1", "0", rank)
+    assert f"Meanwhile, rank {rank} ran out of data" in row["explanation"]
