@@ -131,7 +131,7 @@ SECOND: dict[str, Second] = {
                 "instead",
                 "instead_source",
             ),
-            *("branch", "event", "explanation", "at_ns"),
+            *("branch", "event", "event_rank", "explanation", "at_ns"),
         ],
     ),
     "findings": Second(
