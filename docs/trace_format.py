@@ -49,7 +49,7 @@ characters. A file of a newer version is rejected; the message names both versio
 
 ## Validation
 
-A file's claims about its size are not trusted. Its contents may take 64 MiB of memory plus 100
+A file's claims about its size are not trusted. Its contents may take 64 MiB of memory plus 200
 times the size of the file, 4 GiB at most. A file that claims more rows, or inflates to more, is
 rejected before that memory is allocated. `COMMTRACE_READ_LIMIT=16GiB` in the environment replaces
 this limit, for trusted files. Ranks are below {MAX_RANKS:,}. Only regular files are read: no pipes,

@@ -33,8 +33,11 @@ def sides_of(
     """
     by_call: dict[object, list[int]] = {}
     calls = _made(frames, fault)
+    is_about_values = fault["problem"] in FIELDS and not blamed
     for rank in members:
-        by_call.setdefault(calls.get(rank), []).append(rank)
+        made = calls.get(rank)
+        if not is_about_values or made not in (None, "", _UNKNOWN):  # unknown equals everything
+            by_call.setdefault(made, []).append(rank)
     sides = [*by_call.values()]
     if blamed:
         others = [rank for rank in members if rank not in blamed]

@@ -13,18 +13,18 @@ from commtrace.recorder.events.call import Call
 
 _MAX_IN_BATCH = 5000
 _MAX_UNUSED = 64
-Entry = tuple[Call, int]
+CallInStep = tuple[Call, int]
 
 
 class UnwrittenCalls:
     """Calls in the order of their issue, each with its step; threads may add some at any time."""
 
     def __init__(self) -> None:
-        self._new: deque[Entry] = deque()
-        self._waiting: list[Entry] = []
+        self._new: deque[CallInStep] = deque()
+        self._waiting: list[CallInStep] = []
         self._shown: list[tuple[int, bool]] = []
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CallInStep]:
         """Iterate over those present."""
         yield from [*self._waiting, *self._new]
 
@@ -37,7 +37,7 @@ class UnwrittenCalls:
         """Number of batches that new calls fill."""
         return len(self._new) // _MAX_IN_BATCH
 
-    def take(self, *, all_of_them: bool) -> tuple[list[Entry], list[Entry]]:
+    def take(self, *, all_of_them: bool) -> tuple[list[CallInStep], list[CallInStep]]:
         """Take those of a batch of which all is known, or `all_of_them`.
 
         Returns:
@@ -45,7 +45,7 @@ class UnwrittenCalls:
         """
         entries = self._waiting
         entries += [self._new.popleft() for _ in range(min(len(self._new), _MAX_IN_BATCH))]
-        known: list[Entry] = []
+        known: list[CallInStep] = []
         self._waiting = []
         num_unused = 0
         for entry in reversed(entries):

@@ -119,7 +119,7 @@ SECOND: dict[str, Second] = {
     # Calls, lines and causes are those of tests/hangs, and of divergence/test_sequences.py.
     "divergences": Second(
         divergences,
-        ["problem", "group", "number"],
+        ["problem", "group", "number", "ranks"],
         [
             *(
                 "compared",

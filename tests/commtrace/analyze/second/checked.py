@@ -47,7 +47,8 @@ def divergences(run: Run) -> list[Row]:
         by_value: dict[Any, list[int]] = {}
         for rank in members:
             value = getattr(made[rank], column, made[rank].kind) if rank in made else None
-            by_value.setdefault(value, []).append(rank)
+            if blamed or "call" in row["problem"] or value not in (None, "", -1):
+                by_value.setdefault(value, []).append(rank)
         pairs = [([rank for rank in side if rank in blamed], []) for side in by_value.values()]
         if blamed:
             rest = [rank for rank in members if rank not in blamed]
