@@ -74,7 +74,9 @@ class DataTimes:
             return joined
         copy: Result | None = None
         for address, views in found.items():
-            known = self.unused.pop(address)
+            known = self.unused.pop(address, None)
+            if known is None:  # a copy of what the operator has used all of just now
+                continue
             if self.written.get(address) is not known.mark:  # the memory was given out again
                 known.close()
                 continue

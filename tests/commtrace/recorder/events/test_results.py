@@ -76,6 +76,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
         lambda: [each.sum() for t in [reduced(4, 6)] for each in (t.relu()[2:], t)],
         0,
     ),
+    "two copies at once": (lambda: [t.relu() @ (t * 2).t() for t in [reduced(4, 6)]], 0),
+    "a copy and what was copied": (lambda: [t.relu() @ t.t() for t in [reduced(4, 6)]], 0),
     "own rows of two copies": (
         lambda: [each.sum() for t in [reduced(4, 6)] for each in (t.relu()[2:], (t * t)[2:])],
         1,
