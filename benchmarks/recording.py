@@ -105,8 +105,8 @@ def _functional(tensor: torch.Tensor) -> None:
 
 # (name, function, most instructions that recording one at detail op adds)
 CALLS = (
-    ("synchronous", _synchronous, 1_800),
-    ("asynchronous", _asynchronous, 1_800),
+    ("synchronous", _synchronous, 1_850),
+    ("asynchronous", _asynchronous, 1_850),
     ("functional", _functional, 2_200),
     ("synchronous, in a module, with two operators", _Calling(_synchronous), 3_200),
     ("functional, in a module, with two operators", _Calling(_functional), 3_300),

@@ -49,7 +49,7 @@ def require_partial(path: Path, code: int, text: str) -> None:
 
 
 def test_a_full_disk_keeps_what_was_written(program: Path, disk_of: Callable[[str], Path]) -> None:
-    output = disk_of("24k") / "RUN.comm"
+    output = disk_of("40k") / "RUN.comm"
     ended = run([*recorded(output), "train.py", program], program)
     assert "no space left on device" in ended.text
     require_partial(output, ended.code, ended.text)
@@ -63,7 +63,7 @@ def test_a_full_disk_keeps_what_was_written(program: Path, disk_of: Callable[[st
 
 def test_a_limit_on_files_keeps_what_was_written(program: Path) -> None:
     words = shlex.join([*map(str, recorded()), "train.py", str(program)])
-    ended = run(["bash", "-c", f"ulimit -f 16; exec {words}"], program)
+    ended = run(["bash", "-c", f"ulimit -f 40; exec {words}"], program)
     assert "file too large" in ended.text
     require_partial(program / "RUN.comm", ended.code, ended.text)
 

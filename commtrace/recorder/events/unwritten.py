@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from commtrace.recorder.events.call import Call
 
 _MAX_IN_BATCH = 5000
-_MAX_UNUSED = 64
+_MAX_UNUSED = 32
 CallInStep = tuple[Call, int]
 
 
