@@ -136,7 +136,7 @@ def refusals(call: Callable[[], object]) -> list[str]:
     """Call on 6 ranks and return the errors, after a collective that none of them misses."""
 
     def refused() -> str:
-        with Collectives() as issued, pytest.raises((RuntimeError, IndexError)) as error:
+        with Collectives() as issued, pytest.raises((RuntimeError, IndexError, TypeError)) as error:
             call()
         dist.barrier()
         return f"{type(error.value).__name__}: {error.value}, after {issued}"
