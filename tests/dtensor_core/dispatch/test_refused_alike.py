@@ -167,9 +167,8 @@ def test_nothing_is_sent_for_a_call_that_the_kernel_refuses():
             x, DTensor.from_local(torch.ones(6, 1, dtype=torch.cfloat), kept_mesh((6,)), [Shard(1)])
         )
 
-    assert set(refusals(call)) == {
-        "RuntimeError: fmax not implemented for complex tensors., after {}"
-    }
+    (refusal,) = set(refusals(call))  # a TypeError since torch 2.15
+    assert refusal.endswith("Error: fmax not implemented for complex tensors., after {}")
 
 
 def test_a_call_that_zeros_alone_do_not_pass_is_not_refused():
