@@ -45,7 +45,7 @@ def check_supported(call: Call, decision: Decision, device: torch.device) -> Non
         device: The device of its tensors.
 
     Raises:
-        Exception: That of the kernel, which raises for zeros and for ones.
+        Exception: The error of the kernel, which raises for zeros and for ones.
     """
     if not (_differs(decision) and _can_be_tried(call, decision, device)):
         return

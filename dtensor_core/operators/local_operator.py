@@ -89,7 +89,7 @@ def refusing(op: Local, inputs: Sequence[Spec], run: Local) -> Local:
     """Make `run` refuse the positions that other ranks refuse, if the first tensor is empty here.
 
     Kernels check no positions in a tensor without elements. Therefore the operator is called first,
-    for its errors alone, on tensors of size 1 in the dims of which this rank holds nothing. Not
+    for its errors alone, on tensors of size 1 in the dims where this rank is empty. Not
     where that would require waiting for a device.
     """
     name = op._schema.name  # pyright: ignore[reportFunctionMemberAccess]

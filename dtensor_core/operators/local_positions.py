@@ -144,10 +144,12 @@ def writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
         packet, _, overload = str(op).removeprefix("aten.").partition(".")
         functional = getattr(getattr(aten, packet.removesuffix("_")), overload)
 
+    of_all = refusing(op, inputs, op)
+
     def write(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         positions = LocalPositions(op, inputs[0], dim % max(x.ndim, 1))
         if positions.all:
-            return refusing(op, inputs, op)(x, dim, index, *args, **kwargs)
+            return of_all(x, dim, index, *args, **kwargs)
         made = positions.unpadded(
             functional(positions.padded(x), dim, positions.or_padding(index), *args, **kwargs)
         )

@@ -1,4 +1,4 @@
-"""Ranks of a fault on two sides: those that did something else, and those that they part from."""
+"""The two sides of a fault: ranks that did something else, and the ranks they are compared with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Calls of a buffer that are not written yet: new ones, and those of which not all is known.
+"""Calls of a buffer that are not written yet: new ones, and ones that are not fully known.
 
-Of a call that is over, the first use of its result may still follow (`Call.may_be_used`). Since
-each batch repeats what is not written, only the latest of those wait for it.
+The result of a call may be used after the call is over (`Call.may_be_used`). Each batch repeats the
+calls that are not written, so only the latest few wait for such a use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UnwrittenCalls:
         return len(self._new) // _MAX_IN_BATCH
 
     def take(self, *, all_of_them: bool) -> tuple[list[CallInStep], list[CallInStep]]:
-        """Take those of a batch of which all is known, or `all_of_them`.
+        """Take the fully known calls of a batch, or `all_of_them`.
 
         Returns:
             What is taken, and what is not: the calls that still wait for a report, or a use.

@@ -14,11 +14,12 @@ from dtensor_core.spec import Spec
 
 def reading(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Read by an index along a dimension; positions of other ranks give zero."""
+    of_all = refusing(op, inputs, op)
 
     def read(x: torch.Tensor, dim: int, index: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         positions = LocalPositions(op, inputs[0], dim % max(x.ndim, 1))
         if positions.all:
-            return refusing(op, inputs, op)(x, dim, index, **kwargs)
+            return of_all(x, dim, index, **kwargs)
         found, elsewhere = positions.local(index)
         result = op(positions.not_empty(x), dim, found, **kwargs)
         if elsewhere.ndim != result.ndim or elsewhere.shape != result.shape:
