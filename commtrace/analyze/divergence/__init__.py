@@ -3,6 +3,7 @@
 sides         the ranks of a fault by what they called
 sequences     the calls of two ranks side by side, and the last ones that agree
 branches      the statement in the source that leads to one line rather than to another
+branching     the statements by which two ranks parted, in words
 places        lines at which calls are made, or from which what makes them is called
 events        what happened on the host of one rank only
 divergence    the table

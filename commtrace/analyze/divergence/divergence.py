@@ -18,15 +18,9 @@ from commtrace.analyze.consistency.check import consistency
 from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.problem import numbers_text
 from commtrace.analyze.consistency.waiting import hanging_calls
-from commtrace.analyze.divergence.branches import (
-    LOOPS,
-    Branch,
-    branch_between,
-    function_around,
-)
+from commtrace.analyze.divergence.branching import branch_text
 from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
-from commtrace.analyze.divergence.places import line_of_module, lines_of_file, place_of
 from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
 from commtrace.analyze.divergence.sides import labels_of, sides_of, sides_of_cycle
 from commtrace.analyze.divergence.silence import silence_of
@@ -157,7 +151,7 @@ def _described(
     number = int(str(fault["number"]))
     parted = parting(calls, *ranks, group, number, labels_of(frames, *ranks))
     alike = made_alike(frames, calls, ranks, group)
-    description = _Description(frames, fault, own, others, parted, alike)
+    description = _Description(frames, fault, own, others, calls, parted, alike)
     return description.row(may_be_either=may_be_either)
 
 
@@ -170,12 +164,14 @@ class _Description:
         fault: dict[str, object],
         own: Sequence[int],
         others: Sequence[int],
+        calls: pd.DataFrame,
         parted: Parting,
         alike: tuple[bool | None, int],
     ) -> None:
         self._frames = frames
         self._fault = fault
         self._own, self._others = own, others
+        self._calls = calls
         self._parted = parted
         self._were_alike, self._num_removed = alike
         self._is_earlier = False
@@ -187,7 +183,8 @@ class _Description:
         """Return the row of the table; if it may be either side's fault, with events of either."""
         fault, parted = self._fault, self._parted
         common = parted.common
-        branch, event, event_rank = self._branch(), self._event(), self._own[0]
+        branch = branch_text(self._frames, self._calls, parted, (self._own[0], self._others[0]))
+        event, event_rank = self._event(), self._own[0]
         if not event and may_be_either and (event := self._event_on(1)):
             event_rank = self._others[0]
         at_ns = _UNKNOWN if common is None else int(common[0]["issue_ns"])
@@ -266,52 +263,6 @@ class _Description:
         number = f" {call['number']}" if call["number"] >= 0 else ""
         module = f" in module {call['module']}" if call["module"] else ""
         return f"{call['kind']}{number} of {axis}{module}"
-
-    def _branch(self) -> str:
-        parted = self._parted
-        calls = (parted.common[0] if parted.common else None, parted.own, parted.others)
-        bases = [call for call in calls if call is not None and call["source_file"]]
-        if parted.own is None and parted.others is None:
-            return ""
-        # First where both calls are in one function, or are made from there.
-        for may_leave in (False, True):
-            for base in bases:
-                found = self._branch_in(base, calls, may_leave=may_leave)
-                if found:
-                    return ", ".join(
-                        f"`{each.text}` ({base['source_file']}:{each.line})" for each in found
-                    )
-        return ""
-
-    def _branch_in(
-        self, base: pd.Series, calls: tuple[pd.Series | None, ...], *, may_leave: bool
-    ) -> Sequence[Branch]:
-        """Return the branch between two calls in the function of one, if they are found there.
-
-        A call that is not can also be one after the function was left.
-        """
-        _, own_call, other_call = calls
-        every_line = lines_of_file(self._frames, str(base["source_file"]))
-        lines = function_around(every_line, int(base["source_line"]))
-        common, own, others = (place_of(call, base, lines) for call in calls)
-        if own == others:
-            lines = every_line
-            own = line_of_module(own_call, other_call, lines)
-            others = line_of_module(other_call, own_call, lines)
-        if own == others or (None in (own, others) and not may_leave):
-            return ()
-        places = (_UNKNOWN if place is None else place for place in (common, own, others))
-        found = branch_between(lines, *places)
-        if self._is_on_its_way and all(each.keyword in LOOPS for each in found):
-            return ()
-        return found
-
-    @property
-    def _is_on_its_way(self) -> bool:
-        """Return whether the rank made no further call, but had not ended either."""
-        rows = self._frames.ranks
-        ended = bool(rows.loc[rows["rank"] == self._own[0], "complete"].all())
-        return self._parted.own is None and not ended
 
     def _event(self) -> str:
         """Return what happened on the rank that did something else; also much earlier."""
