@@ -1,11 +1,12 @@
 """Collectives with a known number in their group, which can be compared across ranks.
 
-`numbered` returns those of a part of a run; the other functions look up a few of the whole run.
+`numbered` returns those of a part of a run; the other functions look up a few of the whole run, or
+all calls of a few ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -68,3 +69,26 @@ def _at_or_after(part: Frames, by_group: dict[str, set[int]]) -> pd.DataFrame:
 def _is_at_or_next(number: pd.Series, asked: set[int]) -> pd.Series:
     known = {int(number[number > each].min()) for each in asked if (number > each).any()}
     return number.isin(asked | known)
+
+
+_OF_CALL = (
+    "rank", "id", "kind", "group", "peer", "dtype", "issue_ns", "complete_ns", "step", "phase",
+    "module", "thread", "source_file", "source_line", "source_function", "stack",
+)  # fmt: skip
+
+
+def calls_of_ranks(frames: Frames, ranks: Sequence[int]) -> pd.DataFrame:
+    """Return the calls of some ranks in order, with `number` and `is_transfer`."""
+    found = frames.by_ranks(_of_ranks, tuple(ranks))
+    return pd.concat(found).sort_values(["rank", "id"], kind="stable", ignore_index=True)
+
+
+def _of_ranks(part: Frames, ranks: tuple[int, ...]) -> pd.DataFrame:
+    own = part.ranks["rank"].isin(ranks).any() or not len(part.ranks)
+    rows = part.comm.index[part.comm["rank"].isin(ranks)] if own else part.comm.index[:0]
+    calls = pd.DataFrame({name: part.comm[name].loc[rows] for name in _OF_CALL})
+    for name in calls.select_dtypes("category"):
+        calls[name] = calls[name].astype(object)
+    if rows.empty:
+        return calls.assign(number=-1, is_transfer=False)
+    return calls.assign(number=numbers(part).loc[rows], is_transfer=is_transfer(part).loc[rows])

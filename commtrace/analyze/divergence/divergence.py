@@ -16,12 +16,13 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.check import consistency
 from commtrace.analyze.consistency.coverage import coverage
+from commtrace.analyze.consistency.numbered import calls_of_ranks
 from commtrace.analyze.consistency.problem import numbers_text
 from commtrace.analyze.consistency.waiting import hanging_calls
 from commtrace.analyze.divergence.branching import branch_text
 from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
-from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
+from commtrace.analyze.divergence.sequences import Parting, parting
 from commtrace.analyze.divergence.sides import labels_of, sides_of, sides_of_cycle
 from commtrace.analyze.divergence.silence import silence_of
 from commtrace.analyze.frame import Frames

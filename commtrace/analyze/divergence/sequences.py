@@ -8,20 +8,12 @@ from which on one rank is a call ahead of the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import is_transfer, numbers
-
-_OF_CALL = (
-    "rank", "id", "kind", "group", "dtype", "issue_ns", "complete_ns", "step", "phase", "module",
-    "thread", "source_file", "source_line", "source_function", "stack",
-)  # fmt: skip
 _SITE = ("kind", "label", "phase", "module", "source_file", "source_line", "source_function")
 _Site = tuple[object, ...]
 _Pair = tuple[pd.Series, pd.Series]
@@ -51,23 +43,6 @@ class Parting:
     others: pd.Series | None
     earliest_ns: int = -1
     first_number: int = 0
-
-
-def calls_of_ranks(frames: Frames, ranks: Sequence[int]) -> pd.DataFrame:
-    """Return the calls of some ranks in order, with `number` and `is_transfer`."""
-    found = frames.by_ranks(_of_ranks, tuple(ranks))
-    return pd.concat(found).sort_values(["rank", "id"], kind="stable", ignore_index=True)
-
-
-def _of_ranks(part: Frames, ranks: tuple[int, ...]) -> pd.DataFrame:
-    own = part.ranks["rank"].isin(ranks).any() or not len(part.ranks)
-    rows = part.comm.index[part.comm["rank"].isin(ranks)] if own else part.comm.index[:0]
-    calls = pd.DataFrame({name: part.comm[name].loc[rows] for name in _OF_CALL})
-    for name in calls.select_dtypes("category"):
-        calls[name] = calls[name].astype(object)
-    if rows.empty:
-        return calls.assign(number=-1, is_transfer=False)
-    return calls.assign(number=numbers(part).loc[rows], is_transfer=is_transfer(part).loc[rows])
 
 
 def parting(

@@ -10,8 +10,8 @@ from itertools import count
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
+from commtrace.analyze.consistency.numbered import calls_of_ranks
 from commtrace.analyze.divergence.earlier import made_alike
-from commtrace.analyze.divergence.sequences import calls_of_ranks
 from commtrace.call_hash import added, hash_of_call, hash_of_place
 from commtrace.event import CommEvent, GroupRow
 from commtrace.tracefile import SegmentedWriter, join, joined_segments, parse_spool, sites_of

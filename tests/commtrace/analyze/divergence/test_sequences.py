@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from commtrace.analyze.divergence.sequences import Parting, calls_of_ranks, parting
+from commtrace.analyze.consistency.numbered import calls_of_ranks
+from commtrace.analyze.divergence.sequences import Parting, parting
 from tests.commtrace.analyze.rows import call, group, run_of
 
 LABELS = {"g": "g", "other": "other", "mine": "a group of 1 ranks"}
