@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -56,15 +56,21 @@ uses; parameters and states as the optimizer leaves them; and tensors that the p
 """
 
 HOST_EVENT_KINDS = (
-    COMPILE, RECOMPILE, EXCEPTION, DATA_END, DATA_WAIT, GC_PAUSE, NOT_RUNNING,
+    COMPILE, RECOMPILE, EXCEPTION, DATA_END, DATA_WAIT, GC_PAUSE, NOT_RUNNING, STUCK, NEW_GROUP,
+    INIT_PROCESS_GROUP, DESTROY_PROCESS_GROUP, STORE, FATAL, THREAD_DIED,
 ) = (
     "compile", "recompile", "exception", "data_end", "data_wait", "gc_pause", "not_running",
+    "stuck", "new_group", "init_process_group", "destroy_process_group", "store", "fatal",
+    "thread_died",
 )  # fmt: skip
 """Kinds of events on the host, in table `host_events`.
 
 Dynamo compiles a frame, or compiles it again; an exception passes a module or a collective, or is
 caught by the program; an iterator of a data loader ends, or takes long; Python's garbage collector
-takes long; and no thread of Python ran, since the process was stopped or held Python's lock.
+takes long; no thread of Python ran, since the process was stopped or held Python's lock; a thread
+is at a place while ranks wait; a process group is created; the default one is initialized, or
+groups are destroyed; the program waits for a key of a store; an exception ends the rank, or a
+thread of it.
 """
 
 PIPELINE_ACTIONS = (
@@ -276,6 +282,7 @@ COMM = (
         "type of 16 bits that the float32 tensors sent were cast from right before, or that the "
         "result was cast to", 10, title="Cast",
     ),
+    Column("tag", int, "", "tag of a send or a receive", 11),
 )  # fmt: skip
 
 OPS = (
@@ -356,12 +363,17 @@ HOST_EVENTS = (
     Column("step", int, "", "step that was in progress, as in table `comm`", 7),
     Column("thread", int, "", "native id of the thread", 7),
     Column(
-        "text", str, "", "the guard that failed, the exception, or the number of batches", 7,
+        "text", str, "",
+        "the guard that failed, the exception, the number of batches, the group that is created, "
+        "the key that is waited for, or the name of the thread that is stuck", 7,
         title="Event",
     ),
     Column("source_file", str, "", "file of the user's line", 7, title="Source"),
     Column("source_line", int, "", "line in that file", 7),
     Column("source_function", str, "", "function that the line is in", 7, title="Function"),
+    Column(
+        "stack", str, "", "Python stack of a thread that is stuck; innermost frame last", 11,
+    ),
 )  # fmt: skip
 
 ACTIONS = (
@@ -440,6 +452,11 @@ RANKS = (
     Column(
         "alive_ns", int, INSTANT,
         "last time at which the rank is known to have run, while it recorded nothing new", 7,
+    ),
+    Column(
+        "exit_code", int, "",
+        "exit code of the process if it ended by itself, -n if signal n ended it (129 for signal "
+        "1); unknown of one that was stopped because another rank had failed", 11, least=-64,
     ),
 )  # fmt: skip
 

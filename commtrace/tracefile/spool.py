@@ -73,7 +73,7 @@ OF_EACH: dict[str, tuple[str, ...]] = {
     "comm": (
         "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
         "op_id", "sent_id", "data_ready_ns", "result_used_ns", "micro_batch",
-        "used_shard", "run_delay_ns",
+        "used_shard", "run_delay_ns", "tag",
     ),
     "ops": ("id", "parent", "start_ns", "duration_ns", "step", "module_call"),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v10.json \
+commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v11.json \
     tests/gold/record.py
 """
 
@@ -37,9 +37,9 @@ def main() -> None:
         pass
     with commtrace.pipeline_action(stage=dist.get_rank(), micro_batch=0, action="forward"):
         if dist.get_rank() == 0:
-            dist.send(torch.ones(4), 1)
+            dist.send(torch.ones(4), 1, tag=5)
         else:
-            dist.recv(torch.empty(4), 0)
+            dist.recv(torch.empty(4), 0, tag=5)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -274,6 +274,7 @@ class Call:
             self.part.micro_batch,
             _UNKNOWN if self.follower is None else self.follower.part(),
             self.run_delay_ns,
+            self.request.tag,
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
@@ -340,8 +341,9 @@ class Call:
             self.part.micro_batch,
             self.part.direction,
             _UNKNOWN,  # the time on the device, which other tools measure
-            *numbers[13:],  # used_shard, run_delay_ns
+            *numbers[13:15],  # used_shard, run_delay_ns
             _dtype_name(self.cast_dtype),
+            numbers[15],  # tag
         )
 
 

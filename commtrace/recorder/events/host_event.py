@@ -9,6 +9,8 @@ from typing import Any
 
 from commtrace.event import HostEventRow
 from commtrace.recorder.events.facts import likely_rank
+from commtrace.recorder.events.location import text_of_stack
+from commtrace.recorder.thread_state import CallStack
 
 UNKNOWN = -1
 
@@ -25,10 +27,11 @@ class HostEvent:
         at: when it began.
         rank: rank of the thread; None before there is a process group.
         thread: native id of the thread.
-        text: the guard, the exception, or a number of batches.
+        text: the guard, the exception, a number of batches, a group, a key or a thread.
         duration: in ns; -1 while it goes on.
         code: the user's code; None if the stack has none.
         line: line in it.
+        stack: the thread's stack, if it is stuck.
     """
 
     kind: str
@@ -39,6 +42,7 @@ class HostEvent:
     duration: int = UNKNOWN
     code: CodeType | None = None
     line: int = UNKNOWN
+    stack: CallStack = ()
 
     def row(self, number: int, epoch: int, step: int) -> Any:
         """Return the row of table `host_events`."""
@@ -55,4 +59,5 @@ class HostEvent:
             source_file=code.co_filename if code else "",
             source_line=self.line if code else UNKNOWN,
             source_function=code.co_name if code else "",
+            stack=text_of_stack(self.stack),
         )

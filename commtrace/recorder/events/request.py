@@ -32,15 +32,16 @@ class Request:
     """Argument values of a call; alike calls share them.
 
     `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
-    ranks within the group, -1 if none. `input_splits` and `output_splits` are the bytes of an
-    all-to-all to and from each rank of the group; empty if equal. `expert_rows` are its rows to
-    each expert of the group; empty if the program does not state them.
+    ranks within the group, and `tag` that of a transfer, -1 if none. `input_splits` and
+    `output_splits` are the bytes of an all-to-all to and from each rank of the group; empty if
+    equal. `expert_rows` are its rows to each expert of the group; empty if the program does not
+    state them.
     """
 
     __slots__ = (
         "device", "device_name", "dtype", "expert_rows", "group", "input_splits", "is_async",
         "is_computed", "is_shared", "native_op", "output_splits", "payload", "peer", "reason",
-        "received", "reduce_op", "root", "sent", "signature",
+        "received", "reduce_op", "root", "sent", "signature", "tag",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +54,7 @@ class Request:
         self.sent: Shapes = ()
         self.received: Shapes = ()
         self.payload = 0
-        self.root = self.peer = _UNKNOWN
+        self.root = self.peer = self.tag = _UNKNOWN
         self.input_splits: tuple[int, ...] = ()
         self.output_splits: tuple[int, ...] = ()
         self.expert_rows: tuple[int, ...] = ()
@@ -78,6 +79,8 @@ class Request:
             self.root = args[signature.root]
         if signature.peer is not None:
             self.peer = args[signature.peer]
+        if signature.tag is not None:
+            self.tag = args[signature.tag]
         if signature.is_async is not None:
             # the dispatcher drops an argument that equals its default, True
             self.is_async = len(args) <= signature.is_async or bool(args[signature.is_async])

@@ -24,6 +24,7 @@ class Signature:
         reduce_op: the reduction; a sum if omitted.
         root: rank within the group.
         peer: rank within the group.
+        tag: the tag of a transfer.
         split: number of rows sent to each rank (all_to_all); those received come before it.
         is_async: a flag, true if omitted; operators without it are always asynchronous.
         payload: the tensors on which the payload is counted, `SENT` or `RECEIVED`.
@@ -37,6 +38,7 @@ class Signature:
     reduce_op: int | None = None
     root: int | None = None
     peer: int | None = None
+    tag: int | None = None
     split: int | None = None
     is_async: int | None = None
     payload: str = SENT

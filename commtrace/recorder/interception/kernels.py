@@ -241,8 +241,8 @@ def batched(receiver: CallReceiver, pass_on: DispatcherKernel) -> DispatcherKern
         result = pass_on(BELOW[keyset.raw_repr()], names, peers, tags, tensors, group)
         if state.collectives.num_issued == before and receiver.buffers:
             frame = _caller()
-            for name, peer, tensor in zip(names, peers, tensors, strict=True):
-                args = (tensor, group, peer)
+            for name, *to, tensor in zip(names, peers, tags, tensors, strict=True):
+                args = (tensor, group, *to)
                 call = receiver.issue(BATCH, TRANSFERS[name], args, frame, state)
                 if call is not None:
                     receiver.pending.returned(call, None, state)

@@ -70,9 +70,9 @@ SIGNATURES: dict[str, Signature] = {
         payload=RECEIVED,
         payload_per_rank=True,
     ),
-    "c10d::send": Signature("send", group=1, sent=0, peer=2),
-    "c10d::recv_": Signature("recv", group=1, received=0, peer=2, payload=RECEIVED),
-    "c10d::recv_any_source_": Signature("recv", group=1, received=0, payload=RECEIVED),
+    "c10d::send": Signature("send", group=1, sent=0, peer=2, tag=3),
+    "c10d::recv_": Signature("recv", group=1, received=0, peer=2, tag=3, payload=RECEIVED),
+    "c10d::recv_any_source_": Signature("recv", group=1, received=0, tag=2, payload=RECEIVED),
     "c10d::barrier": Signature("barrier", group=1, is_async=3),
     "c10d::monitored_barrier_": Signature("barrier", group=1, is_blocking=True),
     "_c10d_functional::all_reduce": _functional_all_reduce,
@@ -88,8 +88,10 @@ SIGNATURES: dict[str, Signature] = {
     "_c10d_functional::all_to_all_single": _functional_all_to_all,
     "_c10d_functional::broadcast": _functional_broadcast,
     "_c10d_functional::broadcast_": _functional_broadcast,
-    "_c10d_functional::isend": Signature("send", group=3, sent=0, peer=1),
-    "_c10d_functional::irecv": Signature("recv", group=3, received=0, peer=1, payload=RECEIVED),
+    "_c10d_functional::isend": Signature("send", group=3, sent=0, peer=1, tag=2),
+    "_c10d_functional::irecv": Signature(
+        "recv", group=3, received=0, peer=1, tag=2, payload=RECEIVED
+    ),
     "_c10d_functional_autograd::all_gather_into_tensor": _functional_all_gather,
     "_c10d_functional_autograd::all_to_all_single": _functional_all_to_all,
     "_c10d_functional_autograd::reduce_scatter_tensor": _functional_reduce_scatter,
@@ -143,10 +145,11 @@ WAIT_FOR_ALL = "_c10d_functional::wait_tensors"
 BATCH = "_c10d_functional::batch_p2p_ops"
 
 TRANSFERS = {
-    "isend": Signature("send", group=1, sent=0, peer=2),
-    "irecv": Signature("recv", group=1, received=0, peer=2, payload=RECEIVED),
+    "isend": Signature("send", group=1, sent=0, peer=2, tag=3),
+    "irecv": Signature("recv", group=1, received=0, peer=2, tag=3, payload=RECEIVED),
 }
-"""Transfers of a batch, by their names in it: each receives its tensor, group and peer."""
+"""Transfers of a batch, by their names in it: each receives its tensor, group, peer
+and tag."""
 
 _LEGACY = "calls the operator of that name in _c10d_functional, which is recorded"
 _ONE_SIDED = "is a one-sided transfer of symmetric memory, without a process group"

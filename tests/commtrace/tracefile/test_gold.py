@@ -162,3 +162,10 @@ def test_version_9_states_for_how_long_threads_had_no_core() -> None:
 def test_version_10_states_that_data_was_cast_for_its_call() -> None:
     assert set(read_trace(GOLD / "run-v9.json").tables["comm"]["cast_dtype"]) == {""}
     assert "bfloat16" in set(read_trace(GOLD / "run-v10.json").tables["comm"]["cast_dtype"])
+
+
+def test_version_11_states_the_tags_of_transfers() -> None:
+    assert set(read_trace(GOLD / "run-v10.json").tables["comm"]["tag"]) == {-1}
+    comm = read_trace(GOLD / "run-v11.json").tables["comm"]
+    tags = [row for row in zip(comm["kind"], comm["tag"], strict=True) if row[1] >= 0]
+    assert tags == [("send", 5), ("recv", 5)]

@@ -186,16 +186,17 @@ def test_an_async_call_is_marked_as_one() -> None:
 
 def test_a_receive_from_anyone_has_no_peer() -> None:
     with commtrace.record() as recording:
-        dist.irecv(x())
+        dist.irecv(x(), tag=4)
     event = call(recording)
-    assert (event.native_op, event.peer) == ("c10d::recv_any_source_", -1)
+    assert (event.native_op, event.peer, event.tag) == ("c10d::recv_any_source_", -1, 4)
     assert (event.input_shapes, event.output_shapes) == ("", "[8]")
     assert (event.payload_bytes, event.wire_bytes) == (32, 0)
 
 
 def test_a_batch_of_transfers_is_one_call_for_each() -> None:
-    transfers = [dist.P2POp(dist.isend, x(), 3), dist.P2POp(dist.irecv, x(), 0)]
+    transfers = [dist.P2POp(dist.isend, x(), 3, tag=8), dist.P2POp(dist.irecv, x(), 0)]
     with commtrace.record() as recording:
         for work in dist.batch_isend_irecv(transfers):
             work.wait()
-    assert [(event.kind, event.peer) for event in calls(recording)] == [("send", 3), ("recv", 0)]
+    found = [(event.kind, event.peer, event.tag) for event in calls(recording)]
+    assert found == [("send", 3, 8), ("recv", 0, 0)]

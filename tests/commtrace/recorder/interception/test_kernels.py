@@ -100,8 +100,8 @@ FUNCTIONAL = [
     (functional.all_to_all_single, ([2] * 4, [2] * 4, "0"), "all_to_all"),
     (functional.broadcast, (2, "0"), "broadcast"),
     (functional.broadcast_, (2, "0"), "broadcast"),
-    (functional.isend, (2, 0, "0"), "send"),
-    (functional.irecv, (2, 0, "0"), "recv"),
+    (functional.isend, (2, 7, "0"), "send"),
+    (functional.irecv, (2, 7, "0"), "recv"),
 ]
 """Operator, arguments other than a tensor of 8 numbers, and kind."""
 
@@ -123,6 +123,7 @@ def test_a_functional_collective_is_one_call(
     assert event.reduce_op == ("sum" if "reduce" in kind else "")
     assert event.root == (2 if kind == "broadcast" else -1)
     assert event.peer == (2 if kind in ("send", "recv") else -1)
+    assert event.tag == (7 if kind in ("send", "recv") else -1)
 
 
 TIMES = (
@@ -304,9 +305,9 @@ def test_collectives_of_other_namespaces_are_one_call(
 def test_the_transfers_of_a_functional_batch_are_seen_each(device: str, world: None) -> None:
     tensors = [torch.ones(4, device=device), torch.ones(2, device=device)]
     with commtrace.record() as recording:
-        functional.batch_p2p_ops(["isend", "irecv"], [1, 2], [0, 0], tensors, "0")
-    found = [(event.kind, event.peer, event.payload_bytes) for event in calls(recording)]
-    assert found == [("send", 1, 16), ("recv", 2, 8)]
+        functional.batch_p2p_ops(["isend", "irecv"], [1, 2], [5, 6], tensors, "0")
+    found = [(each.kind, each.peer, each.tag, each.payload_bytes) for each in calls(recording)]
+    assert found == [("send", 1, 5, 16), ("recv", 2, 6, 8)]
 
 
 @pytest.mark.parametrize("detail", ["op", "collective"])
