@@ -35,15 +35,16 @@ from commtrace.bootstrap import (
 )
 from commtrace.child_ranks import notes_of, refusal
 from commtrace.errors import LaunchError, UsageError
+from commtrace.exit_codes import SIGNAL_EXIT_CODE
 from commtrace.launchers import RUN_ID_PREFIX
 from commtrace.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
 from commtrace.main_program import MODULE_OPTION, is_own
 from commtrace.pickling import results, write_own
 from commtrace.process_options import AUTO_VARIABLE, ProcessOptions
 from commtrace.processes import Ended, run_ranks
+from commtrace.units import text_of_ranks
 from commtrace.watchdog import DumpedStack, TimeoutReport, watchdog
 
-_SIGNAL_EXIT_CODE = 128
 _TIME_TO_END_NS = 15_000_000_000
 _DEFAULTS = ProcessOptions()
 _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)
@@ -236,18 +237,31 @@ def _launch(
                     refusal(spool_folder, is_over=False) is not None
                     or has_failed(notes_of(spool_folder))
                 ),
+                on_wait=_say_waiting,
             )
     except OSError as error:
         raise LaunchError(
             "cannot start the ranks", found=f"{type(error).__name__}: {error}"
         ) from error
     if ended.signal:
-        return LaunchResult(_SIGNAL_EXIT_CODE + ended.signal, spool_folder)
+        return LaunchResult(SIGNAL_EXIT_CODE + ended.signal, spool_folder)
     if any(ended.exit_codes.values()):
         if error := refusal(spool_folder, is_over=True):
             raise error
         return _failure(ended, spool_folder, timeout)
     return LaunchResult(0, spool_folder)
+
+
+def _say_waiting(number: int, ranks: Sequence[int], most_s: float) -> None:
+    if number == signal.SIGINT:
+        reason, again = "interrupted", "Ctrl-C again kills them"
+    elif number:
+        name = signal.Signals(number).name
+        reason, again = f"asked to end by {name}", f"{name} again kills them"
+    else:
+        reason, again = "another rank failed", "Ctrl-C kills them"
+    text = f"{reason}: waiting up to {most_s:g} s for {text_of_ranks(ranks)} to end; {again}"
+    print(text, file=sys.stderr, flush=True)
 
 
 def has_failed(folder: Path) -> bool:
@@ -296,7 +310,7 @@ def _failure(ended: Ended, spool_folder: Path, timeout: TimeoutReport) -> Launch
     # A rank that failed before the timeout is the reason that the others hung.
     if timeout.stacks and not (left and left[0].time_ns < timeout.time_ns):
         stuck = {
-            rank: [place for place in stack if not is_own(place[0])]
+            rank: [place for place in stack if not is_own(place[0]) and not _imports(place[0])]
             for rank, stack in timeout.stacks.items()
         }
         return LaunchResult(1, spool_folder, min(stuck), stuck=stuck)
@@ -311,6 +325,11 @@ def _failure(ended: Ended, spool_folder: Path, timeout: TimeoutReport) -> Launch
     return LaunchResult(_shell_code(failed[rank]), spool_folder, rank)
 
 
+def _imports(filename: str) -> bool:
+    """Return whether a file is of Python's imports, which it hides in tracebacks, too."""
+    return filename.startswith("<frozen importlib")
+
+
 def _shell_code(exit_code: int) -> int:
     """Return the exit code as a shell reports it: 128 + n for a process killed by signal n."""
-    return exit_code if exit_code > 0 else _SIGNAL_EXIT_CODE - exit_code
+    return exit_code if exit_code > 0 else SIGNAL_EXIT_CODE - exit_code

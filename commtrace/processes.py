@@ -3,10 +3,10 @@
     ended = run_ranks([sys.executable, "-m", "train"], environments, is_over=lambda: False)
     ended.exit_codes[3], ended.failed_first
 
-When one fails the others are ended, after a short time in which they can write their calls. Each
-rank leads a process group, so that its children end with it. The launcher imports no torch and
-opens no socket for this. In a rank, `die_with_parent` and `watch_parent` ensure that no process
-outlives its parent.
+When one fails the others are ended, after a short time in which they can write their calls. Ranks
+that do not end when asked are killed after `grace_s`, or at a second request. Each rank leads a
+process group, so that its children end with it. The launcher imports no torch and opens no socket
+for this. In a rank, `die_with_parent` and `watch_parent` end it with its parent.
 """
 
 from __future__ import annotations
@@ -25,12 +25,23 @@ from types import FrameType
 
 _POLL_INTERVAL_S = 0.05
 _PEER_GRACE_S = 0.4  # time for peers of a failed rank to write; spools are flushed every 0.25 s
-_GRACE_S = 30.0
+_TIME_TO_END_S = 0.3  # after which those who asked are told who still runs
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_INTERVAL_S = 1.0
 
+_GRACE_S: Mapping[int, float] = {signal.SIGINT: 10.0}
+_USUAL_GRACE_S = 30.0  # as batch systems have between their two signals
+
 Process = subprocess.Popen[bytes]
+OnWait = Callable[[int, Sequence[int], float], None]
+"""Called with the signal that asked this process to end (0: none did), the ranks that still run,
+and the seconds until they are killed."""
+
+
+def grace_s(number: int) -> float:
+    """Return the seconds that ranks have to end after a signal; a person waits after Ctrl-C."""
+    return _GRACE_S.get(number, _USUAL_GRACE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +62,18 @@ def run_ranks(
     environments: Sequence[Mapping[str, str]],
     *,
     is_over: Callable[[], bool],
+    on_wait: OnWait = lambda number, ranks, seconds: None,
 ) -> Ended:
     """Run `command` in each of the environments, one per rank, until all have ended.
 
     All are ended when one fails, when `is_over` returns true, or when this process is asked to end,
     which it notices if called from the main thread.
+
+    Args:
+        command: the command.
+        environments: the environment of each rank.
+        is_over: whether all ranks are to be ended.
+        on_wait: called once if ranks that were asked to end do not do so at once.
 
     Raises:
         OSError: a process cannot be started; none is left running.
@@ -69,11 +87,11 @@ def run_ranks(
             if failed and not all(map(_has_ended, processes)):
                 time.sleep(_PEER_GRACE_S)
         except BaseException:
-            _end(processes, signal.SIGKILL, received)
+            _end(processes, signal.SIGKILL, received, on_wait)
             raise
         number = received[0] if received else 0
         if number or not all(each.poll() == 0 for each in processes):
-            _end(processes, number or signal.SIGTERM, received)
+            _end(processes, number or signal.SIGTERM, received, on_wait)
     codes = {rank: each.wait() for rank, each in enumerate(processes)}
     return Ended(codes, tuple(failed), number)
 
@@ -94,17 +112,24 @@ def _has_ended(process: Process) -> bool:
     return process.poll() is not None
 
 
-def _end(processes: Sequence[Process], number: int, received: Sequence[int]) -> None:
+def _end(
+    processes: Sequence[Process], number: int, received: Sequence[int], on_wait: OnWait
+) -> None:
     """Send a signal to all; kill those left after the grace period or a second request."""
     num_requests = len(received)
     for each in processes:
         if not _has_ended(each):
             _send(each, number)
             _send(each, signal.SIGCONT)  # a process that is stopped receives no other signal
-    until = time.monotonic() + _GRACE_S
-    while not all(map(_has_ended, processes)):
-        if time.monotonic() > until or len(received) > num_requests:
+    begin = time.monotonic()
+    is_told = False
+    while left := [rank for rank, each in enumerate(processes) if not _has_ended(each)]:
+        waited_s = time.monotonic() - begin
+        if waited_s > grace_s(number) or len(received) > num_requests:
             break
+        if waited_s > _TIME_TO_END_S and not is_told:
+            is_told = True
+            on_wait(received[-1] if received else 0, left, grace_s(number))
         time.sleep(_POLL_INTERVAL_S)
     for each in processes:  # including the children of one that has ended
         _send(each, signal.SIGKILL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from commtrace.errors import CommtraceError, LaunchError, TraceError, UsageError, require_torch
+from commtrace.exit_codes import text_of_exit
 from commtrace.launchers import launched_rank
 from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.facts import WRITE_ERRORS
@@ -19,11 +19,12 @@ from commtrace.tracefile.run_folder import make_run_folder, remove_run_folder
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import SPOOL_SUFFIX
 from commtrace.tracefile.stores import remove_joined
-from commtrace.units import text_of_ranks
+from commtrace.units import counted, text_of_ranks
 from commtrace_cli.launching import Program, chosen_options, run_on_nodes
 from commtrace_cli.options import nodes, outputs, recorded, scripts
 from commtrace_cli.preparing import prepared, prepared_if_possible
-from commtrace_cli.terminal import check_output, fail, finish, say, working
+from commtrace_cli.terminal import check_output, fail, finish, say, show_traceback, working
+from commtrace_cli.verdict import print_verdict
 
 if TYPE_CHECKING:
     from commtrace.launcher import LaunchResult
@@ -36,6 +37,10 @@ Examples:
 - `commtrace run --nproc 4 -o run.json train.py --steps 10`
 - `commtrace run -n 8 --detail collective -o LONG.comm -m my_package.train`
 - `commtrace run -n 8 --nnodes 2 --node-rank 0 --master-addr node0 -o RUN.comm train.py`
+
+Exit codes: `0` all ranks succeeded; `1` one failed, was killed, or ran longer than `--timeout`;
+`2` a usage error; `3` all succeeded, but not all of the recording was written; `128 + n` stopped by
+signal n: `130` by Ctrl-C, `143` by `kill`.
 """
 
 SETTINGS = {"allow_interspersed_args": False}
@@ -110,17 +115,19 @@ def run(
     spools = _empty_folder(folder, force=force)
     if is_folder:
         make_run_folder(folder)
-    say(f"recording {script} on {nproc} ranks")
+    say(f"recording {script} on {counted(nproc, 'rank')}")
     result = _launch(program, spools, chosen, timeout)
     _report_failure(result, program, timeout)
     if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # otherwise no rank got that far
         stored = prepared(spools) if dataset else None
         if is_folder and stored is None:
             stored = prepared_if_possible(spools)
-        lacks = _finish(spools, output, program, stored)
+        lacks = _finish(spools, output, program, stored, has_failed=not result.ok)
     else:
         lacks = [f"its folder {spools} was removed meanwhile"] if not spools.is_dir() else []
         _remove(spools)
+        if not result.ok:
+            say("note: nothing was recorded: no rank had begun to record", always=True)
     if not result.ok:
         raise typer.Exit(result.exit_code if result.failed_rank is None else LaunchError.exit_code)
     if lacks:
@@ -154,7 +161,9 @@ def _launch(
         raise
 
 
-def _finish(spools: Path, output: Path, program: Program, stored: Dataset | None) -> Sequence[str]:
+def _finish(
+    spools: Path, output: Path, program: Program, stored: Dataset | None, *, has_failed: bool
+) -> Sequence[str]:
     """Write the run file, unless the run is a folder; return why ranks could not write all.
 
     Args:
@@ -162,6 +171,7 @@ def _finish(spools: Path, output: Path, program: Program, stored: Dataset | None
         output: The run file, or the same folder.
         program: The program that was recorded.
         stored: The dataset in the folder, if there is one.
+        has_failed: Print the first fault that `commtrace check` finds in it, too.
     """
     from commtrace.child_ranks import notes_of
     from commtrace.tracefile import Trace, read_parts, write_trace
@@ -182,8 +192,12 @@ def _finish(spools: Path, output: Path, program: Program, stored: Dataset | None
     if left_out:
         many = f"{len(left_out)} spools of ranks that {program.script} started earlier"
         say(f"note: {many} are not included, and stay in {spools}", always=True)
-    has_something = trace.num_rows("comm") or trace.num_rows("ops")
-    finish([output], then=["commtrace", "summary" if has_something else "info", output])
+    command = "summary" if trace.num_rows("comm") or trace.num_rows("ops") else "info"
+    if has_failed and trace.num_rows("comm"):
+        command = "check"
+        if isinstance(trace, Trace):
+            print_verdict(trace)
+    finish([output], then=["commtrace", command, output])
     return trace.run.get(WRITE_ERRORS, [])
 
 
@@ -255,22 +269,16 @@ def _report_failure(result: LaunchResult, program: Program, timeout_s: float | N
         return
     script, nproc = program.script, program.nproc
     if result.failed_rank is None:
-        fail(LaunchError(f"{script} was stopped", found=_ending(result.exit_code)))
+        fail(LaunchError(f"{script} was stopped", found=text_of_exit(result.exit_code)))
         return
     if result.stuck:
         from commtrace.watchdog import format_stacks
 
-        say(format_stacks(result.stuck), always=True)
-        summary = f"{script} on {nproc} ranks did not end within {timeout_s:g} s"
+        show_traceback(format_stacks(result.stuck))
+        summary = f"{script} on {counted(nproc, 'rank')} did not end within {timeout_s:g} s"
         fail(LaunchError(summary, found=f"{text_of_ranks(sorted(result.stuck))} still running"))
         return
-    say(result.traceback.rstrip("\n"), always=True)
+    show_traceback(result.traceback.rstrip("\n"))
     failure = f"{script} failed on rank {result.failed_rank} of {nproc}"
     last_line = result.traceback.strip().rpartition("\n")[2]
-    fail(LaunchError(failure, found=last_line or _ending(result.exit_code)))
-
-
-def _ending(exit_code: int) -> str:
-    if exit_code <= 128:
-        return f"exit code {exit_code}"
-    return f"signal {exit_code - 128} ({signal.Signals(exit_code - 128).name})"
+    fail(LaunchError(failure, found=last_line or text_of_exit(result.exit_code)))

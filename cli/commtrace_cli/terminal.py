@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,9 +177,39 @@ def say(text: str, *, always: bool = False) -> None:
     """Print notes about the work; only on a terminal, unless `always`."""
     console = word_console()
     if text and (always or console.is_terminal):
-        # Tabs of a traceback would be shown as escapes.
-        for line in text.expandtabs().split("\n"):
+        for line in _fitting(text, console):
             console.print(Text(line))
+
+
+def show_traceback(text: str) -> None:
+    """Print a traceback or stacks on stderr; long lines of code are left to the terminal."""
+    console = word_console()
+    for line in text.expandtabs().split("\n") if text else ():  # tabs would be shown as escapes
+        console.print(Text(line))
+
+
+_SPACE_IN_COMMAND = "\0"
+
+
+def _fitting(text: str, console: Console) -> Iterator[str]:
+    """Yield the lines of a text, wrapped between words on a terminal, with commands in one piece.
+
+    The lines that continue one are indented by two more.
+    """
+    for line in text.split("\n"):
+        if not console.is_terminal or len(line) <= console.width:
+            yield line
+            continue
+        joined = re.sub("`[^`]*`", lambda each: each[0].replace(" ", _SPACE_IN_COMMAND), line)
+        indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
+        for part in textwrap.wrap(
+            joined,
+            console.width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            yield part.replace(_SPACE_IN_COMMAND, " ")
 
 
 def colour_of_kind(kind: str) -> str:
@@ -215,11 +246,14 @@ def _hexadecimal(letter: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in encoded)
 
 
+_ERROR = "error: "
+
+
 def fail(error: CommtraceError) -> None:
     """Print an error."""
-    first, *rest = str(error).split("\n")
     console = word_console()
-    console.print(Text.assemble(("error: ", "bold red"), first))
+    first, *rest = _fitting(f"{_ERROR}{error}", console)
+    console.print(Text.assemble((_ERROR, "bold red"), first.removeprefix(_ERROR)))
     for line in rest:
         console.print(Text(line))
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
+from commtrace.exit_codes import text_of_exit
 from commtrace.launcher import LaunchResult, results_of, run_function
 from commtrace.pickling import pack
 from commtrace.process_options import VALUE_LEVELS, ProcessOptions
@@ -141,7 +142,7 @@ def _error(
     if result.failed_rank is None:
         if result.exit_code == _INTERRUPTED:
             return KeyboardInterrupt()
-        return LaunchError(f"{name} was stopped", found=f"exit code {result.exit_code}")
+        return LaunchError(f"{name} was stopped", found=text_of_exit(result.exit_code))
     if result.stuck:
         stacks = with_names(format_stacks(result.stuck), names)
         summary = f"{name} on {nproc} ranks did not end within {timeout_s:g} s"
@@ -153,7 +154,7 @@ def _error(
             run=run,
         )
     text = with_names(result.traceback, names).rstrip("\n")
-    found = _last_error(text) or _ending(result.exit_code)
+    found = _last_error(text) or text_of_exit(result.exit_code)
     summary = f"{name} failed on rank {result.failed_rank} of {nproc}"
     return RankError(summary, rank=result.failed_rank, traceback=text, found=found, run=run)
 
@@ -167,9 +168,3 @@ def _last_error(traceback: str) -> str:
 def _unfinished(result: LaunchResult) -> str:
     ranks = sorted(result.stuck)
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} still running"
-
-
-def _ending(exit_code: int) -> str:
-    if exit_code <= 128:
-        return f"exit code {exit_code}"
-    return f"signal {exit_code - 128} ({signal.Signals(exit_code - 128).name})"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -223,7 +223,11 @@ def test_calls_of_a_library_that_the_command_names_are_of_the_line_that_calls_it
             "  found: ValueError: no more data\n",
         ),
         ("exits", "error: train.py failed on rank 1 of 2\n  found: exit code 3\n"),
-        ("is killed", "error: train.py failed on rank 1 of 2\n  found: signal 9 (SIGKILL)\n"),
+        (
+            "is killed",
+            "error: train.py failed on rank 1 of 2\n"
+            "  found: killed by signal 9 (SIGKILL), possibly for lack of memory\n",
+        ),
     ],
 )
 def test_of_a_rank_that_fails_the_trace_is_kept(tmp_path: Path, how: str, message: str) -> None:
@@ -232,9 +236,7 @@ def test_of_a_rank_that_fails_the_trace_is_kept(tmp_path: Path, how: str, messag
     assert ended.code == 1
     message = message.replace("{folder}", str(tmp_path))
     assert ended.err.startswith(message)
-    assert re.fullmatch(
-        r"wrote run\.json \(.*\)\nnext  commtrace summary run\.json\n", ended.err[len(message) :]
-    )
+    assert re.search(r"\nwrote run\.json \(.*\)\nnext  commtrace check run\.json\n\Z", ended.err)
     trace = read_trace(tmp_path / "run.json")
     assert trace.run["world_size"] == 2
     assert trace.run["detail"] == "collective"
@@ -255,8 +257,10 @@ while True:
 )
 
 
-def in_terminal(*arguments: str, folder: Path, kill_by: signal.Signals) -> Ended:
-    """Run `commtrace run ARGS...` on a terminal, and send a signal at "all here"."""
+def in_terminal(
+    *arguments: str, folder: Path, kill_by: signal.Signals, at: Sequence[str] = ("all here",)
+) -> Ended:
+    """Run `commtrace run ARGS...` on a terminal, and send a signal at each of some words."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "commtrace_cli", "run", *arguments],
@@ -268,7 +272,7 @@ def in_terminal(*arguments: str, folder: Path, kill_by: signal.Signals) -> Ended
         start_new_session=True,
     )
     os.close(its)
-    shown, is_killed, until = "", False, time.monotonic() + DEADLINE_S
+    shown, words, until = "", list(at), time.monotonic() + DEADLINE_S
     try:
         while time.monotonic() < until:
             if not select.select([ours], [], [], 0.2)[0]:
@@ -277,15 +281,15 @@ def in_terminal(*arguments: str, folder: Path, kill_by: signal.Signals) -> Ended
                 shown += os.read(ours, 4096).decode(errors="replace")
             except OSError:  # the other end is closed
                 break
-            if "all here" in shown and not is_killed:
-                is_killed = True
+            if words and words[0] in shown:
+                del words[0]
                 if kill_by is signal.SIGINT:  # as a terminal does: to all in the foreground
                     os.killpg(process.pid, kill_by)
                 else:
                     process.send_signal(kill_by)
         return Ended(process.wait(timeout=10), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown), "")
     except subprocess.TimeoutExpired:
-        pytest.fail(f"it still runs; killed: {is_killed}; shown: {shown!r}")
+        pytest.fail(f"it still runs; not shown: {words}; shown: {shown!r}")
     finally:
         os.close(ours)
         if process.poll() is None:
@@ -297,12 +301,72 @@ def test_an_interrupted_run_keeps_its_trace(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITING)
     ended = in_terminal("-n", "2", "train.py", folder=tmp_path, kill_by=signal.SIGINT)
     assert "recording train.py on 2 ranks\r\n" in ended.out
-    assert "error: train.py was stopped\r\n  found: signal 2 (SIGINT)\r\n" in ended.out
+    assert (
+        "error: train.py was stopped\r\n  found: interrupted by signal 2 (SIGINT)\r\n" in ended.out
+    )
     assert "Traceback" not in ended.out
     assert "death signal" not in ended.out
     assert ended.code == 128 + signal.SIGINT
     found = kinds(read_trace(tmp_path / "run.json"))
     assert [found[rank, "all_reduce"] for rank in range(2)] == [1, 1]
+
+
+HANGING = """\
+import signal, sys, time
+import torch
+import torch.distributed as dist
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+x = torch.ones(8)
+dist.all_reduce(x)
+if rank == 0:
+    print("all here", flush=True)
+if rank != 1:
+    dist.all_reduce(x)
+time.sleep(600)
+"""
+MISSING = (
+    "missing call: Rank 1 never arrived at all_reduce 1 of default_pg (group 0); ranks 0, 2 did."
+)
+
+
+def test_a_second_ctrl_c_ends_a_hang_at_once_and_the_recording_and_its_fault_are_there(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(HANGING)
+    told = "interrupted: waiting up to 10 s for ranks 0-2 to end; Ctrl-C again kills them"
+    ended = in_terminal(
+        "-n", "3", "train.py", folder=tmp_path, kill_by=signal.SIGINT, at=("all here", told)
+    )
+    assert ended.code == 128 + signal.SIGINT
+    assert told in ended.out
+    assert "error: train.py was stopped\r\n  found: interrupted by signal 2" in ended.out
+    assert ended.out.endswith("next  commtrace check run.json\r\n")
+    found = kinds(read_trace(tmp_path / "run.json"))
+    assert [found[rank, "all_reduce"] for rank in range(3)] == [2, 1, 2]
+
+
+def test_of_a_run_that_hung_the_first_fault_is_printed_and_the_next_command_is_check(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(HANGING)
+    ended = run("-n", "3", "--timeout", "4", "train.py", folder=tmp_path)
+    assert ended.code == 1
+    head, _, rest = ended.err.partition("error: train.py on 3 ranks did not end within 4 s\n")
+    assert 'train.py", line 14, in <module>\n    time.sleep(600)\n' in head
+    assert rest.startswith(f"  found: ranks 0-2 still running\n{MISSING}")
+    assert "\n  at train.py:13\n" in rest
+    assert re.search(r"\nwrote run\.json \(.*\)\nnext  commtrace check run\.json\n\Z", rest)
+
+
+def test_of_a_run_that_did_not_begin_to_record_this_is_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GREETING)
+    ended = run("-n", "1", "--timeout", "0.1", "-m", "train", folder=tmp_path)
+    assert ended.code == 1
+    assert "error: train on 1 rank did not end within 0.1 s" in ended.err
+    assert ("wrote" in ended.err) != ("note: nothing was recorded" in ended.err)
 
 
 def permissions(*paths: Path) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from commtrace_cli.terminal import (
     fail,
     finish,
     forget_odd_sizes,
+    say,
+    show_traceback,
     working,
 )
 from tests.commtrace.figures.test_theme import contrast
@@ -29,6 +32,28 @@ def test_an_error_is_its_text_on_stderr_without_wrapping(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"error: cannot read [bold]it[/]\n  found: {'a very long line ' * 8}\n"
+
+
+def test_on_a_terminal_messages_are_wrapped_between_words_and_commands_are_in_one_piece(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    fail(
+        TraceError(
+            "cannot read the trace of this run", found="one", attempt="`merge a -o run.json`"
+        )
+    )
+    say("note: a sentence, of which the end is `a command of several words` here", always=True)
+    show_traceback(f"  {'code ' * 20}")
+    assert re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().err).splitlines() == [
+        "error: cannot read the trace of this run",
+        "  found: one",
+        "  try: `merge a -o run.json`",
+        "note: a sentence, of which the end is",
+        "  `a command of several words` here",
+        f"  {'code ' * 20}",
+    ]
 
 
 def test_a_command_ends_with_its_files_and_the_next_command(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.processes import Ended, run_ranks
+import commtrace.processes
+from commtrace.processes import Ended, grace_s, run_ranks
 
 ROOT = Path(__file__).parents[2]
 PREAMBLE = """
@@ -107,23 +108,64 @@ def test_a_signal_goes_to_the_ranks_and_handlers_come_back(
     assert signal.getsignal(number) is before
 
 
-def test_a_second_signal_waits_no_longer(tmp_path: Path) -> None:
-    body = "signal.signal(signal.SIGTERM, lambda *_: note('asked')); note('here')\n"
-    body += "while True: time.sleep(1)"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_asks_is_told_of_ranks_that_do_not_end_and_a_second_signal_kills_them(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    body = f"signal.signal({int(number)}, signal.SIG_IGN if rank else signal.SIG_DFL)\n"
+    body += "note('here')\nwhile True: time.sleep(1)"
+    told: list[tuple[int, list[int], float]] = []
+    at_s: list[float] = []
+
+    def on_wait(*what: object) -> None:
+        told.append(what)  # type: ignore[arg-type]
+        at_s.append(time.monotonic())
+        os.kill(os.getpid(), number)
 
     def send() -> None:
-        noted(tmp_path, "here", [0])
-        os.kill(os.getpid(), signal.SIGTERM)
-        noted(tmp_path, "asked", [0])
-        os.kill(os.getpid(), signal.SIGTERM)
+        noted(tmp_path, "here", range(3))
+        at_s.append(time.monotonic())
+        os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=send)
     thread.start()
-    begin = time.monotonic()
-    ended = run_ranks(*commands(body, tmp_path, 1), is_over=never)
+    ended = run_ranks(*commands(body, tmp_path, 3), is_over=never, on_wait=on_wait)
     thread.join()
-    assert ended == Ended({0: -signal.SIGKILL}, signal=signal.SIGTERM)
-    assert time.monotonic() - begin < 25  # of the 30 s of the deadline
+    at_s.append(time.monotonic())
+    assert ended == Ended({0: -number, 1: -signal.SIGKILL, 2: -signal.SIGKILL}, signal=number)
+    assert told == [(number, [1, 2], grace_s(number))]
+    asked, said, killed = at_s
+    assert said - asked < 5
+    assert killed - said < 5 < grace_s(number)
+
+
+def test_ranks_that_ignore_ctrl_c_are_killed_sooner_than_those_of_a_batch_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert grace_s(signal.SIGINT) == 10 < grace_s(signal.SIGTERM) == 30
+    monkeypatch.setattr(commtrace.processes, "_GRACE_S", {signal.SIGINT: 0.5})
+    body = "signal.signal(signal.SIGINT, signal.SIG_IGN); note('here')\ntime.sleep(600)"
+
+    def send() -> None:
+        noted(tmp_path, "here", [0])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    told: list[object] = []
+    ended = run_ranks(
+        *commands(body, tmp_path, 1), is_over=never, on_wait=lambda *what: told.append(what)
+    )
+    thread.join()
+    assert ended == Ended({0: -signal.SIGKILL}, signal=signal.SIGINT)
+    assert told == [(signal.SIGINT, [0], 0.5)]
+
+
+def test_ranks_that_end_when_asked_are_not_told_of(tmp_path: Path) -> None:
+    told: list[object] = []
+    body = "note('here')\nif rank == 1:\n    sys.exit(7)\ntime.sleep(600)"
+    run_ranks(*commands(body, tmp_path, 2), is_over=never, on_wait=lambda *what: told.append(what))
+    assert told == []
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
