@@ -146,7 +146,10 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
     ("way", "found"),
     [
         ("sys.exit(7)", "exit code 7"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9 (SIGKILL), possibly for lack of memory"),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "killed by signal 9 (SIGKILL), possibly for lack of memory",
+        ),
     ],
 )
 def test_a_rank_that_dies_is_named(way: str, found: str) -> None:
