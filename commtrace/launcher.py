@@ -42,6 +42,9 @@ from commtrace.main_program import MODULE_OPTION, is_own
 from commtrace.pickling import results, write_own
 from commtrace.process_options import AUTO_VARIABLE, ProcessOptions
 from commtrace.processes import Ended, run_ranks
+from commtrace.tracefile.beside_spool import leave_exit_code, leave_stacks
+from commtrace.tracefile.spool import SPOOL_SUFFIX
+from commtrace.tracefile.spool_reading import pid_of_spool
 from commtrace.units import text_of_ranks
 from commtrace.watchdog import DumpedStack, TimeoutReport, watchdog
 
@@ -243,6 +246,7 @@ def _launch(
         raise LaunchError(
             "cannot start the ranks", found=f"{type(error).__name__}: {error}"
         ) from error
+    _leave_beside_spools(ended, spool_folder, timeout)
     if ended.signal:
         return LaunchResult(SIGNAL_EXIT_CODE + ended.signal, spool_folder)
     if any(ended.exit_codes.values()):
@@ -262,6 +266,17 @@ def _say_waiting(number: int, ranks: Sequence[int], most_s: float) -> None:
         reason, again = "another rank failed", "Ctrl-C kills them"
     text = f"{reason}: waiting up to {most_s:g} s for {text_of_ranks(ranks)} to end; {again}"
     print(text, file=sys.stderr, flush=True)
+
+
+def _leave_beside_spools(ended: Ended, spool_folder: Path, timeout: TimeoutReport) -> None:
+    """Leave how ranks ended, unless they were ended, and the stacks of those that timed out."""
+    codes = {ended.pids[rank]: code for rank, code in ended.own.items()}
+    for spool in sorted(spool_folder.glob(f"*{SPOOL_SUFFIX}")):
+        pid = pid_of_spool(spool)
+        if pid in timeout.texts:
+            leave_stacks(spool, timeout.texts[pid], timeout.time_ns)
+        elif pid in codes:
+            leave_exit_code(spool, codes[pid])
 
 
 def has_failed(folder: Path) -> bool:

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 
 _POLL_INTERVAL_S = 0.05
@@ -50,11 +50,15 @@ class Ended:
 
     Attributes:
         signal: the signal by which this process was asked to end the ranks, 0 if none.
+        pids: process id of each rank.
+        own: exit codes of the ranks that ended before this process ended any.
     """
 
     exit_codes: Mapping[int, int]
     failed_first: tuple[int, ...] = ()
     signal: int = 0
+    pids: tuple[int, ...] = field(default=(), compare=False)
+    own: Mapping[int, int] = field(default_factory=dict, compare=False)
 
 
 def run_ranks(
@@ -90,10 +94,11 @@ def run_ranks(
             _end(processes, signal.SIGKILL, received, on_wait)
             raise
         number = received[0] if received else 0
+        own = {rank: each.returncode for rank, each in enumerate(processes) if _has_ended(each)}
         if number or not all(each.poll() == 0 for each in processes):
             _end(processes, number or signal.SIGTERM, received, on_wait)
     codes = {rank: each.wait() for rank, each in enumerate(processes)}
-    return Ended(codes, tuple(failed), number)
+    return Ended(codes, tuple(failed), number, tuple(each.pid for each in processes), own)
 
 
 def _watch(

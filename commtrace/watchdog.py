@@ -15,7 +15,6 @@ import faulthandler
 import fcntl
 import linecache
 import os
-import re
 import signal
 import threading
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from commtrace.permissions import opener
+from commtrace.tracefile.thread_dumps import dumps_in, text_of_first_dump
 
 DumpedStack = list[tuple[str, int, str]]
 """File, line and function of each call, innermost last."""
@@ -33,8 +33,6 @@ _SUFFIX = ".stack"
 _DUMP_SIGNAL = signal.SIGUSR1
 _POLL_INTERVAL_S = 0.1
 _GRACE_S = 10.0  # for a rank that dumps no stack: it is stopped, or handles the signal itself
-_STACK_OF = r"^(?:Current thread|Thread) 0x0*{} .*\n((?:  .*\n)*)"
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _open_files: list[TextIO] = []
 
 
@@ -50,10 +48,17 @@ def register_rank(folder: Path, rank: int) -> None:
 
 @dataclass(slots=True)
 class TimeoutReport:
-    """Stacks of the main threads that still ran at `time_ns`; empty if no rank timed out."""
+    """Stacks of the main threads that still ran at `time_ns`; empty if no rank timed out.
+
+    Attributes:
+        time_ns: when the time was over.
+        stacks: stack of the main thread by rank.
+        texts: what faulthandler wrote of all threads, by process id.
+    """
 
     time_ns: int = 0
     stacks: dict[int, DumpedStack] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -84,7 +89,9 @@ def _watch(folder: Path, timeout_s: float, report: TimeoutReport, is_over: threa
         ranks = _running(folder)
         if any(now - begun.setdefault(each.rank, now) >= timeout_s for each in ranks):
             report.time_ns = time.time_ns()
-            report.stacks = {each.rank: each.stack for each in _dumped(folder)}
+            dumped = _dumped(folder)
+            report.stacks = {each.rank: each.stack for each in dumped}
+            report.texts = {each.pid: each.text for each in dumped}
             for each in _running(folder):
                 each.signal(signal.SIGKILL)
             return
@@ -96,27 +103,41 @@ def _now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """A running rank, with the stacks of its main thread that it has dumped so far."""
+    """A running rank, with the number of its main thread, and what it has dumped so far."""
 
     rank: int
     pid: int
-    answers: list[str]
+    main_thread: int
+    answers: str
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     @property
+    def num_dumps(self) -> int:
+        """Number of dumps that have begun."""
+        return sum(
+            thread.ident == self.main_thread for dump in dumps_in(self.answers) for thread in dump
+        )
+
+    @property
     def stack(self) -> DumpedStack:
-        """The first stack it dumped, innermost call last."""
-        frames = _FRAME.findall("".join(self.answers[:1]))
-        return [(file, int(line), function) for file, line, function in reversed(frames)]
+        """The first stack of the main thread that it dumped, innermost call last."""
+        first = dumps_in(self.answers)[:1]
+        found = (thread for dump in first for thread in dump if thread.ident == self.main_thread)
+        return [frame for thread in found for frame in thread.frames]
+
+    @property
+    def text(self) -> str:
+        """The first dump, as it was written."""
+        return text_of_first_dump(self.answers)
 
 
 def _dumped(folder: Path) -> list[_Rank]:
     """Running ranks, each signalled until its second dump begins: its first is complete then."""
     until = time.monotonic() + _GRACE_S
-    while unheard := [each for each in _running(folder) if len(each.answers) < 2]:
+    while unheard := [each for each in _running(folder) if each.num_dumps < 2]:
         if time.monotonic() > until:
             break
         for each in unheard:
@@ -141,8 +162,7 @@ def _rank(path: Path) -> _Rank | None:
     if not head:
         return None
     pid, thread = head.split()
-    stacks = re.findall(_STACK_OF.format(thread), answers, re.MULTILINE)
-    return _Rank(int(path.stem.partition("-")[2]), int(pid), stacks)
+    return _Rank(int(path.stem.partition("-")[2]), int(pid), int(thread, 16), answers)
 
 
 def format_stacks(stuck: Mapping[int, DumpedStack]) -> str:

@@ -132,6 +132,11 @@ class Recorder:
         """Number of the next operator."""
         return _MOST_OPS - length_hint(self.op_numbers)
 
+    @property
+    def num_issued(self) -> int:
+        """Number of calls that this process has issued."""
+        return sum(count[0] for count in list(self._num_calls.values()))
+
     def numbering(self, *, with_ops: bool) -> Numbering:
         """Return a numbering that starts now."""
         seqs = {group: group.seq for group in self.groups}

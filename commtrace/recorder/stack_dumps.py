@@ -6,11 +6,16 @@ needs no lock and writes the bare stacks at once. From its output the thread mak
 
 The handler is installed only if nobody else handles the signal, or in front of the program's own
 handler if the user chose the signal. A handler that the program installs later replaces it.
+
+SIGTERM, by which launchers end ranks, has the same handler if the process would end by it. It
+writes the stacks, and the default action then ends the process. Readers of the spool find the text
+(see `beside_spool`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
@@ -25,6 +30,7 @@ from typing import Any
 
 from commtrace.errors import CommtraceError
 from commtrace.permissions import opener
+from commtrace.recorder.requests import Requests
 from commtrace.tracefile.dump_files import (
     MOST_CALLS,
     MOST_FRAMES,
@@ -34,7 +40,6 @@ from commtrace.tracefile.dump_files import (
     StackFrame,
     ThreadStack,
     dump_path,
-    requested,
     stacks_path,
     write_dump,
 )
@@ -42,8 +47,11 @@ from commtrace.tracefile.spool_file import identity
 
 CallsInFlight = Callable[[], Iterable[Mapping[str, Any]]]
 
-_handled: dict[int, tuple[int, Any]] = {}
-"""By process id, the signal that this module handles, and the handler of Python before."""
+_handled: dict[int, tuple[Any, int]] = {}
+"""By signal that this module handles: the handler of Python before, and the address of ours."""
+
+_DEFAULT_ACTION = 0
+_MOST_BYTES_OF_ACTION = 512
 
 
 class StackDumps:
@@ -57,68 +65,67 @@ class StackDumps:
 
     def __init__(self, spool: Path, signal_number: int | None, *, is_chosen: bool = False) -> None:
         self._spool = spool
-        self._request = spool.parent / REQUEST
-        self._seen = _identity(self._request)  # of an earlier recording
+        self._requests = Requests(spool.parent / REQUEST)
         self._stacks: int | None = None
         self._stacks_are: tuple[int, int] | None = None
         self._is_chosen = is_chosen
+        self._numbers: list[int] = []
         if signal_number is not None:
-            self._handle(signal_number)
+            self._handle(signal_number, is_chosen=is_chosen)
+        self._handle(signal.SIGTERM)
 
-    def _handle(self, number: int) -> None:
-        if os.getpid() in _handled:  # another recording of this process
+    def _handle(self, number: int, *, is_chosen: bool = False) -> None:
+        if number in _handled:  # another recording of this process
             return
         before = signal.getsignal(number)
-        is_free = before == signal.SIG_DFL and not _is_handled_in_c(number)
-        if not is_free and not (self._is_chosen and callable(before)):
+        is_free = before == signal.SIG_DFL and _action_of(number) == _DEFAULT_ACTION
+        if not is_free and not (is_chosen and callable(before)):
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
-            path = stacks_path(self._spool)
-            self._stacks = opener(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-            self._stacks_are = identity(self._stacks)
-            # Chaining to the default action would end the process.
-            faulthandler.register(number, file=self._stacks, chain=not is_free)
-            _handled[os.getpid()] = number, before
+            if self._stacks is None:
+                path = stacks_path(self._spool)
+                self._stacks = opener(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+                self._stacks_are = identity(self._stacks)
+            # Chained, the default action of SIGTERM ends the process; that of others must not.
+            is_chained = number == signal.SIGTERM or not is_free
+            faulthandler.register(number, file=self._stacks, chain=is_chained)
+            _handled[number] = before, _action_of(number)
+            self._numbers.append(number)
 
     def poll(self, rank: int, calls: CallsInFlight) -> None:
         """Write a dump if one has been asked for since the last time."""
-        request = self._new_request(rank)
+        request = self._requests.new(rank)
         self._reopen_if_closed()
-        was_signalled = self._stacks is not None and os.fstat(self._stacks).st_size > 0
-        if request or was_signalled:
+        num_bytes = 0 if self._stacks is None else os.fstat(self._stacks).st_size
+        if request or num_bytes:
             with contextlib.suppress(CommtraceError):  # the folder is full, or gone
                 write_dump(dump_path(self._spool), dump_of_process(rank, request, calls()))
-        if was_signalled and self._stacks is not None:
+        # More was written if the process is being ended, which must stay.
+        if num_bytes and self._stacks is not None and os.fstat(self._stacks).st_size == num_bytes:
             os.ftruncate(self._stacks, 0)
 
     def _reopen_if_closed(self) -> None:
-        """Handle the signal anew if the program has closed the file, as a daemon does."""
+        """Handle the signals anew if the program has closed the file, as a daemon does."""
         if self._stacks is not None and identity(self._stacks) != self._stacks_are:
-            number, _ = _handled.pop(os.getpid(), (None, None))
             self._stacks = None
-            if number is not None:
-                faulthandler.unregister(number)
-                self._handle(number)
-
-    def _new_request(self, rank: int) -> str:
-        identity = _identity(self._request)
-        if identity is None or identity == self._seen:
-            return ""
-        self._seen = identity
-        try:
-            return requested(self._request, rank)
-        except CommtraceError:  # removed since, or not ours
-            return ""
+            numbers, self._numbers = self._numbers, []
+            for number in numbers:
+                if _is_ours(number):
+                    faulthandler.unregister(number)
+                    del _handled[number]
+                    self._handle(number, is_chosen=self._is_chosen and number != signal.SIGTERM)
 
     def close(self) -> None:
-        """Stop handling the signal, unless the program has replaced the handler."""
+        """Stop handling the signals, unless the program has replaced the handlers."""
         if self._stacks is None:
             return
-        number, before = _handled.pop(os.getpid(), (None, None))
-        if number is None or signal.getsignal(number) != before:
-            return  # the file stays open: whoever chains to the handler writes there
-        faulthandler.unregister(number)
-        if identity(self._stacks) == self._stacks_are:
+        ours = [number for number in self._numbers if _is_ours(number)]
+        for number in self._numbers:
+            _handled.pop(number, None)
+        for number in ours:
+            faulthandler.unregister(number)
+        # Else the file stays open: whoever chains to the handler writes there.
+        if len(ours) == len(self._numbers) and identity(self._stacks) == self._stacks_are:
             os.close(self._stacks)
         self._stacks = None
         stacks_path(self._spool).unlink(missing_ok=True)
@@ -161,31 +168,27 @@ def _frames(innermost: FrameType) -> tuple[StackFrame, ...]:
     return tuple(reversed(found))
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return a file's identity, which a request that replaces it does not share."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+def _is_ours(number: int) -> bool:
+    """Return whether a signal still has our handler, also as far as Python does not know."""
+    before, ours = _handled.get(number, (None, _DEFAULT_ACTION))
+    return ours != _DEFAULT_ACTION and (signal.getsignal(number), _action_of(number)) == (
+        before,
+        ours,
+    )
 
 
-def _is_handled_in_c(number: int) -> bool:
-    """Return whether the process handles or ignores a signal, also in ways unknown to Python."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        masks = [
-            int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt", "SigIgn"))
-        ]
-    except (OSError, ValueError, IndexError):
-        return False
-    return any(mask >> (number - 1) & 1 for mask in masks)
+def _action_of(number: int) -> int:
+    """Return the address of a signal's handler; 0 is the default action, 1 ignores it."""
+    action = ctypes.create_string_buffer(_MOST_BYTES_OF_ACTION)
+    if ctypes.CDLL(None).sigaction(number, None, action):
+        return -1
+    return ctypes.cast(action, ctypes.POINTER(ctypes.c_size_t))[0]  # its first field
 
 
 def _forget_in_child() -> None:
-    """Let a forked child have the signal's default action again: it is no recorded rank."""
-    for number, before in _handled.values():
-        if signal.getsignal(number) == before:
+    """Let a forked child have the signals' default actions again: it is no recorded rank."""
+    for number in _handled:
+        if _is_ours(number):
             faulthandler.unregister(number)
     _handled.clear()
 

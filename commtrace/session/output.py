@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from commtrace.errors import OutputError, RecordingError
 from commtrace.process_options import DUMP_SIGNAL_VARIABLE, ProcessOptions, dump_signal
-from commtrace.recorder import RECORDER, Buffer, SampledBuffer
+from commtrace.recorder import HOST_EVENTS, RECORDER, Buffer, SampledBuffer
 from commtrace.recorder.clock import epoch_ns, now
 from commtrace.recorder.events.buffer import Writer
 from commtrace.recorder.events.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
+from commtrace.recorder.host_events.stuck import StuckStacks, ThreadWait
 from commtrace.recorder.stack_dumps import StackDumps
 from commtrace.session.flusher import FLUSH_INTERVAL_S
 from commtrace.session.lacking import reason
@@ -67,6 +68,13 @@ class Output:
                 found=f"{type(error).__name__}: {error}",
                 attempt="record to a writable folder",
             ) from error
+        spool = store.spool
+        self._stuck = StuckStacks(
+            None if spool is None else spool.parent,
+            self.buffer.add_host_event,
+            self._waits,
+            lambda: RECORDER.num_issued,
+        )
         weakref.finalize(self, writer.close)  # until then it is read back from
 
     def answer_dumps(self, spool: Path) -> None:
@@ -106,12 +114,13 @@ class Output:
         )
 
     def flush_once(self) -> None:
-        """Write what is new; once a second also a sign of life and requested stacks."""
+        """Write what is new; once a second also a sign of life, and stacks if somebody waits."""
         self._num_flushes += 1
         if self._num_flushes % _FLUSHES_PER_BEAT == 0:
             self._store.beat()
             if self._dumps is not None:
                 self._dumps.poll(self.facts.rank, self._calls_in_flight)
+            self._stuck.poll(self.facts.rank)
             self._write_life()
         self.flush()
 
@@ -122,6 +131,14 @@ class Output:
         if at - max(self._life_ns, self.buffer.rows_ns) >= max(_LIFE_NS, quiet // 20):
             self._life_ns = at
             self.buffer.flush({ALIVE: at + self._epoch, **self._dropped()})
+
+    def _waits(self) -> Iterator[ThreadWait]:
+        yield from HOST_EVENTS.waits()
+        calls = (*self.buffer.unwritten_calls(), *RECORDER.pending.awaitable_calls())
+        for call in {id(each): each for each in calls}.values():
+            waiting = call.waiting_since()
+            if waiting is not None:
+                yield ThreadWait(waiting[0], call.thread, waiting[1])
 
     def _calls_in_flight(self) -> list[dict[str, Any]]:
         rows = self.buffer.in_flight()

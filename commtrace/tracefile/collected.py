@@ -18,6 +18,7 @@ from pathlib import Path
 from commtrace.atomic_write import output_error
 from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
 from commtrace.permissions import opener
+from commtrace.tracefile.beside_spool import files_beside
 from commtrace.tracefile.latest_run import latest_run
 from commtrace.tracefile.merge import join
 from commtrace.tracefile.outline import is_spool
@@ -67,13 +68,20 @@ def copy_parts(sources: Sequence[Path], folder: Path) -> None:
         names = (f"{path.stem}.{number}{path.suffix}" for number in count(1))
         for name in chain([path.name], names):
             try:
-                with open(path, "rb") as part, open(folder / name, "xb", opener=opener) as copy:
-                    shutil.copyfileobj(part, copy)
+                _copy(path, folder / name)
+                for beside in files_beside(path) if is_spool(path) else ():
+                    _copy(beside, (folder / name).with_suffix(beside.suffix))
                 break
             except FileExistsError:
                 continue
             except OSError as error:
                 raise output_error(folder / name, error) from error
+
+
+def _copy(path: Path, new: Path) -> None:
+    with open(path, "rb") as part, open(new, "xb", opener=opener) as copy:
+        shutil.copyfileobj(part, copy)
+    shutil.copystat(path, new)
 
 
 def read_parts(sources: Sequence[Path]) -> Trace:

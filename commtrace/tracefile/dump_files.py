@@ -1,6 +1,7 @@
 """Dumps of a rank's stacks and calls in flight: files beside its spool, and requests for them.
 
     RUN.comm/dump.request        {"id": "...", "ranks": [3]}, or null for all ranks
+    RUN.comm/stacks.request      the same; ranks answer with events in their spools
     RUN.comm/rank-00003.dump     the last dump of the rank, as JSON; see `StackDump`
     RUN.comm/rank-00003.stacks   what a signal wrote, until the rank has turned it into a dump
 
@@ -22,6 +23,7 @@ from commtrace.schema import MAX_RANKS
 from commtrace.tracefile.reading import Allowance, is_int, parse_json, read_file, reading, text_in
 
 REQUEST = "dump.request"
+STACKS_REQUEST = "stacks.request"
 DUMP_SUFFIX = ".dump"
 STACKS_SUFFIX = ".stacks"
 MOST_THREADS = 200
@@ -91,15 +93,20 @@ def write_dump(path: Path, dump: StackDump) -> None:
         unfinished.write_text(text, encoding="ascii")
 
 
-def request_dumps(folder: Path, ranks: Collection[int] | None) -> str:
+def request_dumps(folder: Path, ranks: Collection[int] | None, name: str = REQUEST) -> str:
     """Ask ranks that record into a folder for a dump, all of them if None; return the id.
+
+    Args:
+        folder: the folder of the run.
+        ranks: the ranks.
+        name: of the request, by which the sort of the answer is chosen.
 
     Raises:
         OutputError: the request cannot be written.
     """
     number = f"{time.time_ns()}-{os.getpid()}"
     listed = None if ranks is None else sorted(ranks)
-    with atomic_write(folder / REQUEST) as unfinished:
+    with atomic_write(folder / name) as unfinished:
         unfinished.write_text(json.dumps({"id": number, "ranks": listed}), encoding="ascii")
     return number
 

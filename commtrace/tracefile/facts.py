@@ -77,6 +77,14 @@ def _are_steps(value: Any) -> bool:
     return isinstance(value, list) and all(is_int(each) and each >= 0 for each in value)
 
 
+def _is_thread(value: Any) -> bool:
+    return is_int(value) and 0 <= value < 1 << 64
+
+
+def _is_exit_code(value: Any) -> bool:
+    return is_int(value) and -64 <= value < 1 << 32
+
+
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -95,6 +103,8 @@ _MEANINGS: dict[Check, str] = {
     _is_segment: "an integer of 0 or more",
     _are_totals: "a number of calls and one of operators",
     _are_steps: "a list of steps",
+    _is_thread: "the number of a thread",
+    _is_exit_code: "an exit code, or a negative signal",
     _is_object: "an object",
 }
 
@@ -125,6 +135,8 @@ CLOSING_FACTS: dict[str, Check] = {
     "taken_for": _are_ranks,
     "beat_s": _is_step_count,
     "alive_ns": _is_instant,
+    "main_thread": _is_thread,
+    "exit_code": _is_exit_code,
     WRITE_ERROR: _is_text,
 }
 """Facts that a spool may have."""

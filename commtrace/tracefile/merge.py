@@ -13,6 +13,7 @@ from typing import Any
 
 from commtrace.event import RankRow
 from commtrace.schema import INSTANT, TABLES, Column
+from commtrace.tracefile.beside_spool import EXIT_CODE
 from commtrace.tracefile.join_plan import RankPlan, plan_of
 from commtrace.tracefile.liveness import ALIVE
 from commtrace.tracefile.outline import SpoolOrOutline, end_ns, rank_of
@@ -123,4 +124,5 @@ def rank_row(recording: SpoolOrOutline, plan: RankPlan, *, num_calls: int, last_
         clock_error_ns=plan.clock_error_ns,
         boot=facts["boot"],
         epoch_ns=facts["epoch_ns"],
+        exit_code=facts.get(EXIT_CODE, -1),
     )

@@ -5,6 +5,7 @@
     RUN.comm/rank-00003.1.spool   the next one: the rank was restarted, or another run began
     RUN.comm/rank-00003.s1.spool  segment 1 of the first recording, if its size is bounded
     RUN.comm/rank-00003.dump      stacks of the rank, if they were asked for (see `dump_files`)
+    RUN.comm/rank-00003.exit      how its process ended (see `beside_spool`)
 
 Recording only adds files, so nodes may share the folder or each have one of its own; `read_parts`
 reads the parts of a run wherever they are.
@@ -22,7 +23,8 @@ from typing import Any
 
 from commtrace.atomic_write import atomic_write, is_unfinished, make_folder, output_error
 from commtrace.errors import NewerTraceError, NotATraceError, OutputError
-from commtrace.tracefile.dump_files import DUMP_SUFFIX, REQUEST, STACKS_SUFFIX
+from commtrace.tracefile.beside_spool import EXIT_SUFFIX
+from commtrace.tracefile.dump_files import DUMP_SUFFIX, REQUEST, STACKS_REQUEST, STACKS_SUFFIX
 from commtrace.tracefile.reading import Allowance, is_int, parse_json, read_file, text_in
 from commtrace.tracefile.run_file import OPENING
 from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX
@@ -32,7 +34,8 @@ DATASET = "dataset"
 """Name of the folder of the dataset (see `dataset`) in the folder of a run."""
 PREPARED = "prepared"
 """Name of the folder, in that of the dataset, with what analyses have prepared of it."""
-_BESIDE = (DONE_SUFFIX, DUMP_SUFFIX, STACKS_SUFFIX)
+_BESIDE = (DONE_SUFFIX, DUMP_SUFFIX, STACKS_SUFFIX, EXIT_SUFFIX)
+_REQUESTS = (REQUEST, STACKS_REQUEST)
 _FORMAT = "commtrace-run"
 _VERSION = 1
 
@@ -71,7 +74,7 @@ def remove_run_folder(folder: Path) -> None:
     """Remove a folder of parts, and its dataset; what is not of commtrace stays."""
     _remove_dataset(folder / DATASET)
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name in (MANIFEST, REQUEST) or path.suffix in _BESIDE or is_part(path):
+        if path.name in (MANIFEST, *_REQUESTS) or path.suffix in _BESIDE or is_part(path):
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # there is none, or it holds other files
         folder.rmdir()

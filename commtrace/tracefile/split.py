@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.event import GroupRow, RankRow, SourceRow
 from commtrace.schema import INSTANT, TABLES, Column
+from commtrace.tracefile.beside_spool import EXIT_CODE
 from commtrace.tracefile.liveness import ALIVE
 from commtrace.tracefile.sources import FACT
 from commtrace.tracefile.spool import FOUND_STEPS, RANK_TABLES, STEP_SOURCES, Spool
@@ -83,6 +84,8 @@ def _facts(row: Any, run: Mapping[str, Any], clock: str, run_clock: str) -> dict
         facts["num_fingerprints_dropped"] = row.num_fingerprints_dropped
     if row.alive_ns >= 0:
         facts[ALIVE] = row.alive_ns - offset
+    if row.exit_code != -1:
+        facts[EXIT_CODE] = row.exit_code
     return facts | {
         "rank": row.rank,
         "host": row.host,

@@ -9,19 +9,24 @@ of the events, so that their bytes are not even inflated.
 
 from __future__ import annotations
 
+import json
+import struct
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError, UnbegunSpoolError
 from commtrace.schema import FORMAT_VERSION
+from commtrace.tracefile.beside_spool import facts_beside, with_stacks_beside
 from commtrace.tracefile.encoding import require_rows, size_of
 from commtrace.tracefile.facts import require_spool_facts
 from commtrace.tracefile.outline import OUTLINE_COLUMNS, SMALL_TABLES, Outline, outline_of
 from commtrace.tracefile.reading import (
     Allowance,
     DamageError,
+    is_int,
     parse_json,
     read_file,
     reading,
@@ -42,6 +47,7 @@ from commtrace.tracefile.trace import ColumnValues
 if TYPE_CHECKING:
     from commtrace.tracefile.spool_columns import SpoolColumns
 
+_MOST_BYTES_OF_FIRST_BATCH = 1 << 20
 _KILLED = "the process ended before it wrote its first batch"
 _OTHERS = "merge the spools of the other ranks: this rank is then reported as missing"
 
@@ -63,9 +69,26 @@ def read_spool(path: Path, columns: ColumnNames | None = None) -> Spool:
         UnbegunSpoolError: not even the first batch is complete.
         TraceError: its contents are invalid.
     """
-    spool = parse_spool(read_file(path, f"cannot read the spool {path}"), path, columns)
+    return _read(read_file(path, f"cannot read the spool {path}"), path, columns)
+
+
+def _read(data: bytes, path: Path, columns: ColumnNames | None) -> Spool:
+    spool = parse_spool(data, path, columns)
+    spool.facts.update(facts_beside(path))
     require_spool_facts(spool.facts, f"cannot read the spool {path}")
-    return spool
+    return replace(spool, tables=with_stacks_beside(path, spool.facts, spool.tables))
+
+
+def pid_of_spool(path: Path) -> int:
+    """Return the id of the process that writes a spool, by its first batch; -1 if unknown."""
+    try:
+        with path.open("rb") as file:
+            _, payload = next(batches(file.read(_MOST_BYTES_OF_FIRST_BATCH)), (0, b""))
+        (length,) = LENGTH.unpack_from(data := zlib.decompress(payload))
+        pid = json.loads(data[LENGTH.size : LENGTH.size + length])["facts"]["pid"]
+    except (OSError, zlib.error, struct.error, ValueError, LookupError, TypeError):
+        return -1
+    return pid if is_int(pid) else -1
 
 
 def parse_spool(data: bytes, path: Path | None = None, columns: ColumnNames | None = None) -> Spool:
@@ -86,12 +109,14 @@ def read_outline(path: Path) -> Outline:
     data = read_file(path, summary)
     with reading(summary):
         parser = _parsed(data, summary, SMALL_TABLES)
+    parser.facts.update(facts_beside(path))
     require_spool_facts(parser.facts, summary)
     if parser.taken_for or not parser.facts.get("end_ns"):
         # The rows of steps depend on calls, or the end on the last event.
-        return outline_of(parse_spool(data, path, OUTLINE_COLUMNS))
+        return outline_of(_read(data, path, OUTLINE_COLUMNS))
     with reading(summary):
         tables = parser.tables(dict.fromkeys(SMALL_TABLES))
+    tables = with_stacks_beside(path, parser.facts, tables)
     num_calls = parser.columns.num_rows("comm")
     return Outline(parser.facts, tables, parser.is_truncated, path, num_calls=num_calls)
 

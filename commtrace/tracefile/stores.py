@@ -22,8 +22,9 @@ from typing import BinaryIO, Protocol, cast
 from commtrace.atomic_write import make_folder
 from commtrace.errors import TraceError
 from commtrace.process_options import RUN_SUFFIX
+from commtrace.tracefile.beside_spool import files_beside
 from commtrace.tracefile.collected import read_parts
-from commtrace.tracefile.dump_files import dump_path, stacks_path
+from commtrace.tracefile.dump_files import dump_path
 from commtrace.tracefile.liveness import beat, process_age_s
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.run_folder import make_run_folder
@@ -340,5 +341,5 @@ def _remove_left_overs(folder: Path) -> None:
     for spool in folder.glob(f"*{SPOOL_SUFFIX}"):
         if not _is_being_written(spool):
             spool.unlink(missing_ok=True)
-            for beside in (_done_mark(spool), dump_path(spool), stacks_path(spool)):
+            for beside in (_done_mark(spool), dump_path(spool), *files_beside(spool)):
                 beside.unlink(missing_ok=True)

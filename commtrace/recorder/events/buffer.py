@@ -382,6 +382,10 @@ class Buffer:
             for call, step in islice(flying, _MAX_OUTSTANDING_ROWS)
         ]
 
+    def unwritten_calls(self) -> list[Call]:
+        """Return the calls that are not written yet, which have those in flight."""
+        return [call for call, _ in self._calls]
+
     def contents(self) -> list[bytes]:
         """Return everything written so far, by segment."""
         with self._lock:

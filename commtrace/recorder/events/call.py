@@ -214,6 +214,17 @@ class Call:
         """Return what is written about the call once more when it changes."""
         return self.id, self.wait_begin_ns >= 0
 
+    def waiting_since(self) -> tuple[int, bool] | None:
+        """Return since when a thread may wait for the call, and if it certainly does; or None."""
+        if self.issue_ns < 0 or self.request.group.is_fake:
+            return None
+        if self.return_ns < 0:
+            return self.issue_ns, True
+        begin = self.wait_begin_ns  # once, since another thread may end the wait
+        if begin >= 0:
+            return begin, True
+        return None if self.complete_ns >= 0 or self.is_over() else (self.issue_ns, False)
+
     def is_over(self) -> bool:
         """Return whether everything that can be known of the call is known."""
         if self.is_settled:

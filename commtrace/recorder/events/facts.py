@@ -12,6 +12,7 @@ import platform
 import shlex
 import socket
 import sys
+import threading
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -24,6 +25,7 @@ from commtrace.launchers import LaunchedRank, attempt, launched_rank, run_id
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.groups import Groups
 from commtrace.tracefile import EVERY
+from commtrace.tracefile.beside_spool import MAIN_THREAD
 from commtrace.tracefile.liveness import BEAT, BEAT_S, boot
 
 
@@ -94,6 +96,7 @@ class Facts:
             "device": self._device,
             "start_ns": now() + epoch,
             BEAT: BEAT_S,
+            MAIN_THREAD: threading.main_thread().ident,
             "run": dict(self._run),
         }
 

@@ -25,13 +25,13 @@ def note_here(
     began = now() if at is None else at
     text = text[:_MOST_CHARACTERS]
     event = HostEvent(kind, began, process_rank(), threading.get_native_id(), text, duration)
-    frame = _nearest_of_user(sys._getframe(1))
+    frame = nearest_of_user(sys._getframe(1))
     if frame is not None:
         event.code, event.line = frame.f_code, frame.f_lineno
     return event
 
 
-def _nearest_of_user(frame: FrameType | None) -> FrameType | None:
+def nearest_of_user(frame: FrameType | None) -> FrameType | None:
     """Return the nearest frame of the user's code, else of an installed package."""
     installed = None
     while frame is not None:

@@ -14,6 +14,11 @@ from commtrace.recorder.host_events.data_loading import DataLoading
 from commtrace.recorder.host_events.exceptions import Exceptions
 from commtrace.recorder.host_events.ongoing import Ongoing
 from commtrace.recorder.host_events.pauses import Pauses
+from commtrace.recorder.host_events.stuck import ThreadWait
+from commtrace.schema import DESTROY_PROCESS_GROUP, INIT_PROCESS_GROUP, NEW_GROUP, STORE
+
+WAITING_KINDS = frozenset({NEW_GROUP, INIT_PROCESS_GROUP, DESTROY_PROCESS_GROUP, STORE})
+"""Kinds of events in which a rank may wait for others."""
 
 
 class EventSource(Protocol):
@@ -60,6 +65,10 @@ class HostEvents:
         self._pauses.poll()
         self._install()
         self._ongoing.poll()
+
+    def waits(self) -> list[ThreadWait]:
+        """Return the calls of the program that wait for other ranks without communicating."""
+        return [ThreadWait(each.at, each.thread) for each in self._ongoing.of_kinds(WAITING_KINDS)]
 
     def rest(self) -> None:
         """Note that the thread that polls waits from now on."""

@@ -5,6 +5,7 @@ A rank that hangs in one of them writes no end; the row without a duration shows
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from commtrace.recorder.clock import now
@@ -24,7 +25,7 @@ class Ongoing:
         self._kept: set[int] = set()
 
     def begin(self, event: HostEvent) -> None:
-        """HostEvent that an event begins."""
+        """Note that an event begins."""
         self._events[id(event)] = event
 
     def end(self, event: HostEvent, least_ns: int = 0) -> None:
@@ -35,6 +36,10 @@ class Ongoing:
         self._kept.discard(id(event))
         if was_kept or event.duration >= least_ns:
             self._keep(event)
+
+    def of_kinds(self, kinds: Collection[str]) -> list[HostEvent]:
+        """Return the events of some kinds that have begun and not ended."""
+        return [event for event in list(self._events.values()) if event.kind in kinds]
 
     def poll(self) -> None:
         """Keep, once, each event that has gone on for long."""

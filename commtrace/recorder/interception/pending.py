@@ -193,6 +193,10 @@ class PendingCalls:
         except Exception as error:
             self._failures.append(error)
 
+    def awaitable_calls(self) -> list[Call]:
+        """Return the calls whose handles the program may wait for, also of steps left out."""
+        return list(self._works.values())
+
     def drop_dead_works(self) -> None:
         """Forget handles that the program has discarded."""
         for key, call in list(self._works.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -158,6 +159,56 @@ def test_a_forked_child_has_the_default_action_again(spool: Path, dumps: StackDu
     os.close(tell)
     assert os.WTERMSIG(status) == signal.SIGUSR2
     assert stacks_path(spool).read_text() == ""
+
+
+ENDED = """
+import os, signal, sys
+from pathlib import Path
+from commtrace.recorder.stack_dumps import StackDumps
+{before}
+dumps = StackDumps(Path({spool!r}), None)
+{after}
+def asked_to_end():
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("goes on")
+asked_to_end()
+"""
+OWN_HANDLER = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "has_stacks"),
+    [
+        ("", "", -signal.SIGTERM, True),
+        ("", OWN_HANDLER, 5, False),
+        (OWN_HANDLER, "", 5, False),
+        ("", f"{OWN_HANDLER}; dumps.close()", 5, False),
+        ("", "dumps.close()", -signal.SIGTERM, False),
+        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "", 0, False),
+        ("", "pid = os.fork(); pid and sys.exit(-os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))",
+         signal.SIGTERM, False),
+    ],
+)  # fmt: skip
+def test_a_process_that_is_asked_to_end_writes_its_stacks_and_ends_as_before(
+    before: str, after: str, code: int, has_stacks: bool, spool: Path
+) -> None:
+    program = ENDED.format(before=before, after=after, spool=str(spool))
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == code
+    path = stacks_path(spool)
+    assert (path.exists() and "in asked_to_end" in path.read_text()) == has_stacks
+
+
+def test_a_handler_that_extensions_install_later_stays(spool: Path) -> None:
+    dumps = StackDumps(spool, None)
+    libc = ctypes.CDLL(None)
+    libc.signal(signal.SIGTERM, ctypes.c_void_p(1))  # SIG_IGN, without Python's knowledge
+    dumps.close()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        libc.signal(signal.SIGTERM, ctypes.c_void_p(0))
 
 
 def test_a_dump_that_cannot_be_written_fails_nothing(dumps: StackDumps, spool: Path) -> None:
