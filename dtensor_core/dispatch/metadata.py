@@ -9,6 +9,7 @@ floating-point dtype; for everything else the meta kernel is called, once for al
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from collections.abc import Callable, Hashable, Sequence
@@ -273,10 +274,38 @@ def _written_slices(
     return x.new_empty(x.shape)
 
 
+def _unpacked(
+    matrices: torch.Tensor,
+    pivots: torch.Tensor,
+    unpack_data: bool = True,
+    unpack_pivots: bool = True,
+) -> Sequence[torch.Tensor]:
+    """Return the factors of matrices [..., m, n], if each has pivots: [..., min(m, n)] or longer.
+
+    The kernel counts neither, and reads and writes other memory.
+    """
+    if unpack_pivots and matrices.ndim > 1:
+        *batch, m, n = matrices.shape
+        wanted = (*batch, min(m, n))
+        if (
+            pivots.shape[:-1].numel() != math.prod(batch)
+            or not pivots.ndim
+            or pivots.shape[-1] < wanted[-1]
+        ):
+            raise RuleError(
+                f"to unpack the factors of matrices of shape {tuple(matrices.shape)}",
+                found=f"pivots of shape {tuple(pivots.shape)}",
+                why="each matrix has a pivot for each of its rows or columns, whichever are fewer",
+                hint=f"pivots of shape {wanted}",
+            )
+    return torch.ops.aten.lu_unpack.default(matrices, pivots, unpack_data, unpack_pivots)
+
+
 # Replacements for meta kernels that accept other calls than devices do. Shards of sizes that do not
 # fit may happen to fit on some ranks, which then would wait for those where the kernel raises.
-_INSTEAD: dict[OpOverload, Callable[..., torch.Tensor]] = {
+_INSTEAD: dict[OpOverload, Callable[..., torch.Tensor | Sequence[torch.Tensor]]] = {
     torch.ops.aten.view_copy.default: _reshaped_copy,
+    torch.ops.aten.lu_unpack.default: _unpacked,
     **dict.fromkeys(
         (
             *(torch.ops.aten.index_add.default, torch.ops.aten.index_add_.default),

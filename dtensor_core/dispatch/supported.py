@@ -30,6 +30,7 @@ from dtensor_core.spec import Spec
 _READING_INTEGERS = frozenset(
     ("lu_unpack", "linalg_lu_solve", "linalg_ldl_solve", "segment_reduce", "repeat_interleave")
 )
+_WRITING_AT_MASKS = frozenset(("index_put", "_unsafe_index_put", "_index_put_impl"))
 _MASKS = (torch.bool, torch.uint8)
 _MOST_ELEMENTS = 1 << 18
 _MOST_REMEMBERED = 16384
@@ -94,7 +95,7 @@ def _for_any_count(call: Call) -> Call:
 
     In `x[mask] = y`, y may have an element for each one, which neither zeros nor ones fit.
     """
-    if "index_put" not in base_name(call.op):
+    if base_name(call.op) not in _WRITING_AT_MASKS:
         return call
     target, indices, values, *rest = call.args
     masks = [each for each in indices if isinstance(each, Spec) and each.dtype in _MASKS]

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from dtensor_core import DTensor, Partial, Replicate, Shard, distribute_tensor
+from dtensor_core import DTensor, Partial, Replicate, Shard, distribute_tensor, missing_rule
 from dtensor_core.dispatch import supported
 from dtensor_core.experimental import implicit_replication
 from dtensor_core.testing import kept_mesh, run_threads
@@ -108,6 +108,16 @@ def of_more_ones_than_elements() -> None:
     gather(x.masked_scatter(mask, replicated(torch.ones(0))))
 
 
+def unpacked_with_too_few_pivots() -> None:
+    pivots = replicated(torch.ones(5, 3, dtype=torch.int32))
+    gather(torch.lu_unpack(sharded(torch.ones(5, 4, 4)), pivots)[0])
+
+
+def unpacked_with_pivots_of_fewer_matrices() -> None:
+    pivots = replicated(torch.ones(2, 4, dtype=torch.int32))
+    gather(torch.lu_unpack(sharded(torch.ones(5, 4, 4), 2), pivots)[0])
+
+
 ABOUT_METADATA = (
     *(reduced_by_too_long_a_source, reduced_by_a_source_of_another_width),
     *(not_for_complex_numbers, not_in_place_for_complex_numbers, interpolated_integers),
@@ -115,6 +125,7 @@ ABOUT_METADATA = (
     *(written_by_a_bool_of_no_dimension, written_by_a_mask_with_too_many_values),
     *(written_on_a_diagonal_of_another_length, of_more_ones_than_elements),
     *(drawn_with_deviations_of_another_shape, of_a_list_with_booleans),
+    *(unpacked_with_too_few_pivots, unpacked_with_pivots_of_fewer_matrices),
 )
 
 # Positions that every rank knows, along a dim of which every rank holds all, and of size 1.
@@ -177,6 +188,22 @@ def test_a_call_that_zeros_alone_do_not_pass_is_not_refused():
         return (x // (x + 1)).full_tensor()
 
     assert not any(found.any() for found in run_threads(divided, 6))
+
+
+def test_a_masked_write_whose_indices_are_sharded_is_not_refused():
+    x, mask = torch.zeros(5, 5), torch.ones(4, 6) > 0
+    rows, columns = torch.arange(4)[:, None], torch.arange(6)[None] % 5
+    values = torch.arange(24.0).view(4, 6)
+    op = torch.ops.aten._unsafe_masked_index_put_accumulate
+    expected = op(x, mask, [rows, columns], values)
+
+    def written() -> torch.Tensor:
+        at = [sharded(rows, 1), replicated(columns)]
+        with missing_rule("replicate"):
+            return op(replicated(x), replicated(mask), at, replicated(values)).full_tensor()
+
+    for found in run_threads(written, 6):
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", ["poisson", "_standard_gamma", "binomial", "normal"])
