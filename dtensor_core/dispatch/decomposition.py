@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dtensor_core.dispatch.arguments import converted, flattened
-from dtensor_core.dispatch.metadata import as_meta
+from dtensor_core.dispatch.metadata_mends import as_meta
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.table import row_of

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from dtensor_core.dispatch.arguments import Args, Kwargs, converted
-from dtensor_core.dispatch.metadata import as_meta, output_metadata
+from dtensor_core.dispatch.metadata import output_metadata
+from dtensor_core.dispatch.metadata_mends import as_meta
 from dtensor_core.operators.call import Call, tensors
 from dtensor_core.operators.local_operator import local_operator
 from dtensor_core.placement import Replicate

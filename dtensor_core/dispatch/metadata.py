@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from dtensor_core.dispatch.arguments import Args, Kwargs, converted, flattened
+from dtensor_core.dispatch.metadata_mends import as_on_device, without_data
 from dtensor_core.dispatch.metadata_shortcuts import (
     Metas,
     base_name,
@@ -27,7 +28,6 @@ from dtensor_core.dispatch.metadata_shortcuts import (
     shortcut_metadata,
 )
 from dtensor_core.errors import RuleError
-from dtensor_core.layout import contiguous_stride
 from dtensor_core.operators.call import argument_names
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.torch_internals.dispatcher import OpOverload
@@ -48,9 +48,8 @@ def output_metadata(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
         if found is None and base_name(op) in _LIKE_INPUT:
             values = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
             return (contiguous(values["self"].shape, values["self"].dtype),)
-        mend = _MENDED.get(base_name(op))
-        if mend is not None and found is not None:
-            return mend(op, found, args, kwargs)
+        if found is not None:
+            return as_on_device(op, found, args, kwargs)
     return found
 
 
@@ -62,92 +61,6 @@ def view_offsets(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[int, ...]:
     several = [result] if isinstance(result, torch.Tensor) else result
     offsets = tuple([int(view.storage_offset()) for view in several])
     return offsets if any(offsets) else ()
-
-
-def _batch_norm_moments(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
-    """Correct saved moments: none with running stats, and on CPU in the input's dtype."""
-    given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
-    x, *parameters = [value for value in given.values() if isinstance(value, Spec)]
-    dtype = metas[1].dtype
-    if x.mesh.device_type == "cpu" and all(each.dtype is x.dtype for each in parameters):
-        dtype = x.dtype
-    training = given.get("training", "with_update" in op._schema.name)
-    moments = contiguous(metas[1].shape if training else (0,), dtype)
-    running = (contiguous(each.shape, dtype) for each in metas[3:] if each.dtype is not torch.uint8)
-    reserve = (each for each in metas[3:] if each.dtype is torch.uint8)
-    return (_in_format_of(x, metas[0]), moments, moments, *reserve, *running)
-
-
-def _in_format_of(x: Spec, result: TensorMeta) -> TensorMeta:
-    """Return the metadata on CPU: contiguous, or channels last as the input."""
-    if x.mesh.device_type != "cpu":
-        return result
-    memory_format = _CHANNELS_LAST.get(len(x.shape), torch.contiguous_format)
-    if not _without_data("meta", x).is_contiguous(memory_format=memory_format):
-        memory_format = torch.contiguous_format
-    made = torch.empty(x.shape, device="meta", memory_format=memory_format)
-    return result._replace(stride=made.stride())
-
-
-def _as_a_sum(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
-    """Return the metadata with the strides that a sum of the arguments has.
-
-    The meta kernels of these operators are in Python, and order the dimensions differently.
-    """
-    given = [_without_data("meta", each) for each in args if isinstance(each, Spec)]
-    if len(given) < 2 or op._schema.name.endswith("_"):
-        return metas
-    return (metas[0]._replace(stride=torch.add(*given).stride()),)
-
-
-def _layer_norm_moments(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
-    """Correct saved moments: on CPU in the input's dtype, unless the weights are wider."""
-    x, *parameters = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
-    if x.mesh.device_type != "cpu" or any(each.dtype is not x.dtype for each in parameters):
-        return metas
-    return (metas[0], *(each._replace(dtype=x.dtype) for each in metas[1:]))
-
-
-def _batch_norm_gradients(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
-    """Drop unwanted results: the meta kernel always returns a gradient of the input first."""
-    given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
-    return metas[len(metas) - sum(given["output_mask"]) :]
-
-
-def _column_major(index: int) -> Callable[..., Metas]:
-    """Matrices of one result are column-major on CPU, as LAPACK leaves them."""
-
-    def mended(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
-        shape, _, dtype = metas[index]
-        if args[0].mesh.device_type != "cpu" or len(shape) < 2:
-            return metas
-        *batch, rows, columns = contiguous_stride((*shape[:-2], shape[-1], shape[-2]))
-        made = TensorMeta(shape, (*batch, columns, rows), dtype)
-        return (*metas[:index], made, *metas[index + 1 :])
-
-    return mended
-
-
-# Corrections for operators whose kernels disagree with their meta kernels.
-_BATCH_NORMS = (
-    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
-    "_native_batch_norm_legit_functional _batch_norm_with_update "
-    "_batch_norm_with_update_functional _batch_norm_no_update"
-)
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_IN_PYTHON = (
-    "copysign div floor_divide heaviside logaddexp logical_and logical_or logical_xor "
-    "special_xlog1py xlogy"
-)
-_MENDED: dict[str, Callable[..., Metas]] = {
-    **dict.fromkeys(_IN_PYTHON.split(), _as_a_sum),
-    **dict.fromkeys(_BATCH_NORMS.split(), _batch_norm_moments),
-    "native_layer_norm": _layer_norm_moments,
-    "native_batch_norm_backward": _batch_norm_gradients,
-    "batch_norm_backward": _batch_norm_gradients,
-    "_linalg_svd": _column_major(2),
-    "linalg_eig": _column_major(1),
-}
 
 
 # Reductions without a neutral element whose meta kernels accept empty tensors.
@@ -245,7 +158,7 @@ def _by_kernel(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
 
 def _on(device: str, op: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor | Sequence[Any]:
     """Run a call on tensors of a device, without data or of zeros, and return its result."""
-    made, named = converted(Spec, partial(_without_data, device), args, kwargs)
+    made, named = converted(Spec, partial(without_data, device), args, kwargs)
     if "device" in named:
         named["device"] = device
     if "generator" in named:  # nothing is drawn here, and some meta kernels refuse one
@@ -327,16 +240,3 @@ def _reads_data(op: OpOverload, error: BaseException) -> bool:
     asking = getattr(sys.modules.get("torch._meta_registrations"), "meta_local_scalar_dense", None)
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return asking is not None and frame.f_code is asking.__code__
-
-
-def as_meta(spec: Spec) -> torch.Tensor:
-    """Make a meta tensor with a spec's global metadata."""
-    return _without_data("meta", spec)
-
-
-def _without_data(device: str, spec: Spec) -> torch.Tensor:
-    made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=device)
-    if device != "meta":
-        # Kernels may refuse the values that the memory happens to have.
-        made.untyped_storage().fill_(0)  # pyright: ignore[reportAttributeAccessIssue]
-    return made

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from dtensor_core import DTensor, Replicate, Shard, init_device_mesh
 from dtensor_core.dispatch import metadata
@@ -267,7 +268,34 @@ STRIDED = {
     "logaddexp": torch.logaddexp,
     "logical_and": torch.logical_and,
     "xlogy": torch.xlogy,
-    "batch_norm": lambda x, y: torch.nn.functional.batch_norm(x, None, None, training=True),
+    "batch_norm": lambda x, y: F.batch_norm(x, None, None, training=True),
+    "binary_cross_entropy": lambda x, y: F.binary_cross_entropy(x - 1, y - 1, reduction="none"),
+    "binary_cross_entropy, weighted": lambda x, y: F.binary_cross_entropy(
+        x - 1, x - 1, y, reduction="none"
+    ),
+    "binary_cross_entropy, reduced": lambda x, y: F.binary_cross_entropy(x - 1, y - 1),
+    "gradient of binary_cross_entropy": lambda x, y: aten.binary_cross_entropy_backward(
+        y, x - 1, x - 1, None, 0
+    ),
+    "log_sigmoid": lambda x, y: F.logsigmoid(x),
+    "gradient of log_sigmoid": lambda x, y: aten.log_sigmoid_backward(
+        y, x, aten.log_sigmoid_forward(x)[1]
+    ),
+    "gradient of dropout": lambda x, y: aten.native_dropout_backward(x, y > 1.5, 2.0),
+    "nll_loss": lambda x, y: F.nll_loss(
+        x[:, :, None], torch.zeros_like(x[:, 0]).long()[:, None], reduction="none"
+    ),
+    "nonzero_static": lambda x, y: torch.nonzero_static(x, size=8),
+    "ldexp": torch.ldexp,
+    "pow": torch.pow,
+    "powers of 2": lambda x, y: torch.pow(2.0, x),
+    "normal": torch.normal,
+    "normal around 0": lambda x, y: torch.normal(0.0, x),
+    "irfft": lambda x, y: torch.fft.irfft(x, dim=1),
+    "irfft2": lambda x, y: torch.fft.irfft2(x, dim=(1, 0)),
+    "irfftn": lambda x, y: torch.fft.irfftn(x),
+    "hfft": lambda x, y: torch.fft.hfft(x, dim=0),
+    "hfftn": lambda x, y: torch.fft.hfftn(x),
 }
 
 
@@ -285,6 +313,52 @@ def test_results_of_permuted_tensors_have_the_strides_of_the_kernel(name: str) -
         for x, y in itertools.product(tensors.values(), repeat=2):
             result = STRIDED[name](DTensor.from_local(x, mesh, [Replicate()]), y)
             assert result.stride() == result.to_local().stride() == STRIDED[name](x, y).stride()
+
+
+def _unpooled(x: Any) -> Any:
+    _, indices = F.max_pool2d(x, 2, return_indices=True)
+    return F.max_unpool2d(x[:, :, :2, :2], indices, 2, output_size=(4, 5))
+
+
+CHANNELS_LAST = {
+    "max_pool3d": lambda x: F.max_pool3d(
+        x[:, :, None].contiguous(memory_format=torch.channels_last_3d), (1, 2, 2)
+    ),
+    "max_unpool2d": _unpooled,
+    "reflection_pad2d": lambda x: F.pad(x, (1, 1, 2, 1), mode="reflect"),
+    "replication_pad2d": lambda x: F.pad(x, (1, 1, 2, 1), mode="replicate"),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", CHANNELS_LAST)
+def test_results_of_images_with_channels_last_have_the_strides_of_the_kernel(
+    name: str, batch: int
+) -> None:
+    images = torch.rand(batch, 8, 4, 5)
+    with fake_world(2):
+        mesh = init_device_mesh("cpu", (2,))
+        for order in ((0, 1, 2, 3), (0, 2, 3, 1), (2, 0, 1, 3)):
+            inverse = [order.index(dim) for dim in range(4)]
+            whole = images.permute(order).contiguous().permute(inverse)
+            for x in (whole, whole[:, :, :, 1:], whole[:, ::2], whole[:, :4]):
+                given = DTensor.from_local(x, mesh, [Replicate()], shape=x.shape, stride=x.stride())
+                result = CHANNELS_LAST[name](given)
+                expected = CHANNELS_LAST[name](x).stride()
+                assert result.stride() == result.to_local().stride() == expected, order
+
+
+def test_numbers_drawn_for_permuted_tensors_are_those_of_one_device() -> None:
+    mean = torch.arange(60.0).view(3, 4, 5).permute(1, 2, 0)
+    torch.manual_seed(3)
+    expected = torch.normal(mean, mean)
+    with fake_world(1):
+        mesh = init_device_mesh("cpu", (1,))
+        given = DTensor.from_local(mean, mesh, [Replicate()])
+        torch.manual_seed(3)
+        assert torch.equal(torch.normal(given, given).to_local(), expected)
 
 
 @pytest.mark.parametrize("training", [True, False])
