@@ -8,11 +8,11 @@ ranks that are threads; the operators are spread over the machine's cores. A lin
     4 pass within rounding only
 
 An operator is untried if none of its samples has a tensor, or if it lacks the variant of the run. A
-combination is one call in one layout. A refused one writes in place to partial values that the user
-passed, as in torch. A combination that passes within rounding only exceeds the OpInfo's tolerance,
-but not the rounding error of torch's own result, see `judge`. Samples that are
-sparse, nested or quantised, have no tensor, or fail in torch itself are left out and counted. Exits
-with 1 if values are wrong, ranks desynchronised or a hang was found.
+combination is one call in one layout. A refused one raises an error that is expected of DTensors,
+see `refusals`. A combination that passes within rounding only exceeds the OpInfo's tolerance, but
+not the rounding error of torch's own result, see `judge`. Samples that are sparse, nested or
+quantised, have no tensor, or fail in torch itself are left out and counted. Exits with 1 if values
+are wrong, ranks desynchronised, a hang was found or an error is not expected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 from tests.opdb.parts import tallies_of
 from tests.opdb.runs import RUNS, Run
-from tests.opdb.scan import DESYNC, ERROR, PASS, REFUSED, WRONG, Tally
+from tests.opdb.scan import BAD, DESYNC, ERROR, PASS, REFUSED, WRONG, Tally
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def main() -> int:
         options.runs, wanted, options.samples, options.combinations, options.processes
     ):
         print(line(RUNS[name], tallies), f"({seconds:.0f} s)", flush=True)
-        bad += sum(tally.outcomes[WRONG] + tally.outcomes[DESYNC] for tally in tallies.values())
+        bad += sum(tally.outcomes[kind] for tally in tallies.values() for kind in BAD)
         report[name] = {key: _as_json(tally) for key, tally in sorted(tallies.items())}
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -67,6 +67,7 @@ def line(run: Run, tallies: dict[str, Tally]) -> str:
     verdicts = Counter(tally.verdict for tally in tallies.values())
     outcomes = sum((tally.outcomes for tally in tallies.values()), Counter[str]())
     reasons = sum((tally.reasons for tally in tallies.values()), Counter[str]())
+    refusals = sum((tally.refusals for tally in tallies.values()), Counter[str]())
     left_out = sum((tally.left_out for tally in tallies.values()), Counter[str]())
     text = (
         f"{run.name}: {verdicts['all']} operators pass in all that was tried, {verdicts['some']} "
@@ -75,7 +76,11 @@ def line(run: Run, tallies: dict[str, Tally]) -> str:
         + ", ".join(f"{outcomes[kind]} {kind}" for kind in (PASS, WRONG, DESYNC, REFUSED, ERROR))
         + f"; {sum(tally.rounded for tally in tallies.values())} pass within rounding only"
     )
-    for title, counts in (("errors", reasons), ("samples left out", left_out)):
+    for title, counts in (
+        ("errors", reasons),
+        ("refused", refusals),
+        ("samples left out", left_out),
+    ):
         if counts:
             text += f"; {title}: " + ", ".join(f"{n} {why}" for why, n in counts.most_common())
     return text
@@ -87,6 +92,7 @@ def _as_json(tally: Tally) -> dict[str, Any]:
         "combinations": tally.outcomes,
         "within rounding only": tally.rounded,
         "failures": tally.failures,
+        "refused": tally.refusals,
         "samples left out": tally.left_out,
         "operators without a rule": sorted(tally.missing),
     }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -51,6 +52,7 @@ class Case:
     Attributes:
         leaves: Leaves of the arguments, some of which are tensors.
         expected: Leaves of the result on full tensors.
+        seconds: Time that torch takes for the call.
     """
 
     info: Any
@@ -59,8 +61,10 @@ class Case:
     structure: Any
     tensors: list[torch.Tensor]
     expected: list[Any]
+    seconds: float = 0.0
     _exact: list[Any] | None = None
     _nudged: list[list[Any]] = field(default_factory=list)
+    _wide: Case | None = None
 
     @property
     def text(self) -> str:
@@ -71,12 +75,27 @@ class Case:
     def exact(self) -> list[Any]:
         """The result in a dtype of at least twice the width; empty if torch raises."""
         if self._exact is None:
-            wide = [_widened(leaf) for leaf in _copied(self.leaves)]
             self._exact = []
             with suppress(Exception):
-                made = self.run(*self.arguments(wide), 0)
+                made = self.run(*self.arguments(_copied(self.wide_leaves)), 0)
                 self._exact = [_plain(leaf) for leaf in made]
         return self._exact
+
+    @property
+    def wide_leaves(self) -> list[Any]:
+        """The leaves, with tensors in a dtype of at least twice the width."""
+        return [_widened(leaf) for leaf in self.leaves]
+
+    def in_wide_numbers(self) -> Case | None:
+        """The same call in a dtype of at least twice the width; None if there is none."""
+        if self._wide is None and self.exact:
+            leaves = self.wide_leaves
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            if [each.dtype for each in tensors] != [each.dtype for each in self.tensors]:
+                self._wide = replace(
+                    self, leaves=leaves, tensors=tensors, expected=self.exact, _exact=[], _nudged=[]
+                )
+        return self._wide
 
     def nudged(self) -> Iterator[list[Any]]:
         """Yield the results for perturbed numbers; an empty result where torch raises."""
@@ -144,10 +163,12 @@ def _case(info: Any, call: Call, sample: Any) -> Case | str:
     if not all(map(_ordinary, tensors)):
         return "sparse, nested or quantised"
     case = Case(info, call, leaves, structure, tensors, [])
+    start = time.perf_counter()
     try:
         case.expected = [_plain(leaf) for leaf in call(*case.arguments(_copied(leaves)), 0)]
     except Exception:
         return "torch itself refuses"
+    case.seconds = time.perf_counter() - start
     return case
 
 

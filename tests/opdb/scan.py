@@ -10,9 +10,10 @@ import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -25,13 +26,17 @@ from tests.opdb.cases import Case, cases
 from tests.opdb.derivatives import BY_NAME, one_level
 from tests.opdb.judge import difference
 from tests.opdb.layouts import Layouts, laid_out, layouts_of
+from tests.opdb.refusals import why_refused
 from tests.opdb.runs import Run
 
-PASS, WRONG, DESYNC, ERROR = "pass", "wrong values", "desynchronised", "error"
-# Partial values that the user passes are not reduced in place, as in torch.
+PASS = "pass"
+WRONG, DESYNC, ERROR = BAD = "wrong values", "desynchronised", "error"
+# All ranks raise an error of `refusals`.
 REFUSED = "refused"
-# A run takes milliseconds; one that lasts longer than this hangs.
+# A run takes milliseconds beside the time of torch's kernels; one that lasts longer hangs.
 DEADLINE_S = 20
+# Ranks share the cores with other processes, and time one call on full tensors each.
+_SLOWER = 2
 
 
 @dataclass
@@ -41,6 +46,7 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     rounded: int = 0
     missing: set[str] = field(default_factory=set)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -79,9 +85,27 @@ def _note(tally: Tally, case: Case, layout: Layouts, outcome: str, text: str) ->
         tally.failures.append(f"{outcome}: {shapes} {texts} {case.text}: {text}")
     if outcome == ERROR:
         tally.reasons[_reason(text)] += 1
+    if outcome == REFUSED:
+        tally.refusals[why_refused(case.info.name, text) or ""] += 1
 
 
 def _outcome(case: Case, run: Run, layout: Layouts, turn: int, tally: Tally) -> tuple[str, str]:
+    def hear(reason: observe.Reason) -> None:
+        if reason.note == NO_RULE:
+            tally.missing.add(reason.operator)
+
+    with warnings.catch_warnings(), observe.listening(hear):
+        warnings.simplefilter("ignore")
+        try:
+            results = _on_ranks(case, run, layout, turn)
+        except RankFailure as failure:
+            return DESYNC, str(failure)[:600].replace("\n", " | ")
+        return judged(case, results, tally, partial(_agrees_in_wide, case, run, layout, turn))
+
+
+def _on_ranks(case: Case, run: Run, layout: Layouts, turn: int) -> Sequence[Any]:
+    """Return the result of each rank, or its exception."""
+
     def body() -> Any:
         mesh = kept_mesh(run.mesh)
         numbers = iter(layout)
@@ -94,31 +118,43 @@ def _outcome(case: Case, run: Run, layout: Layouts, turn: int, tally: Tally) -> 
         except Exception as error:
             return error
 
-    def hear(reason: observe.Reason) -> None:
-        if reason.note == NO_RULE:
-            tally.missing.add(reason.operator)
+    return run_threads(body, torch.Size(run.mesh).numel(), timeout_s=deadline_s(case, run))
 
-    with warnings.catch_warnings(), observe.listening(hear):
-        warnings.simplefilter("ignore")
-        try:
-            results = run_threads(body, torch.Size(run.mesh).numel(), timeout_s=DEADLINE_S)
-        except RankFailure as failure:
-            return DESYNC, str(failure)[:600].replace("\n", " | ")
-    return judged(case, results, tally)
+
+def deadline_s(case: Case, run: Run) -> float:
+    """Return the time for all ranks, which may have one core: each may call the full kernels."""
+    return DEADLINE_S + _SLOWER * torch.Size(run.mesh).numel() * case.seconds
+
+
+def _agrees_in_wide(case: Case, run: Run, layout: Layouts, turn: int) -> bool:
+    """True if the ranks' results in wide numbers are torch's."""
+    wide = case.in_wide_numbers()
+    if wide is None:
+        return False
+    try:
+        results = _on_ranks(wide, run, layout, turn)
+    except RankFailure:
+        return False
+    if any(isinstance(each, Exception) for each in results):
+        return False
+    return not difference(wide, results)[0]
 
 
 def _full(leaf: Any) -> Any:
     return leaf.full_tensor().detach() if isinstance(leaf, DTensor) else leaf
 
 
-def judged(case: Case, results: Sequence[Any], tally: Tally) -> tuple[str, str]:
+def judged(
+    case: Case, results: Sequence[Any], tally: Tally, agrees_in_wide: Callable[[], bool]
+) -> tuple[str, str]:
+    """Return the outcome of a call and its text, and count what rounding explains."""
     errors = [each for each in results if isinstance(each, Exception)]
     if errors:
         text = f"{type(errors[0]).__name__}: {str(errors[0])[:500]}".replace("\n", " | ")
         if len(errors) < len(results):
             return DESYNC, text
-        return (REFUSED if "placement changes are not supported" in text else ERROR), text
-    problem, rounded = difference(case, results)
+        return (REFUSED if why_refused(case.info.name, text) else ERROR), text
+    problem, rounded = difference(case, results, agrees_in_wide)
     tally.rounded += rounded
     return (WRONG, problem) if problem else (PASS, "")
 

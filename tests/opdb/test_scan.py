@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +23,20 @@ from tests.opdb import derivatives
 from tests.opdb.__main__ import line
 from tests.opdb.cases import Case, cases
 from tests.opdb.judge import difference, tolerances
+from tests.opdb.refusals import REFUSALS, why_refused
 from tests.opdb.runs import RUNS
-from tests.opdb.scan import DESYNC, ERROR, PASS, WRONG, Tally, scan
+from tests.opdb.scan import (
+    BAD,
+    DEADLINE_S,
+    DESYNC,
+    ERROR,
+    PASS,
+    REFUSED,
+    WRONG,
+    Tally,
+    deadline_s,
+    scan,
+)
 
 INFOS = {f"{info.name} {info.variant_test_name}".strip(): info for info in op_db}
 # Run by `make test`; together they cover every family of rules.
@@ -126,6 +140,21 @@ def test_what_is_rounded_on_the_way_is_right_and_what_is_left_out_is_not(
     assert difference(case, [[in_turn + parts[0] / 8]])[0]
 
 
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_result_without_a_digit_beyond_doubt_is_right_if_it_is_in_wider_numbers(
+    agrees: bool,
+) -> None:
+    case = _case("dot", torch.float32, torch.tensor([0.1, 0.7]), torch.tensor([0.7, -0.1]))
+    case.tensors = case.leaves = [1e4 * each for each in case.tensors]
+    case.expected = case.run(*case.arguments(case.leaves), 0)
+    exact = float(case.exact[0])
+    moved = max(float(abs(nudged[0] - case.expected[0])) for nudged in case.nudged())
+    assert abs(exact) < moved  # no digit is sure
+    found = difference(case, [[case.expected[0] + moved / 2]], lambda: agrees)
+    assert (found == ("", True)) == agrees
+    assert difference(case, [[case.expected[0] + 1e4 * moved]], lambda: agrees)[0]
+
+
 def test_rounding_is_no_excuse_where_it_decides_half_of_the_digits() -> None:
     x, y = torch.tensor([1.0, 1.0]), torch.tensor([1.0, -1.0 + 2**-23])
     case = _case("dot", torch.float32, x, y)
@@ -141,21 +170,65 @@ def test_the_tolerance_is_that_of_the_dtype_unless_the_opinfo_asks_for_more() ->
 def test_a_line_reports_what_passed_what_did_not_and_what_was_left_out() -> None:
     tallies = {
         "add": Tally(Counter({PASS: 3}), rounded=1),
-        "resize_": Tally(Counter({PASS: 1, ERROR: 2}), reasons=Counter({"it keeps its shape": 2})),
+        "resize_": Tally(
+            Counter({PASS: 1, ERROR: 2, REFUSED: 1}),
+            reasons=Counter({"it keeps its shape": 2}),
+            refusals=Counter({"it has no indices": 1}),
+        ),
         "empty": Tally(left_out=Counter({"no tensor": 4})),
     }
     assert line(RUNS["forward"], tallies) == (
         "forward: 1 operators pass in all that was tried, 1 in some, 0 in none, 1 untried; "
-        "6 combinations: 4 pass, 0 wrong values, 0 desynchronised, 0 refused, 2 error; "
-        "1 pass within rounding only; errors: 2 it keeps its shape; samples left out: 4 no tensor"
+        "7 combinations: 4 pass, 0 wrong values, 0 desynchronised, 1 refused, 2 error; "
+        "1 pass within rounding only; errors: 2 it keeps its shape; refused: 1 it has no indices; "
+        "samples left out: 4 no tensor"
     )
 
 
-@pytest.mark.parametrize("outcome", [PASS, ERROR, WRONG, DESYNC])
-def test_wrong_values_and_ranks_out_of_step_are_a_failure_of_the_command(
+@pytest.mark.parametrize("outcome", [PASS, REFUSED, ERROR, WRONG, DESYNC])
+def test_wrong_values_errors_and_ranks_out_of_step_are_a_failure_of_the_command(
     outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {"add": Tally(Counter({outcome: 1}))}
     monkeypatch.setattr(command, "tallies_of", lambda *_: [("forward", found, 0.0)])
     monkeypatch.setattr(sys, "argv", ["opdb", "forward"])
-    assert command.main() == (outcome in (WRONG, DESYNC))
+    assert command.main() == (outcome in BAD)
+
+
+REFUSED_IN = {
+    "resize_": "forward",
+    "addbmm": "inplace",
+    "unravel_index": "int64",
+    "nn.functional.linear_cross_entropy chunked_none": "backward",
+    "to_sparse": "grad of grad",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_IN)
+def test_expected_errors_are_raised_and_named_in_the_documentation(name: str) -> None:
+    """An entry that has become stale, or that hides other errors, is found here."""
+    tally = scan(INFOS[name], RUNS[REFUSED_IN[name]], samples=8, combinations=2)
+    assert tally.outcomes[REFUSED]
+    assert not tally.failures
+    page = Path(__file__).parents[2] / "docs" / "moving-over.md"
+    assert f"`{INFOS[name].name.rpartition('.')[2]}" in page.read_text()
+
+
+def test_every_expected_error_of_an_operator_is_tested() -> None:
+    operators = [name for each in REFUSALS for name in each.operators]
+    assert sorted(operators) == sorted(name.partition(" ")[0] for name in REFUSED_IN)
+
+
+def test_an_error_of_another_text_or_operator_is_not_expected() -> None:
+    text = "RuleError: the shape of a written argument cannot change"
+    assert why_refused("resize_", text) == "an in-place result keeps its shape"
+    assert why_refused("add", text) is None
+    assert why_refused("resize_", "RuleError: no placement") is None
+
+
+def test_the_deadline_of_a_call_grows_with_the_time_of_its_kernels() -> None:
+    case = _case("mul", torch.float32, torch.ones(2), torch.ones(2))
+    assert deadline_s(case, RUNS["forward"]) == DEADLINE_S
+    assert deadline_s(replace(case, seconds=10.0), RUNS["mesh2x2"]) == DEADLINE_S + 2 * 4 * 10.0
+    (timed, *_) = cases(INFOS["mul"], RUNS["forward"], 1)
+    assert timed.seconds > 0

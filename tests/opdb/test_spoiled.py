@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.testing._internal.opinfo.core import SampleInput
 
 from dtensor_core import DTensor
 from dtensor_core.dispatch import make_entry
+from tests.opdb import spoiled
 from tests.opdb.parts import database
 from tests.opdb.spoiled import (
     ACCEPTED,
@@ -108,8 +111,8 @@ def test_what_ranks_did_decides_the_outcome() -> None:
 def test_each_spoiling_differs_from_the_sample_in_one_argument() -> None:
     leaves = [torch.ones(5, 3), torch.tensor([0, 1]), 2, None, "mean"]
     found = list(spoilings(leaves))
-    for text, spoiled in found:
-        changed = [new is not old for new, old in zip(spoiled, leaves, strict=True)]
+    for text, leaf in found:
+        changed = [new is not old for new, old in zip(leaf, leaves, strict=True)]
         assert sum(changed) == 1, text
     assert len({text for text, _ in found}) == len(found)
 
@@ -120,3 +123,14 @@ def test_a_line_counts_the_outcomes_of_all_operators() -> None:
         "2 operators, 6 calls that torch refuses: 3 alike, 2 sent, 0 accepted, 0 values, 0 parted, "
         "1 hangs, 0 crashes; 1 end torch itself"
     )
+
+
+@pytest.mark.parametrize("outcome", [ALIKE, SENT, ACCEPTED, VALUES, LEFT_OUT, *BAD])
+def test_ranks_that_are_out_of_step_are_a_failure_of_the_command(
+    outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Outcomes(Counter({outcome: 1, ALIKE: 3}), [(outcome, "text")])
+    monkeypatch.setattr(spoiled, "ProcessPoolExecutor", lambda n, **_: ThreadPoolExecutor(n))
+    monkeypatch.setattr(spoiled, "_of_number", lambda *_: ("add", found))
+    monkeypatch.setattr(sys, "argv", ["spoiled", "--only", "add"])
+    assert spoiled.main() == (outcome in BAD)
