@@ -8,6 +8,7 @@ from commtrace.errors import unknown_name
 from commtrace.schema import TABLES
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import omissions
+from commtrace_cli.growing import read_run
 from commtrace_cli.options import inputs, printing, selection
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, data_console, finish, say, working
@@ -46,9 +47,10 @@ def dump(
         raise unknown_name("table", table, TABLES)
     with working(f"reading {trace}"):
         from commtrace.analyze import Analysis, load
+        from commtrace.analyze.opening import stored_run
         from commtrace.analyze.select import hints, select
 
-        frames = load(trace)
+        frames = stored_run(trace) or load(read_run(trace))
     names = [name.strip() for text in columns or () for name in text.split(",") if name.strip()]
 
     def chosen_rows(frames: Frames) -> pd.DataFrame:

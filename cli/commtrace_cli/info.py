@@ -18,6 +18,7 @@ from commtrace.units import (
     text_of_value,
 )
 from commtrace_cli.documents import write_document
+from commtrace_cli.growing import read_run
 from commtrace_cli.options import inputs, printing
 from commtrace_cli.terminal import Text, data_console, finish, working
 
@@ -39,9 +40,9 @@ def info(trace: inputs.Trace, as_json: printing.AsJson = False) -> None:
     """
     settings = settings_of()
     with working(f"reading {trace}"):
-        from commtrace.tracefile import read_trace, run_info
+        from commtrace.tracefile import run_info
 
-        read = read_trace(trace)
+        read = read_run(trace)
         facts = run_info(read)
     if as_json:
         write_document(read.run, {"info": facts, "settings": settings})

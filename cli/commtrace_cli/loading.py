@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.settings import settings_of
 from commtrace.tracefile import dataset_at
+from commtrace_cli.growing import read_run
 from commtrace_cli.terminal import Text, data_console, finish, working
 
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ def _stored(path: Path, workers: int | None = None) -> Frames | None:
 def _load(path: Path, *, is_empty_allowed: bool) -> Frames:
     settings = settings_of()
     with working(f"reading {path}"):
-        from commtrace.tracefile import read_trace, require_events
+        from commtrace.tracefile import require_events
 
-        trace = read_trace(path)
+        trace = read_run(path)
         is_whole = trace.num_rows("ranks") and not trace.run.get("torn_ranks")
         if not (is_empty_allowed and is_whole):
             require_events(trace)

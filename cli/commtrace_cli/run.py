@@ -15,7 +15,7 @@ from commtrace.exit_codes import text_of_exit
 from commtrace.launchers import launched_rank
 from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.facts import WRITE_ERRORS
-from commtrace.tracefile.run_folder import make_run_folder, remove_run_folder
+from commtrace.tracefile.run_folder import make_run_folder, remove_run_folder, spools_beside
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import SPOOL_SUFFIX
 from commtrace.tracefile.stores import remove_joined
@@ -111,7 +111,7 @@ def run(
 
     check_program(script, is_module=module)  # before --force removes anything
     check_output(output, force=force, is_folder=is_folder)
-    folder = output if is_folder else output.with_name(f"{output.name}.spools")
+    folder = output if is_folder else spools_beside(output)
     spools = _empty_folder(folder, force=force)
     if is_folder:
         make_run_folder(folder)

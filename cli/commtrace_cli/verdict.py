@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from commtrace.settings import settings_of
-from commtrace_cli.parting import of_fault
 from commtrace_cli.terminal import say, working
 
 if TYPE_CHECKING:
@@ -40,8 +39,9 @@ def first_fault(frames: Frames) -> list[str]:
     if not faults:
         return []
     fault = faults[0]
-    parted = of_fault(CATALOG["divergences"].function(frames), fault)
-    event = next((row for row in parted if row["event"]), None)
+    parted = CATALOG["divergences"].function(frames)
+    is_of_fault = (parted["group"] == fault["group"]) & (parted["number"] == fault["number"])
+    event = next((row for row in parted[is_of_fault].to_dict("records") if row["event"]), None)
     return [
         f"{fault['problem']}: {fault['explanation']}",
         *([f"  at {fault['source']}"] if fault["source"] else []),

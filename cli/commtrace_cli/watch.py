@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from commtrace.errors import UsageError
+from commtrace.tracefile.run_folder import SPOOLS_SUFFIX, spools_beside
 from commtrace.units import text_of_ranks
 from commtrace_cli.alarms import Alarms, alarms_of
 from commtrace_cli.options import inputs, watching
@@ -26,6 +27,7 @@ from commtrace_cli.terminal import Text, data_console, is_terminal, say, write
 from commtrace_cli.time_window import ranks_of
 
 if TYPE_CHECKING:
+    from commtrace.live import Watch
     from commtrace.live.observe import Observer
     from commtrace.live.snapshot import LiveProblem, Snapshot
 
@@ -47,7 +49,6 @@ straggler (`--on-straggler`), `6` a mismatch (`--on-mismatch`); `7` no rank answ
 
 DIED = 1
 HANG, STRAGGLER, MISMATCH, UNANSWERED = 4, 5, 6, 7
-SPOOLS_SUFFIX = ".spools"
 STOPPED = 130
 _PARTING = ("hang", "mismatch")
 """Problems before which ranks have parted."""
@@ -120,7 +121,7 @@ def watch(
 
 def folder_of(run: Path) -> Path:
     """Return the folder with the spools of a run that is recorded into a folder or a file."""
-    spools = run.with_name(f"{run.name}{SPOOLS_SUFFIX}")
+    spools = spools_beside(run)
     if run.is_dir() or run.suffix != ".json":
         return run
     return spools if spools.is_dir() or not run.exists() else run
@@ -136,21 +137,31 @@ def _observer(folder: Path, alarms: Alarms) -> Observer:
     )
 
 
-def _require_result(folder: Path) -> None:
-    """Refuse a folder that has vanished, unless it was that of spools, which are merged at the end.
+def _ended_by_merging(snapshot: Snapshot, watch: Watch) -> Snapshot:
+    """Return the end of a run whose folder was that of spools and has been merged, or `snapshot`.
 
     Raises:
-        NotATraceError: it has.
+        NotATraceError: the folder has vanished otherwise.
     """
     from commtrace.errors import NotATraceError
+    from commtrace.live.life import GONE
+    from commtrace.live.merged import when_merged
+    from commtrace.tracefile import read_trace
 
-    if folder.suffix != SPOOLS_SUFFIX or not folder.with_suffix("").exists():
-        raise NotATraceError(
-            f"cannot watch {folder} any longer",
-            found="the folder has vanished",
-            why="it was removed or renamed, or is out of reach, while ranks may still run",
-            attempt="`commtrace watch` of the folder, wherever it is now",
-        )
+    # Spools of ranks of earlier runs stay in the folder.
+    has_gone = bool(snapshot.ranks) and all(each.life == GONE for each in snapshot.ranks)
+    file = watch.folder.with_suffix("")
+    is_file = watch.folder.suffix == SPOOLS_SUFFIX and file.is_file()
+    if is_file and (snapshot.is_gone or has_gone):
+        return when_merged(snapshot, watch, read_trace(file).run.get("torn_ranks") or ())
+    if not (snapshot.is_gone and snapshot.ranks):
+        return snapshot
+    raise NotATraceError(
+        f"cannot watch {watch.folder} any longer",
+        found="the folder has vanished",
+        why="it was removed or renamed, or is out of reach, while ranks may still run",
+        attempt="`commtrace watch` of the folder, wherever it is now",
+    )
 
 
 Show = Callable[["Snapshot"], None]
@@ -163,7 +174,7 @@ def _follow(
     was_running = False
     while True:
         begin = time.monotonic()
-        snapshot = observer.refresh()
+        snapshot = _ended_by_merging(observer.refresh(), observer.watch)
         while once and snapshot.bytes_left:  # all that is there, however long that takes
             snapshot = observer.refresh()
         for show in views:
@@ -174,9 +185,6 @@ def _follow(
                     return problem
             if once:
                 return None
-            if snapshot.is_gone and snapshot.ranks:
-                _require_result(observer.watch.folder)
-                return _of_death(snapshot)
             if snapshot.is_over:
                 if not was_running:
                     say(_OVER_BEFORE, always=True)

@@ -126,13 +126,22 @@ def _left_out(frames: Frames) -> str:
 
 
 def _truncated(frames: Frames) -> str:
-    short = frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist()
+    running = set(frames.run.get("running_ranks") or ())
+    short = sorted(set(frames.ranks.loc[~frames.ranks["complete"], "rank"]) - running)
     if not short or "imported_from" in frames.run:  # an import covers a part of its run
         return ""
     return (
         f"{_ranks(short)} did not close the recording (killed, crashed, or still running): the "
         "last calls may be missing."
     )
+
+
+def _running(frames: Frames) -> str:
+    ranks = frames.run.get("running_ranks") or []
+    if not ranks:
+        return ""
+    verb, had = ("was", "it had") if len(ranks) == 1 else ("were", "they had")
+    return f"{_ranks(ranks)} {verb} still running: this is what {had} written so far."
 
 
 def _sampled(frames: Frames) -> str:
@@ -448,6 +457,7 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     ((EVERYTHING,), _missing_ranks),
     ((EVERYTHING,), _left_out),
     ((EVERYTHING,), _truncated),
+    ((EVERYTHING,), _running),
     ((EVERYTHING,), _dropped),
     ((EVERYTHING,), _sampled),
     (("by_step", "timeline", "overlap", "balance"), _no_steps),

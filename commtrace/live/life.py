@@ -7,14 +7,13 @@ so a clock that is off elsewhere does no harm. On its own host, it also asks for
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from commtrace.live.folder import FollowedRecording
 from commtrace.live.tail import number_fact, text_fact
-from commtrace.tracefile.liveness import BEAT, boot, process_age_s
+from commtrace.tracefile.liveness import BEAT, boot, has_process, process_age_s
 
 RUNNING, ENDED, DIED, STOPPED, SILENT, QUIET, GONE = (
     "running", "ended", "died", "stopped", "silent", "quiet", "gone",
@@ -40,23 +39,13 @@ _PATIENCE_ELSEWHERE_S = 15.0  # attributes of files on network file systems are 
 _CLOCK_TICK_S = 0.02
 
 
-def _has_process(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class System:
     """The system on which the watcher runs; tests replace it."""
 
     host: str = field(default_factory=socket.gethostname)
     boot: str = field(default_factory=boot)
-    has_process: Callable[[int], bool] = _has_process
+    has_process: Callable[[int], bool] = has_process
     process_age_s: Callable[[int], float] = process_age_s
 
 

@@ -36,7 +36,7 @@ def problems_of_lives(watch: Watch, lives: Mapping[int, str]) -> list[LiveProble
 
 
 def _hosts_of(watch: Watch, ranks: Iterable[int]) -> str:
-    hosts = Counter(watch.ranks[rank].host for rank in ranks)
+    hosts = Counter(watch.ranks[rank].host for rank in ranks if rank in watch.ranks)
     everyone = Counter(each.host for each in watch.ranks.values())
     whole = [host for host in sorted(hosts) if host and hosts[host] == everyone[host]]
     if len(everyone) < 2 or not whole:

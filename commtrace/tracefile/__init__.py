@@ -12,6 +12,8 @@ opens the result without torch or pandas:
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ from commtrace.tracefile.info import Host, RunInfo, run_info
 from commtrace.tracefile.merge import join
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import read_run_file, write_trace
+from commtrace.tracefile.run_folder import spools_beside
+from commtrace.tracefile.running import READ_NS, RUNNING_RANKS, running_ranks
 from commtrace.tracefile.segment_join import joined_segments
 from commtrace.tracefile.segments import SegmentedWriter
 from commtrace.tracefile.spool import (
@@ -46,6 +50,7 @@ __all__ = [
     "OUTSTANDING",
     "PARTIAL_STEPS",
     "RECORDING",
+    "RUNNING_RANKS",
     "SPOOL_SUFFIX",
     "STEPS_FROM",
     "STEP_SOURCES",
@@ -71,6 +76,7 @@ __all__ = [
     "run_info",
     "sites_of",
     "spool_name",
+    "spools_beside",
     "trace_of_rows",
     "write_trace",
 ]
@@ -96,9 +102,9 @@ def read_trace(path: Path | str) -> Trace:
     with reading(summary):
         if path.is_dir():
             dataset = dataset_at(path)
-            return read_parts([path]) if dataset is None else dataset.trace()
+            return _of_folder(path) if dataset is None else dataset.trace()
         if not path.exists() and not path.is_symlink():
-            spools = path.with_name(f"{path.name}.spools")
+            spools = spools_beside(path)
             record = "record one with `commtrace run --nproc 4 -o run.json SCRIPT`"
             merge = f"merge the spools with `commtrace merge {spools} -o {path}`"
             raise NotATraceError(
@@ -112,3 +118,11 @@ def read_trace(path: Path | str) -> Trace:
         if path.suffix == SPOOL_SUFFIX:
             return validated(join(joined_segments([read_spool(path)]), path=path), summary)
         return validated(read_run_file(path), summary)
+
+
+def _of_folder(folder: Path) -> Trace:
+    read_ns = time.time_ns()
+    trace = read_parts([folder])
+    ranks = running_ranks(trace, folder)
+    facts = {RUNNING_RANKS: ranks, READ_NS: read_ns}
+    return replace(trace, run={**trace.run, **facts}) if ranks else trace

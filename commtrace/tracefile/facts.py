@@ -145,6 +145,8 @@ RUN_FACTS: dict[str, Check] = {
     "world_size": _is_world_size,
     "missing_ranks": _are_ranks,
     "torn_ranks": _are_ranks,
+    "running_ranks": _are_ranks,
+    "read_ns": _is_instant,
     "left_out_spools": _are_texts,
     WRITE_ERRORS: _are_texts,
     "lacks": _are_texts,

@@ -43,6 +43,19 @@ def beat(stream: BinaryIO) -> None:
         os.utime(stream.fileno())
 
 
+def has_process(pid: int) -> bool:
+    """Return whether there is a process of that id; false for an unknown one, -1."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def process_age_s(pid: int) -> float:
     """Return the age of a process in seconds; infinite if unknown."""
     try:

@@ -34,10 +34,16 @@ DATASET = "dataset"
 """Name of the folder of the dataset (see `dataset`) in the folder of a run."""
 PREPARED = "prepared"
 """Name of the folder, in that of the dataset, with what analyses have prepared of it."""
+SPOOLS_SUFFIX = ".spools"
 _BESIDE = (DONE_SUFFIX, DUMP_SUFFIX, STACKS_SUFFIX, EXIT_SUFFIX)
 _REQUESTS = (REQUEST, STACKS_REQUEST)
 _FORMAT = "commtrace-run"
 _VERSION = 1
+
+
+def spools_beside(path: Path) -> Path:
+    """Return the folder of spools of a run that is recorded to a file, as long as it is."""
+    return path.with_name(f"{path.name}{SPOOLS_SUFFIX}")
 
 
 def make_run_folder(folder: Path) -> None:

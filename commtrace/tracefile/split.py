@@ -38,7 +38,15 @@ ONE_CLOCK = "one clock"
 """Fact `clock` of a run whose ranks share one."""
 CLOCK_ERROR = "clock_error_ns"
 """Name of the fact of a spool that bounds the error of its times to those of the same clock."""
-_OF_JOINING = ("missing_ranks", "torn_ranks", "clock", STEPS_FROM, LEFT_OUT)
+_OF_JOINING = (
+    "missing_ranks",
+    "torn_ranks",
+    "running_ranks",
+    "read_ns",
+    "clock",
+    STEPS_FROM,
+    LEFT_OUT,
+)
 
 
 def spools_of(trace: Trace) -> list[Spool]:

@@ -25,15 +25,14 @@ from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.beside_spool import files_beside
 from commtrace.tracefile.collected import read_parts
 from commtrace.tracefile.dump_files import dump_path
-from commtrace.tracefile.liveness import beat, process_age_s
+from commtrace.tracefile.liveness import beat, has_process, process_age_s
 from commtrace.tracefile.run_file import write_trace
-from commtrace.tracefile.run_folder import make_run_folder
+from commtrace.tracefile.run_folder import make_run_folder, spools_beside
 from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX, spool_name
 from commtrace.tracefile.spool_file import SpoolFile
 from commtrace.tracefile.spool_reading import read_spool
 
-_SPOOLS_SUFFIX = ".spools"
 _POLL_INTERVAL_S = 0.05
 _TIME_TO_BEGIN_S = 5.0
 # The system states the start of a process in clock ticks, usually of 10 ms.
@@ -242,8 +241,9 @@ class RunFile:
         key = self.path.absolute(), rank
         _num_recordings[key] += 1
         number = _num_recordings[key]
-        suffix = f"{_SPOOLS_SUFFIX}-{number}" if number > 1 else _SPOOLS_SUFFIX
-        self._folder = SpoolFolder(self.path.with_name(self.path.name + suffix))
+        suffix = f"-{number}" if number > 1 else ""
+        spools = spools_beside(self.path)
+        self._folder = SpoolFolder(spools.with_name(spools.name + suffix))
         _remove_left_overs(self._folder.folder)
         return self._folder.open(rank)
 
@@ -303,14 +303,10 @@ def _is_being_written(spool: Path) -> bool:
         return _age_s(spool) < _TIME_TO_BEGIN_S  # otherwise it was killed before it had written
     if facts["host"] != socket.gethostname():
         return True
-    try:
-        os.kill(facts["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
     # A process that started after the last write has a reused process id.
-    return process_age_s(facts["pid"]) > _age_s(spool) - _CLOCK_TICK_S
+    return has_process(facts["pid"]) and (
+        process_age_s(facts["pid"]) > _age_s(spool) - _CLOCK_TICK_S
+    )
 
 
 def _age_s(path: Path) -> float:

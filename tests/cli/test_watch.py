@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from commtrace.errors import UsageError
+from commtrace.tracefile import merge_spools
 from commtrace.tracefile.liveness import boot
 from commtrace_cli.alarms import seconds_of, share_of
 from commtrace_cli.main import main
@@ -184,22 +185,36 @@ def test_what_is_not_seen_is_noted_once_in_a_log(
     assert "all 1 rank ended" in out
 
 
-@pytest.mark.parametrize("name", ["RUN.comm", "run.json"])
+@pytest.mark.parametrize(
+    ("name", "is_closed", "code"),
+    [("RUN.comm", True, 3), ("run.json", True, 0), ("run.json", False, 1)],
+)
 def test_a_folder_that_vanishes_is_the_end_only_if_it_was_merged(
-    commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+    commtrace: Commtrace,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_closed: bool,
+    code: int,
 ) -> None:
     run.folder = run.folder.with_name({"RUN.comm": name}.get(name, f"{name}.spools"))
-    run.start(0, 1, **HERE).issue()
+    rank = run.start(0, 1, **HERE)
+    rank.end(rank.issue())
     run.flush()
     run.pass_(90)
 
     def end(_: float) -> None:
+        if is_closed:
+            rank.close()
+        if "json" in name:
+            merge_spools(run.folder, run.folder.with_suffix(""))
         run.folder.rename(run.folder.with_name("elsewhere"))
-        (run.folder.with_suffix("") if "json" in name else run.folder.with_name("else")).touch()
 
     monkeypatch.setattr("time.sleep", end)
-    ended = commtrace("watch", run.folder.with_name(name))
-    assert ended.code == (0 if "json" in name else 3)
+    ended = commtrace("watch", run.folder.with_name(name), columns=200)
+    assert ended.code == code
+    assert ("died: Rank 0 is dead: the process is gone" in ended.out) == (code == 1)
+    assert ("all 1 rank ended" in ended.out) == (code == 0)
     vanished = f"error: cannot watch {run.folder} any longer\n  found: the folder has vanished\n"
     assert ended.err.startswith("" if "json" in name else vanished)
 

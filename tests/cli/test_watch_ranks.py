@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from commtrace.live import Observer, Snapshot, Watch
 from commtrace.tracefile import read_trace
-from tests.cli.conftest import ROOT, start
+from tests.cli.conftest import ROOT, Commtrace, start
 
 pytestmark = [pytest.mark.usefixtures("preloaded"), pytest.mark.timeout(240)]
 
@@ -61,8 +62,9 @@ for step in steps():
 
 
 @contextmanager
-def recorded(folder: Path, body: str) -> Iterator[Path]:
+def recorded(folder: Path, body: str, output: str = "RUN.comm") -> Iterator[Path]:
     """Three ranks of a program that is recorded; they are killed afterwards."""
+    spools = folder / output if output.endswith(".comm") else folder / f"{output}.spools"
     script = folder / "train.py"
     script.write_text(_PROGRAM + body)
     paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
@@ -75,7 +77,7 @@ def recorded(folder: Path, body: str) -> Iterator[Path]:
             "--nproc",
             "3",
             "-o",
-            "RUN.comm",
+            output,
             "train.py",
         ],
         cwd=folder,
@@ -85,7 +87,7 @@ def recorded(folder: Path, body: str) -> Iterator[Path]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
     )
     try:
-        yield folder / "RUN.comm"
+        yield folder / output
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             if launcher.poll() is None:
@@ -94,7 +96,7 @@ def recorded(folder: Path, body: str) -> Iterator[Path]:
                     launcher.wait(10)
                 except subprocess.TimeoutExpired:
                     continue
-        for pid in pids_of(folder / "RUN.comm"):
+        for pid in pids_of(spools):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -104,6 +106,10 @@ def recorded(folder: Path, body: str) -> Iterator[Path]:
 def pids_of(folder: Path) -> list[int]:
     snapshot = Observer(Watch(folder)).refresh(30.0)
     return [each.pid for each in snapshot.ranks if each.life == "running"]
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def awaited(folder: Path, condition: Callable[[Snapshot], bool]) -> Snapshot:
@@ -169,6 +175,50 @@ def test_a_killed_rank_is_dead_and_named_as_missing(tmp_path: Path) -> None:
         assert "the process is gone" in died.text
 
 
+@pytest.mark.parametrize("output", ["RUN.comm", "run.json"])
+def test_a_killed_rank_ends_watching_alike_whatever_the_run_is_recorded_to(
+    tmp_path: Path, output: str
+) -> None:
+    with recorded(tmp_path, KILLED, output) as path:
+        code, out, err = watched(path)
+    assert code == 1, err
+    assert re.search(r"died: Ranks? \d.* (is|are) dead", out)
+    assert "3 of 3 ranks running" not in out.splitlines()[-2]
+
+
+def test_a_run_to_a_file_is_checked_while_it_goes_on_and_after_it_was_killed(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    with recorded(tmp_path, HANG, "run.json") as path:
+        spools = path.with_name("run.json.spools")
+        awaited(
+            spools, lambda each: any(group.missing and group.for_s > 6 for group in each.groups)
+        )
+        files = sorted(spools.iterdir())
+        ended = commtrace("check", path, columns=200)
+        assert ended.code == 1
+        assert "Rank 1 never arrived at all_reduce 20 of default_pg (group 0)" in ended.out
+        assert "note: Ranks 0-2 were still running: this is what they had written" in ended.out
+        assert "killed, crashed" not in ended.out
+        assert ended.err.startswith(
+            f"note: {path} is still being recorded: ranks 0-2 had written this so far\n"
+        )
+        for command in (["summary"], ["info"], ["dump", "ranks"], ["table", "consistency"]):
+            word, *rest = command
+            assert "still being recorded" in commtrace(word, path, *rest).err
+        assert sorted(spools.iterdir()) == files
+        pids = pids_of(spools)
+        assert len(pids) == 3
+        os.kill(int(parent_of(pids[0])), signal.SIGKILL)
+        awaited(spools, lambda each: not any(rank.life == "running" for rank in each.ranks))
+        ended = commtrace("check", path, columns=200)
+    assert ended.code == 1
+    assert "note: Ranks 0-2 did not close the recording" in ended.out
+    assert ended.err.startswith(
+        f"note: {path} was not merged when its recording ended: the spools in {spools} were read\n"
+    )
+
+
 def test_a_mismatch_is_found_while_the_program_goes_on(tmp_path: Path) -> None:
     with recorded(tmp_path, MISMATCH) as folder:
         code, out, _ = watched(folder, "--on-mismatch")
@@ -181,3 +231,14 @@ def test_a_straggler_is_found(tmp_path: Path) -> None:
         code, out, _ = watched(folder, "--on-straggler", "30%")
     assert code == 5
     assert "All others waited for rank 1 in" in out
+
+
+def test_a_slow_rank_of_a_run_that_goes_on_is_not_blamed(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    with recorded(tmp_path, STRAGGLER.replace("0.3", "2.5"), "run.json") as path:
+        spools = path.with_name("run.json.spools")
+        awaited(spools, lambda each: any(group.missing == (1,) for group in each.groups))
+        ended = commtrace("check", path, columns=200)
+    assert ended.code == 0, ended.out
+    assert "blamed" not in ended.out

@@ -36,6 +36,7 @@ from commtrace.analyze.consistency.progress import groups_in_progress, unlike_pr
 from commtrace.analyze.consistency.races import races
 from commtrace.analyze.consistency.reductions import wrongly_reduced
 from commtrace.analyze.consistency.replicas import differing_replicas
+from commtrace.analyze.consistency.still_running import without_recent
 from commtrace.analyze.consistency.transfers import unmatched_transfers
 from commtrace.analyze.consistency.waiting import (
     deadlock_cycles,
@@ -94,6 +95,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *not_compared(covered),
         *unlike_progress(frames, progress, differing, explained),
     ]
+    problems = [*without_recent(frames, problems)]
     faults = [each.at_ns for each in problems if each.is_fault and each.at_ns >= 0]
     problems += calls_in_flight(covered, stuck, min(faults, default=None))
     problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))

@@ -1,0 +1,44 @@
+"""Absences in a run that goes on while it is read: what has just not happened may still happen.
+
+Ranks write four times a second, and are read one after the other. So a call that was made a moment
+ago is missing from ranks that are on their way, and from those whose spool was read earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from commtrace.analyze.consistency.problem import Problem
+from commtrace.analyze.frame import Frames
+
+WAITS_NS = 5_000_000_000
+"""Age of a call up to which ranks that run may still arrive at it, as `commtrace watch` has it."""
+BEGINS_NS = 60_000_000_000
+"""Age of a run up to which its ranks may still begin to record."""
+
+_MAY_ARRIVE = ("missing call", "extra call", "deadlock", "transfer")
+_ADDED = " The run went on while it was read, so that this may be none."
+
+
+def without_recent(frames: Frames, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield the problems of a run; recent absences in one that goes on are no faults."""
+    now_ns = int(frames.run.get("read_ns", -1))
+    if not frames.run.get("running_ranks") or now_ns < 0:
+        yield from problems
+        return
+    begin_ns = int(frames.ranks["start_ns"].min())
+    for each in problems:
+        is_recent = (each.problem in _MAY_ARRIVE and each.at_ns >= now_ns - WAITS_NS) or (
+            each.problem == "missing rank" and begin_ns >= now_ns - BEGINS_NS
+        )
+        if each.is_fault and is_recent:
+            yield replace(
+                each,
+                is_fault=False,
+                is_one_of_ranks=False,
+                ranks="",
+                explanation=each.explanation + _ADDED,
+            )
+        else:
+            yield each
