@@ -14,6 +14,7 @@ from commtrace.recorder.host_events.data_loading import DataLoading
 from commtrace.recorder.host_events.exceptions import Exceptions
 from commtrace.recorder.host_events.ongoing import Ongoing
 from commtrace.recorder.host_events.pauses import Pauses
+from commtrace.recorder.host_events.store_calls import StoreCalls
 from commtrace.recorder.host_events.stuck import ThreadWait
 from commtrace.schema import DESTROY_PROCESS_GROUP, INIT_PROCESS_GROUP, NEW_GROUP, STORE
 
@@ -46,6 +47,7 @@ class HostEvents:
         self._sources: tuple[EventSource, ...] = (
             Compilations(self._ongoing),
             DataLoading(self._ongoing, self._keep, self.exceptions),
+            StoreCalls(self._ongoing),
             self.exceptions,
             self._pauses,
         )

@@ -1,4 +1,4 @@
-"""What faulthandler writes is read back, thread by thread."""
+"""Dumps of faulthandler are read back, thread by thread."""
 
 from __future__ import annotations
 
