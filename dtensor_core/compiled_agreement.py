@@ -75,6 +75,7 @@ _here = _Here()
 @cache
 def compare_compilations() -> None:
     """Compare all programs with DTensors that are compiled from now on."""
+    compilation.keep_unused()
     compilation.call_after_compiling(_watch)
 
 
@@ -90,9 +91,11 @@ def _watch(
     with no_dispatch_modes():
         specs = [getattr(value, "_spec", None) for _, value in _values(program)]
     note_layouts(*(spec for spec in specs if isinstance(spec, Spec)))
+    collectives = [node for node, *_ in _collectives(traced)]
     if _here.has_empty_parts:
-        compilation.save_in_checkpoints([node for node, *_ in _collectives(traced)])
+        compilation.save_in_checkpoints(collectives)
     _here.has_empty_parts = False
+    compilation.keep_in_forward(collectives)
     return _comparison(title, program, traced)
 
 

@@ -1,10 +1,15 @@
-"""Memory that inductor overwrites while it is still read, which makes values silently wrong.
+"""Memory that inductor overwrites while it is still read, and booleans that it sends as integers.
+
+Values become silently wrong if such memory is overwritten:
 
 - torch donates a saved tensor to the backward unless its memory is that of an input, a result or a
   gradient. Two saved tensors may still share memory, as two shards of one replicated tensor do.
 - The parts of a `cat` lie within its memory. A reduction of it in place changes parts that are used
   again, and one of a part changes it.
 - The cache of compiled graphs does not distinguish backwards by what is donated to them.
+
+A number among the arguments of a collective, such as how many ranks gather, promotes booleans to
+64-bit integers, which are sent, and which kernels then reject as a mask.
 
 Plain programs are affected, too. Installed by the package, once.
 """
@@ -25,10 +30,11 @@ from dtensor_core.torch_internals.trees import tree_leaves
 
 
 def install() -> None:
-    """Patch what decides on memory to overwrite, and the keys of the cache."""
+    """Patch what decides on memory to overwrite, the keys of the cache, and what is sent."""
     when_loaded("torch._functorch._aot_autograd.graph_compile", _donate_unshared_memory)
     when_loaded("torch._inductor.fx_passes.reinplace", _reduce_apart)
     when_loaded("torch._inductor.codecache", _distinguish_donation)
+    when_loaded("torch._inductor.lowering", _send_given_types)
 
 
 def _donate_unshared_memory(graph_compile: Any) -> None:
@@ -114,6 +120,16 @@ def _distinguish_donation(codecache: Any) -> None:
     def describe_with_donation(self: Any, *args: Any, **kwargs: Any) -> None:
         describe(self, *args, **kwargs)
         # The key is the hash of all attributes. Graphs of unpatched processes have others.
-        self.overwritten = ("apart", sys.modules["torch._inductor.utils"].get_donated_idxs())
+        self.overwritten = (
+            "apart, given types",
+            sys.modules["torch._inductor.utils"].get_donated_idxs(),
+        )
 
     details.__init__ = describe_with_donation
+
+
+def _send_given_types(lowering: Any) -> None:
+    """Let collectives be compiled for the types of their arguments, without promotion."""
+    for operator, lower in list(lowering.lowerings.items()):
+        if lowering.in_namespace(operator, "_c10d_functional"):
+            lowering.register_lowering(operator, type_promotion_kind=None)(lower.__wrapped__)

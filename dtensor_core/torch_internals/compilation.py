@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -88,6 +89,51 @@ def save_in_checkpoints(collectives: Iterable[torch.fx.Node]) -> None:
         for node in (collective, *collective.users):
             if node.meta.get("recompute") is not None:
                 node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def keep_in_forward(collectives: Iterable[torch.fx.Node]) -> None:
+    """Keep traced collectives out of the backward, unless they belong there or are repeated there.
+
+    Otherwise the partitioner copies those to the backward whose inputs are saved.
+    """
+    from torch._functorch.partitioners import must_recompute
+
+    for collective in collectives:
+        for node in (collective, *collective.users):
+            if node.meta.get("partitioner_tag") == "is_forward" and not must_recompute(node):
+                node.meta["partitioner_tag"] = "must_be_in_forward"
+
+
+def _must_stay(node: torch.fx.Node) -> bool:
+    return str(node.meta.get("partitioner_tag")).startswith("must_be_in_")
+
+
+def keep_unused() -> None:
+    """Let the partitioner keep operators that must stay in the backward, even if nothing uses them.
+
+    Otherwise it drops those that precede the first use of a tangent.
+    """
+    from torch._functorch import partitioners
+
+    reorder = partitioners.reordering_to_mimic_autograd_engine
+
+    @wraps(reorder)
+    def reorder_all(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        graph = module.graph
+        first = next(filter(partitioners._has_tag_must_be_in_backward, graph.nodes), None)
+        tangents = [*filter(partitioners._is_tangent, graph.find_nodes(op="placeholder"))]
+        if first is None or not tangents:
+            return reorder(module)
+        # All that follows the first use of a tangent is kept, and what that needs.
+        with graph.inserting_before(first):
+            graph.call_function(torch.clone, (tangents[0],))
+        module = reorder(module)
+        for node in module.graph.find_nodes(op="call_function", target=torch.clone):
+            module.graph.erase_node(node)
+        module.recompile()
+        return module
+
+    partitioners.reordering_to_mimic_autograd_engine = reorder_all
 
 
 def call_after_compiling(

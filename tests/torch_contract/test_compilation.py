@@ -164,6 +164,46 @@ def test_what_is_saved_in_checkpoints_is_not_recomputed() -> None:
     assert "recompute" not in nodes[2].meta  # outside of the checkpoint
 
 
+def test_what_must_stay_in_a_graph_is_kept_without_a_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._functorch import partitioners
+
+    name = "reordering_to_mimic_autograd_engine"
+    reorder = getattr(partitioners, name)
+    monkeypatch.setattr(partitioners, name, getattr(reorder, "__wrapped__", reorder))
+
+    def sine_is_kept() -> bool:
+        graph = torch.fx.Graph()
+        x, tangent = graph.placeholder("x"), graph.placeholder("tangents_1")
+        sine = graph.call_function(torch.ops.aten.sin.default, (x,))
+        sine.meta["partitioner_tag"] = "must_be_in_backward"
+        graph.output((graph.call_function(torch.ops.aten.neg.default, (tangent,)),))
+        module = torch.fx.GraphModule(torch.nn.Module(), graph)
+        made = partitioners.reordering_to_mimic_autograd_engine(module).graph
+        targets = [node.target for node in made.nodes if node.op == "call_function"]
+        assert set(targets) <= {torch.ops.aten.sin.default, torch.ops.aten.neg.default}
+        return torch.ops.aten.sin.default in targets
+
+    assert not sine_is_kept()
+    compilation.keep_unused()
+    assert sine_is_kept()
+
+
+def test_collectives_of_the_forward_stay_there_unless_repeated() -> None:
+    from torch._functorch.partitioners import _must_be_in_forward
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    graph = make_fx(lambda x: (x.sin().cos(), x.exp().neg(), x.abs()))(torch.ones(2)).graph
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    sine, cosine, exp, _, absolute = nodes
+    for node in nodes[:4]:
+        node.meta["partitioner_tag"] = "is_forward"
+    exp.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    absolute.meta["partitioner_tag"] = "is_backward"
+    compilation.keep_in_forward([sine, exp, absolute])
+    assert [_must_be_in_forward(node) for node in (sine, cosine)] == [True, True]
+    assert [_must_be_in_forward(node) for node in (exp, absolute)] == [False, False]
+
+
 def test_compilations_of_graphs_can_be_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd

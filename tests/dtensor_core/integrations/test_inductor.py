@@ -1,16 +1,22 @@
-"""Inductor overwrites memory only if nothing else is read from it."""
+"""Inductor overwrites memory only if nothing else is read from it, and sends what it is given."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch._dynamo.utils import counters
+from functorch.compile import make_boxed_func
+from torch._dynamo.utils import counters, detect_fake_mode
 from torch._functorch._aot_autograd import graph_compile
+from torch._inductor import ir
+from torch._inductor.compile_fx import compile_fx
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -129,3 +135,30 @@ def test_a_cached_backward_overwrites_no_result(
                 sine.sum().backward()
                 assert all(product.equal(x) for product in products)
     assert counters["inductor"]["fxgraph_cache_miss"] == 0
+
+
+def gathered_signs(x: torch.Tensor) -> torch.Tensor:
+    return functional.wait_tensor(functional.all_gather_into_tensor(x > 0, 2, group_name()))
+
+
+def broadcast_signs(x: torch.Tensor) -> torch.Tensor:
+    return functional.wait_tensor(functional.broadcast(x > 0, 0, group_name()))
+
+
+@pytest.mark.parametrize("function", [gathered_signs, broadcast_signs])
+def test_collectives_send_tensors_of_the_type_that_they_are_given(function: Any) -> None:
+    """Not of the type to which their other arguments, such as 2 ranks, would promote them."""
+    sent: list[torch.dtype] = []
+
+    def lower(graph: torch.fx.GraphModule, inputs: Any, **_: Any) -> Any:
+        graph.graph.output_node().meta["original_output_strides"] = [(1,)]
+        lowering = GraphLowering(graph)
+        with V.set_graph_handler(lowering), V.set_fake_mode(detect_fake_mode(inputs)):
+            lowering.run(*inputs)
+            kernels = [op for op in lowering.operations if isinstance(op, ir._CollectiveKernel)]
+            sent.extend(given.get_dtype() for kernel in kernels for given in kernel.inputs)
+        return make_boxed_func(graph.forward)
+
+    with fake_world(2):
+        torch.compile(function, backend=partial(compile_fx, inner_compile=lower))(torch.ones(4))
+    assert set(sent) == {torch.bool}

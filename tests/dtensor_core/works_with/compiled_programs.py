@@ -27,6 +27,7 @@ import torch.distributed as dist
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor.compile_fx import compile_fx
 from torch.nn import functional as F
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -194,27 +195,46 @@ def program(seed: int) -> Program:
     return Program(seed, steps, loss, seed % 9 + 1, mesh, (first, end))
 
 
+def _aot_eager(keep: Callable[..., Any]) -> Any:
+    partition = min_cut_rematerialization_partition
+    return aot_autograd(fw_compiler=keep, bw_compiler=keep, partition_fn=partition)
+
+
+def _default_partition(keep: Callable[..., Any]) -> Any:
+    return aot_autograd(fw_compiler=keep, bw_compiler=keep)
+
+
+def _inductor(keep: Callable[..., Any]) -> Any:
+    return partial(compile_fx, inner_compile=keep)
+
+
+PREPARE = {
+    "aot_eager": _aot_eager,
+    "default partition": _default_partition,
+    "inductor": _inductor,
+}
+"""Backends that pass their graphs to a function instead of generating code."""
+
+
 def graphs(
     function: Callable[..., torch.Tensor],
     make: Callable[[DeviceMesh], Sequence[Any]],
     rank: int,
     shape: tuple[int, ...] = (4,),
+    backend: str = "aot_eager",
 ) -> list[list[tuple[str, tuple[int, ...]]]]:
     """Return the collectives of each graph on one of four ranks, with the ranks of their group."""
     kept: list[list[tuple[str, tuple[int, ...]]]] = []
 
-    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+    def keep(graph: torch.fx.GraphModule, _: Any, **__: Any) -> Any:
         nodes = [n for n in graph.graph.nodes if "_c10d_functional" in str(n.target)]
         kept.append([_sent(n) for n in nodes if "wait" not in str(n.target)])
         return make_boxed_func(graph.forward)
 
     torch._dynamo.reset()
-    backend = aot_autograd(
-        fw_compiler=keep, bw_compiler=keep, partition_fn=min_cut_rematerialization_partition
-    )
     with fake_world(4, rank=rank):
         made = make(init_device_mesh("cpu", shape))
-        torch.compile(function, backend=backend)(*made).sum().backward()
+        torch.compile(function, backend=PREPARE[backend](keep))(*made).sum().backward()
     return kept
 
 
@@ -223,11 +243,11 @@ def _sent(node: torch.fx.Node) -> tuple[str, tuple[int, ...]]:
     return str(node.target).split(".")[1], tuple(dist.get_process_group_ranks(group))
 
 
-def differences(made: Program) -> str:
+def differences(made: Program, backend: str = "aot_eager") -> str:
     """Return the collectives of ranks if they are not the same, or not those of eager mode."""
     ranks = (0, 3) if made.mesh == (4,) else range(4)
     with made.context():
-        sent = {rank: graphs(made, made.arguments, rank, made.mesh) for rank in ranks}
+        sent = {rank: graphs(made, made.arguments, rank, made.mesh, backend) for rank in ranks}
         with fake_world(4):
             arguments = made.arguments(init_device_mesh("cpu", made.mesh))
             with Collectives() as eager:
@@ -278,7 +298,7 @@ def main() -> int:
         made = program(seed)
         used.update([*made.steps, made.loss, str(made.mesh)])
         try:
-            found = differences(made)
+            found = differences(made, options.backend or "aot_eager")
             if options.backend:
                 torch._dynamo.reset()
                 run(compare, 4, made, options.backend, timeout_s=300)

@@ -7,6 +7,7 @@ them. Then some of them run on four threads, and on four processes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,22 @@ from torch.nn import functional as F
 from dtensor_core import DeviceMesh, Shard, distribute_tensor
 from dtensor_core.testing import run_processes, run_threads
 from tests.dtensor_core.works_with.compiled import forgotten, needs_cpp  # noqa: F401
-from tests.dtensor_core.works_with.compiled_programs import compare, differences, graphs, program
+from tests.dtensor_core.works_with.compiled_programs import (
+    PREPARE,
+    compare,
+    differences,
+    graphs,
+    program,
+)
 
 
 @pytest.mark.parametrize("seed", range(9))
 def test_every_rank_compiles_the_same_collectives(seed: int) -> None:
     assert not differences(program(seed))
+
+
+def test_every_rank_compiles_the_same_collectives_with_inductor() -> None:
+    assert not differences(program(70048), "inductor")
 
 
 def gathered_in_backward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -52,6 +63,54 @@ def test_compilers_move_merge_and_repeat_no_collective(
 
     for rank in (0, 3):
         found = [[name for name, _ in graph] for graph in graphs(function, make, rank)]
+        assert found == sent
+
+
+def exchanged(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The backward exchanges columns for rows before it uses the tangent."""
+    return F.mse_loss(x, y)
+
+
+class Itself(torch.autograd.Function):
+    """The tensor itself is its gradient, whatever the tangent."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.redistribute(placements=[Shard(0)]).clone()  # pyright: ignore
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # pyright: ignore
+        return ctx.saved_tensors[0]
+
+
+def without_tangent(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return Itself.apply(x)  # pyright: ignore
+
+
+EXCHANGE = "all_to_all_single"
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo's
+@pytest.mark.parametrize("backend", PREPARE)
+@pytest.mark.parametrize(
+    ("function", "sent"),
+    [(exchanged, [[EXCHANGE], [EXCHANGE] * 2]), (without_tangent, [[EXCHANGE], []])],
+)
+def test_compilers_keep_each_collective_where_it_was_traced(
+    function: Callable[..., torch.Tensor], sent: list[list[str]], backend: str
+) -> None:
+    """Rank 3 of four has none of two rows, and uses nothing that it receives."""
+
+    def make(mesh: DeviceMesh) -> list[torch.Tensor]:
+        placements = ([Shard(1)], [Shard(0)])
+        made = (distribute_tensor(torch.ones(2, 4), mesh, each) for each in placements)
+        return [each.requires_grad_() for each in made]
+
+    for rank in (0, 3):
+        found = [
+            [name for name, _ in each] for each in graphs(function, make, rank, backend=backend)
+        ]
         assert found == sent
 
 
