@@ -12,7 +12,7 @@ from rich.padding import Padding
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import inputs, printing, processes, selection
-from commtrace_cli.parting import of_fault, print_parting
+from commtrace_cli.parting import print_parting
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
@@ -116,18 +116,24 @@ def _print(
     frames: Frames, problems: pd.DataFrame, comparison: Comparison, parted: pd.DataFrame | None
 ) -> None:
     from commtrace.analyze.consistency import NOT_COMPARED, result_of
+    from commtrace.analyze.divergence import of_fault, verdict_of
 
     console = data_console()
+    rows = problems[problems["problem"] != NOT_COMPARED].to_dict("records")
+    of_each = [[] if parted is None else of_fault(parted, row) for row in rows]
+    for row, places in zip(rows, of_each, strict=True):
+        if row["is_fault"]:  # the answer comes first
+            console.print(Text(verdict_of(row, next(iter(places), None)), style=_STYLES["bad"]))
+            break
     result, mood = result_of(frames, comparison, int(problems["is_fault"].sum()))
     console.print(Text(result, style=_STYLES[mood]))
     for line in comparison.lines():
         console.print(Text(line, style="dim"))
     for text in _lacks(frames):
         console.print(Text(f"note: {text}", style="yellow"))
-    for row in problems[problems["problem"] != NOT_COMPARED].to_dict("records"):
+    for row, places in zip(rows, of_each, strict=True):
         _print_one(console, row)  # `lines` has said what was not compared
-        if parted is not None and row["is_fault"]:
-            print_parting(console, of_fault(parted, row))
+        print_parting(console, places)
 
 
 def _lacks(frames: Frames) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-_IDENTITY = ["problem", "group", "number"]
 _MOST_BYTES = 64_000_000
 """Size of a run that is still recorded up to which it is analysed at once."""
-
-
-def of_fault(parted: pd.DataFrame, fault: Mapping[Any, Any]) -> list[dict[str, Any]]:
-    """Return the rows of table `divergences` about a row of table `consistency`."""
-    is_of_fault = (parted[_IDENTITY] == [fault[name] for name in _IDENTITY]).all(axis=1)
-    return _records(parted[is_of_fault])
 
 
 def print_parting(console: Console, rows: list[dict[str, Any]]) -> None:

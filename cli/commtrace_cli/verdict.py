@@ -31,19 +31,14 @@ def print_verdict(trace: Trace) -> None:
 
 
 def first_fault(frames: Frames) -> list[str]:
-    """Return the first fault, its source line, and what happened on one rank only before it."""
+    """Return the first fault in one line: the rank, its line and the cause."""
     from commtrace.analyze import CATALOG
+    from commtrace.analyze.divergence import of_fault, verdict_of
 
     problems = CATALOG["consistency"].function(frames)
     faults = problems[problems["is_fault"]].to_dict("records")
     if not faults:
         return []
     fault = faults[0]
-    parted = CATALOG["divergences"].function(frames)
-    is_of_fault = (parted["group"] == fault["group"]) & (parted["number"] == fault["number"])
-    event = next((row for row in parted[is_of_fault].to_dict("records") if row["event"]), None)
-    return [
-        f"{fault['problem']}: {fault['explanation']}",
-        *([f"  at {fault['source']}"] if fault["source"] else []),
-        *([f"  rank {event['event_rank']}: {event['event']}"] if event else []),
-    ]
+    parted = of_fault(CATALOG["divergences"].function(frames), fault)
+    return [verdict_of(fault, next(iter(parted), None))]

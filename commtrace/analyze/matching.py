@@ -3,7 +3,8 @@
 The members of a group issue the same collectives in the same order, so calls with equal group and
 `number` form one collective. Point-to-point calls count in `seq` too, although only two ranks make
 them; a collective's number does not count the transfers before it. A transfer is the nth send and
-the nth recv between the same two ranks on one group:
+the nth recv between the same two ranks on one group, with the same tag unless the backend is NCCL,
+which has no tags:
 
     rank 0    all_reduce 0    send to 1 (0)       all_reduce 1
     rank 1    all_reduce 0    recv from 0 (0)     all_reduce 1
@@ -11,6 +12,8 @@ the nth recv between the same two ranks on one group:
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
@@ -76,28 +79,38 @@ def partners(frames: Frames) -> pd.Series:
     known = is_transfer(frames) & (comm["peer"] >= 0)
     if not known.any():
         return found
-    ends = _ends(comm[known])
+    backends = frames.groups["backend"].astype(object)
+    untagged = frames.groups.loc[backends.str.contains("nccl", case=False), "name"]
+    ends = _ends(comm[known], set(untagged.astype(object)))
     sends, recvs = (ends[ends["kind"] == kind] for kind in TRANSFERS)
-    pairs = sends.merge(recvs, on=["group", "source", "target", "nth"], suffixes=("_s", "_r"))
+    pairs = sends.merge(recvs, on=[*_END, "nth"], suffixes=("_s", "_r"))
     found[pairs["row_s"]] = pairs["row_r"].to_numpy()
     found[pairs["row_r"]] = pairs["row_s"].to_numpy()
     return found
 
 
-def _ends(transfers: pd.DataFrame) -> pd.DataFrame:
-    """Return row, group, kind and both ends of each transfer, and its number among equal ones."""
+_END = ["group", "source", "target", "tag"]
+
+
+def _ends(transfers: pd.DataFrame, untagged: Collection[str]) -> pd.DataFrame:
+    """Return row, group, kind and both ends of each transfer, and its number among equal ones.
+
+    Tags of groups in `untagged` do not count.
+    """
     is_send = transfers["kind"] == SEND
+    has_tag = ~transfers["group"].isin(untagged)
     ends = pd.DataFrame(
         {
             "group": transfers["group"].astype(object),
             "kind": transfers["kind"].astype(object),
             "source": np.where(is_send, transfers["rank"], transfers["peer"]),
             "target": np.where(is_send, transfers["peer"], transfers["rank"]),
+            "tag": transfers["tag"].where(has_tag, NONE),
             "id": transfers["id"],
             "row": transfers.index,
         }
     ).sort_values("id", kind="stable")
-    return ends.assign(nth=ends.groupby(["group", "kind", "source", "target"]).cumcount())
+    return ends.assign(nth=ends.groupby(["kind", *_END]).cumcount())
 
 
 def group_numbers(frames: Frames) -> pd.Series:

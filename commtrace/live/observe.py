@@ -354,7 +354,9 @@ class Observer:
             self._checked = ()
             return []
         longest = max(each.stuck_s for each in hanging)
+        problem = HANG if longest >= self.hang_s else WAITING
         state = (
+            problem,
             [(each.rank, each.group, each.number) for each in hanging],
             {rank: lives[rank] for rank in lives},
             [(key, slot.last) for key, slot in self.watch.progress.slots.items()],
@@ -363,8 +365,7 @@ class Observer:
             self._checked = state
             # Calls that began after half of that differ between ranks as usual.
             since = self.watch.clock.wall_ns() - round(longest / 2 * _SECOND)
-            self._found = hangs(self.watch, lives, since)
-        problem = HANG if longest >= self.hang_s else WAITING
+            self._found = hangs(self.watch, lives, since, reads_all=problem == HANG)
         found = self._found or [unexplained(hanging)]
         return [replace(each, problem=problem, for_s=longest) for each in found]
 

@@ -1,14 +1,16 @@
 """Problems of a run as it is now, by the consistency check of finished runs.
 
-The check is given the tail of the run: the calls in flight, the last call of each rank in each of
-its groups, and what is kept of the calls between. It takes pandas and some time, so it runs only if
-a rank hangs or calls disagree.
+Of a run that hangs, the check reads what is recorded so far, so that its judgement is that of
+`commtrace check`. If that is large, and as long as nothing hangs, it is given the tail of the run:
+the calls in flight, the last call of each rank in each of its groups, and what is kept of the calls
+between. It takes pandas and some time, so it runs only if a rank hangs or calls disagree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from commtrace.errors import TraceError
@@ -24,7 +26,9 @@ from commtrace.units import counted
 HANG, WAITING, MISMATCH, STRAGGLER = "hang", "waiting", "mismatch", "straggler"
 
 _DISAGREEMENTS = frozenset(("kind", "reduce_op", "root", "dtype", "size"))
-_ABSENCES = frozenset(("deadlock", "missing call", "extra call", "transfer"))
+_OF_HANGS = _DISAGREEMENTS | {"deadlock", "missing call", "extra call", "transfer", "group order"}
+_MOST_BYTES = 16_000_000
+"""Size of a run up to which all of it is checked while it hangs."""
 _SUMMARY = "cannot check the tail of the run"
 _PLACE = {name: place for place, name in enumerate(CALL_COLUMNS)}
 _OF_SITE = [name for name in Site._fields if name != "group"]
@@ -42,13 +46,46 @@ class _Row:
     step: int = -1
 
 
-def hangs(watch: Watch, lives: Mapping[int, str], since_ns: int) -> list[LiveProblem]:
-    """Return why ranks hang: calls that ranks are missing from since `since_ns`, and deadlocks."""
+def hangs(
+    watch: Watch, lives: Mapping[int, str], since_ns: int, *, reads_all: bool
+) -> list[LiveProblem]:
+    """Return why ranks hang: the faults that began before `since_ns`, the first one first.
+
+    Args:
+        watch: The state of the run.
+        lives: The state of each rank.
+        since_ns: The time.
+        reads_all: Check all that is recorded so far, if that is not large, as `check` does.
+    """
+    judged = _judged(watch.folder) if reads_all else None
+    if judged is None:
+        judged = [(row, None) for row in _consistency(watch, lives, _tail(watch))]
     return [
-        _problem(row, HANG, watch)
-        for row in _consistency(watch, lives, _tail(watch))
-        if row["problem"] in _ABSENCES and 0 <= row["at_ns"] <= since_ns
+        _problem(row, HANG, watch, parted)
+        for row, parted in judged
+        if row["is_fault"] and row["problem"] in _OF_HANGS and 0 <= row["at_ns"] <= since_ns
     ]
+
+
+def _judged(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] | None:
+    """Return the faults of what is recorded so far, each with the place where ranks parted.
+
+    None if that is large, or cannot be read at the moment.
+    """
+    from commtrace.analyze import load
+    from commtrace.analyze.consistency import consistency
+    from commtrace.analyze.divergence import divergences, of_fault
+    from commtrace.tracefile import read_trace
+
+    try:
+        if sum(path.stat().st_size for path in folder.rglob("*.spool")) > _MOST_BYTES:
+            return None
+        frames = load(read_trace(folder))
+        faults, parted = consistency(frames), divergences(frames)
+    except (TraceError, OSError):  # a rank begins, or removes its files
+        return None
+    rows = [{str(name): each for name, each in row.items()} for row in faults.to_dict("records")]
+    return [(row, next(iter(of_fault(parted, row)), None)) for row in rows]
 
 
 def unexplained(hanging: Sequence[RankState]) -> LiveProblem:
@@ -82,18 +119,22 @@ def mismatches(watch: Watch, lives: Mapping[int, str]) -> list[LiveProblem]:
     groups = {group for group, _ in watch.disagreements.found}
     rows = [row for row in rows if watch.names.sites[row.site].group in groups]
     return [
-        _problem(row, MISMATCH, watch)
+        _problem(row, MISMATCH, watch, None)
         for row in _consistency(watch, lives, rows)
         if row["problem"] in _DISAGREEMENTS
     ]
 
 
-def _problem(row: Mapping[str, Any], problem: str, watch: Watch) -> LiveProblem:
+def _problem(
+    row: Mapping[str, Any], problem: str, watch: Watch, parted: Mapping[str, Any] | None
+) -> LiveProblem:
+    from commtrace.analyze.divergence import verdict_of
+
     begun_ns = row["at_ns"]
     return LiveProblem(
         problem=problem,
         ranks=tuple(int(rank) for rank in row["ranks"].split(",") if rank),
-        text=row["explanation"],
+        text=verdict_of(row, parted),
         source=row["source"],
         for_s=(watch.clock.wall_ns() - begun_ns) / 1e9 if begun_ns > 0 else float("nan"),
     )

@@ -118,7 +118,8 @@ def line(snapshot: Snapshot) -> str:
 
 def problem_line(problem: LiveProblem) -> str:
     """Return a problem in one line."""
-    where = f" (at {problem.source})" if problem.source else ""
+    is_said = not problem.source or problem.source in problem.text
+    where = "" if is_said else f" (at {problem.source})"
     since = f" for {age_text(problem.for_s)}" if not math.isnan(problem.for_s) else ""
     return f"{problem.problem}{since}: {problem.text}{where}"
 

@@ -9,7 +9,7 @@ missing from it went through.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -22,6 +22,8 @@ from commtrace.analyze.consistency.coverage import (
     coverage,
     source_of,
 )
+from commtrace.analyze.consistency.departures import departures
+from commtrace.analyze.consistency.ends import ENDED, HELD_UP, End, ends
 from commtrace.analyze.consistency.numbered import calls_at_or_after, calls_of
 from commtrace.analyze.consistency.problem import (
     Problem,
@@ -113,58 +115,150 @@ def _went_through(calls: pd.DataFrame, number: int) -> bool:
 
 
 def missing_calls(
-    frames: Frames, covered: Coverage, absent: list[Absence], waits_in: Mapping[int, str]
+    frames: Frames,
+    covered: Coverage,
+    absent: list[Absence],
+    inside: Mapping[int, str],
+    *,
+    of_victims: bool = False,
 ) -> Iterator[Problem]:
-    """Yield the absences that are faults; `waits_in` maps ranks to the call they hang in."""
-    faults = [each for each in absent if set(each.absent) - set(each.lost)]
+    """Yield the absences that are faults.
+
+    Ranks that wait in another call are victims. If all that are missing do, the fault is there.
+
+    Args:
+        frames: The run.
+        covered: How far its calls can be compared.
+        absent: The absences.
+        inside: The call that each rank hangs in.
+        of_victims: Yield those instead in which all that are missing are victims.
+    """
+    faults = []
+    for each in absent:
+        missing = set(each.absent) - set(each.lost)
+        if missing and (missing <= inside.keys()) == of_victims:
+            faults.append(each)
     if not faults:
         return
     calls = calls_of(frames, {(each.group, each.number) for each in faults})
-    ranks = frames.ranks
-    ended = set(ranks.loc[ranks["complete"] & (ranks["end_ns"] >= 0), "rank"])
+    by_ranks: dict[str, list[Problem]] = {}
     for each in faults:
-        missing = sorted(set(each.absent) - set(each.lost))
         members = calls[(calls["group"] == each.group) & (calls["number"] == each.number)]
-        members = members.sort_values("rank")
-        kind = members["kind"].mode().iloc[0]
-        axis = covered.axes.get(each.group, "")
-        named = call_text(kind, each.number, each.group, covered.names.get(each.group, ""))
-        is_extra = len(each.absent) > len(each.present)
+        problem = _problem_of(frames, covered, each, members.sort_values("rank"), inside)
+        is_about_calls = problem.problem == "extra call" or covered.imported_from
+        key = f"{each.group} {each.number}" if is_about_calls else problem.ranks
+        by_ranks.setdefault(key, []).append(problem)
+    for problems in by_ranks.values():
+        yield _first_of(problems)
+
+
+def _first_of(problems: Sequence[Problem]) -> Problem:
+    """Return the first of the calls from which the same ranks are missing, which is one fault."""
+    first, *others = sorted(problems, key=lambda each: (each.at_ns, each.group))
+    more = f" Others wait for the same in {counted(len(others), 'other group')}." if others else ""
+    return replace(first, explanation=first.explanation + more)
+
+
+def _problem_of(
+    frames: Frames,
+    covered: Coverage,
+    each: Absence,
+    members: pd.DataFrame,
+    inside: Mapping[int, str],
+) -> Problem:
+    missing = sorted(set(each.absent) - set(each.lost))
+    idle = [rank for rank in missing if rank not in inside]
+    states = {rank: ends(frames)[rank] for rank in idle if rank in ends(frames)}
+    are_waiting = bool((members["complete_ns"] < 0).all())
+    is_extra = len(each.absent) > len(each.present)
+    blamed: Sequence[int] = idle
+    is_one_of, why = False, ""
+    if not are_waiting or not {end.state for end in states.values()} <= HELD_UP:
+        # Nothing shows that those who are missing are held up: they may have left the call out.
         is_tie = len(each.absent) == len(each.present)
-        # Those that have arrived wait for ranks that run on, or were killed, elsewhere.
-        waits = not covered.imported_from and bool((members["complete_ns"] < 0).all())
-        is_awaited = waits and not ended.intersection(missing)
-        is_unknown = is_tie and not is_awaited
-        of_two = [*each.present, *each.absent] if len(each.present) == 1 else []
-        blamed = each.present if is_extra else of_two if is_unknown else missing
-        arrived, absentees = text_of_ranks(each.present), text_of_ranks(missing)
-        text = (
-            f"Only {arrived} made {named}; {absentees} did not."
+        blamed, is_one_of = (
+            (each.present, False)
             if is_extra
-            else f"{absentees} never arrived at {named}; {arrived} did."
+            else (missing, False)
+            if not is_tie
+            else ([*each.present, *each.absent], True)
+            if len(each.present) == 1
+            else ((), False)
         )
-        stuck = [f"rank {rank} waits in {waits_in[rank]}" for rank in missing if rank in waits_in]
-        if stuck:
-            text += f" Meanwhile {'; '.join(stuck[:3])}{'; ...' if len(stuck) > 3 else ''}."
-        elif (unclosed := sorted(set(missing) & covered.truncated)) and not covered.imported_from:
-            text += (
-                f" The recording of {text_of_ranks(unclosed)} was not closed: it may have crashed."
-            )
-        made, missed = f"made by {arrived}", f"not by {absentees}"
-        yield Problem(
-            problem="extra call" if is_extra else "missing call",
-            is_fault=True,
-            group=each.group,
-            mesh_axis=axis,
-            number=each.number,
-            ranks=numbers_text(blamed),
-            is_one_of_ranks=is_unknown and bool(of_two) and not is_extra,
-            expected=missed if is_extra else made,
-            found=made if is_extra else missed,
-            source=source_of(members.iloc[0]),
-            explanation=text[0].upper() + text[1:],
-            at_ns=int(members["issue_ns"].min()),
-        )
+        if are_waiting and (is_extra or is_tie):
+            blamed, is_one_of, why = _by_departures(frames, each, states, blamed, is_one_of)
+    elif are_waiting:
+        is_extra = False
+    kind = members["kind"].mode().iloc[0]
+    named = call_text(kind, each.number, each.group, covered.names.get(each.group, ""))
+    arrived, absentees = text_of_ranks(each.present), text_of_ranks(missing)
+    made, missed = f"made by {arrived}", f"not by {absentees}"
+    text = (
+        f"Only {arrived} made {named}; {absentees} did not."
+        if is_extra
+        else f"{absentees} never arrived at {named}; {arrived} did."
+    )
+    return Problem(
+        problem="extra call" if is_extra else "missing call",
+        is_fault=True,
+        group=each.group,
+        mesh_axis=covered.axes.get(each.group, ""),
+        number=each.number,
+        ranks=numbers_text(blamed),
+        is_one_of_ranks=is_one_of,
+        expected=missed if is_extra else made,
+        found=made if is_extra else missed,
+        source=source_of(members.iloc[0]),
+        explanation=text[0].upper() + text[1:] + _meanwhile(missing, inside, states) + why,
+        at_ns=int(members["issue_ns"].min()),
+    )
+
+
+def _by_departures(
+    frames: Frames,
+    each: Absence,
+    states: Mapping[int, End],
+    blamed: Sequence[int],
+    is_one_of: bool,
+) -> tuple[Sequence[int], bool, str]:
+    """Return who left a usual call out, or made a new one that most did not, if only one side did.
+
+    Otherwise the ranks that arrived are blamed only if all others have ended: those that have not
+    may still come.
+    """
+    found = departures(frames, [*each.present, *each.absent][:_MOST_COMPARED])
+    text = "".join(f" Rank {rank} {one.text()}." for rank, one in sorted(found.items())[:1])
+    absent = [rank for rank in each.absent if rank in found]
+    if len(absent) == 0 < len(found) and len(each.present) < len(each.absent):
+        return each.present, False, text
+    if len(absent) == len(found) > 0 and all(one.is_left_out for one in found.values()):
+        return absent, False, text
+    if all(end.state == ENDED for end in states.values()):
+        return blamed, is_one_of, ""
+    if len(each.present) == len(each.absent) == 1:
+        return blamed, is_one_of, ""
+    return (), False, " Whether it is a call too many, or they are held up, is unknown."
+
+
+_MOST_COMPARED = 64
+
+
+def _meanwhile(missing: Sequence[int], inside: Mapping[int, str], states: Mapping[int, End]) -> str:
+    """Return what the ranks that are missing were doing."""
+    doing: dict[str, list[int]] = {}
+    for rank in missing:
+        text = f"waits in {inside[rank]}" if rank in inside else ""
+        if not text and rank in states and states[rank].state != ENDED:
+            text = states[rank].sentence_part()
+        if text:
+            doing.setdefault(text, []).append(rank)
+    parts = [
+        f"{'each of ' if len(ranks) > 1 else ''}{text_of_ranks(ranks)} {text}"
+        for text, ranks in doing.items()
+    ]
+    if not parts:
+        return ""
+    return f" Meanwhile {'; '.join(parts[:3])}{'; ...' if len(parts) > 3 else ''}."
 
 
 def missing_ranks(frames: Frames, covered: Coverage) -> Iterator[Problem]:

@@ -22,8 +22,15 @@ from commtrace.analyze.consistency.absences import (
     missing_ranks,
     not_compared,
 )
+from commtrace.analyze.consistency.awaited import lone_waits, rows_of_lone
 from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.creation import unlike_groups
+from commtrace.analyze.consistency.deadlocks import (
+    deadlock_cycles,
+    deadlocks,
+    explained_by,
+    rows_of,
+)
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.in_flight import (
     calls_in_flight,
@@ -39,14 +46,11 @@ from commtrace.analyze.consistency.replicas import differing_replicas
 from commtrace.analyze.consistency.still_running import without_recent
 from commtrace.analyze.consistency.transfers import unmatched_transfers
 from commtrace.analyze.consistency.waiting import (
-    deadlock_cycles,
-    deadlocks,
-    explained_by,
     hanging_calls,
     hangs_in,
-    rows_of,
     waits,
     waits_by_numbers,
+    waits_for_groups,
 )
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.program_folder import program_folder
@@ -68,7 +72,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
     absent, differing, hanging, *of_values = frames.together(first)
     progress = groups_in_progress(frames, covered)
     all_waits = [] if covered.has_timed_out_only else waits(hanging, covered, absent)
-    all_waits += waits_by_numbers(progress)
+    all_waits += [*waits_by_numbers(progress), *waits_for_groups(frames)]
     rings = deadlock_cycles(all_waits)
     stuck = stuck_calls(frames, covered)
     explained = explained_by(rings)
@@ -80,21 +84,26 @@ def consistency(frames: Frames) -> pd.DataFrame:
         and (each.group, each.number) not in explained | explained_absences(absent, stuck)
         and each.number <= differing.get(each.group, each.number)
     ]
+    inside = hangs_in(hanging, all_waits)
+    reported = rows_of(rings) | rows_of_lone(all_waits, inside)
     then: list[Callable[[], list[Problem]]] = [
         lambda: [*disagreements(frames, covered, differing)],
-        lambda: [*missing_calls(frames, covered, unexplained, hangs_in(all_waits))],
+        lambda: [*missing_calls(frames, covered, unexplained, inside)],
+        lambda: [*lone_waits(frames, covered, all_waits, inside)],
         lambda: [*crossed_orders(frames, covered, differing)],
-        lambda: [*unmatched_transfers(frames, covered, rows_of(rings))],
+        lambda: [*unmatched_transfers(frames, covered, reported)],
     ]
     problems = [
         *chain.from_iterable([*frames.together(then), *of_values]),
-        *deadlocks(covered, rings),
+        *deadlocks(frames, covered, rings, all_waits),
         *missing_ranks(frames, covered),
         *unlike_groups(frames, covered),
         *losses(covered, absent),
         *not_compared(covered),
         *unlike_progress(frames, progress, differing, explained),
     ]
+    if not any(each.is_fault for each in problems):
+        problems += missing_calls(frames, covered, unexplained, inside, of_victims=True)
     problems = [*without_recent(frames, problems)]
     faults = [each.at_ns for each in problems if each.is_fault and each.at_ns >= 0]
     problems += calls_in_flight(covered, stuck, min(faults, default=None))

@@ -1,14 +1,81 @@
-"""Groups that ranks have created in different orders, as the importer of dumps found them."""
+"""Creations of process groups: all ranks make them together, in the same order.
+
+Each takes part in the creation of every group, also of those that it is no member of. A rank waits
+in `new_group` for those that have not come to it; and groups that ranks create in different orders
+have each other's names, so that calls of one meet those of another.
+
+Recordings have each creation as an event; the importer of dumps has found unlike groups itself.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from commtrace.analyze.consistency.coverage import Coverage
-from commtrace.analyze.consistency.problem import Problem
+from commtrace.analyze.cached_per_run import of_run
+from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.problem import Problem, numbers_text
 from commtrace.analyze.frame import Frames
+from commtrace.schema import NEW_GROUP
+from commtrace.units import text_of_ranks
 
 _WHY = "Ranks must create groups in the same order, or they communicate with others than meant."
+_RANKS = re.compile(r"\branks=(\S*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """One call of `new_group` of a rank.
+
+    Attributes:
+        members: The ranks that it passed, as text.
+        is_open: It had not returned.
+    """
+
+    rank: int
+    members: str
+    source: str
+    at_ns: int
+    is_open: bool
+
+
+@of_run
+def creations(frames: Frames) -> dict[int, list[Creation]]:
+    """Return the creations of groups of each rank that made some, in order."""
+    events = frames.host_events
+    rows = events[events["kind"] == NEW_GROUP]
+    # One that takes long has a row while it goes on; the last one is that of its end.
+    rows = rows.drop_duplicates(["rank", "thread", "at_ns"], keep="last")
+    found: dict[int, list[Creation]] = {}
+    for row in rows.sort_values(["rank", "at_ns"], kind="stable").to_dict("records"):
+        named = _RANKS.search(str(row["text"]))
+        found.setdefault(int(row["rank"]), []).append(
+            Creation(
+                rank=int(row["rank"]),
+                members=named[1] if named else "",
+                source=source_of(row),
+                at_ns=int(row["at_ns"]),
+                is_open=int(row["duration_ns"]) < 0,
+            )
+        )
+    return found
+
+
+def waiting_in_creation(frames: Frames) -> list[tuple[Creation, int, tuple[int, ...]]]:
+    """Return the creations that ranks wait in, their number, and the ranks that did not come."""
+    made = creations(frames)
+    everyone = sorted(frames.ranks["rank"].tolist())
+    waits = []
+    for own in made.values():
+        if not own[-1].is_open:
+            continue
+        number = len(own) - 1
+        lacking = tuple(rank for rank in everyone if len(made.get(rank, ())) <= number)
+        if lacking:
+            waits.append((own[-1], number, lacking))
+    return waits
 
 
 def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
@@ -23,3 +90,53 @@ def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
             found=text,
             explanation=f"{text}. {_WHY}",
         )
+    yield from _unlike_creations(frames)
+
+
+def _unlike_creations(frames: Frames) -> Iterator[Problem]:
+    """Yield the first creation in which ranks pass other members, or which they make elsewhere.
+
+    One at another line differs only if the other ranks make one at that line as well: ranks that
+    create their groups in branches of their own are usual.
+    """
+    made = creations(frames)
+    for number in range(min((len(own) for own in made.values()), default=0)):
+        at = {rank: own[number] for rank, own in made.items()}
+        by_members = {rank: each.members for rank, each in at.items()}
+        by_line = {rank: each.source for rank, each in at.items()}
+        lines = {rank: {each.source for each in own} for rank, own in made.items()}
+        are_swapped = len(set(by_line.values())) > 1 and all(
+            set(by_line.values()) <= known for known in lines.values()
+        )
+        if len(set(by_members.values())) > 1:
+            yield _problem(at, by_members, number, "passes ranks ")
+            return
+        if are_swapped and len(set(map(len, made.values()))) == 1:
+            yield _problem(at, by_line, number, "makes it ")
+            return
+
+
+def _problem(at: dict[int, Creation], values: dict[int, str], number: int, verb: str) -> Problem:
+    votes = Counter(values.values()).most_common()
+    usual = votes[0][0] if votes[0][1] > votes[1][1] else None
+    blamed = [rank for rank, value in values.items() if usual is not None and value != usual]
+    is_of_two = usual is None and len(values) == 2
+    texts = []
+    for value, _ in votes:
+        ranks = [rank for rank, each in values.items() if each == value]
+        source = at[ranks[0]].source
+        members = "" if verb.startswith("makes") else f"{value or 'of all'} "
+        each = "each of " if len(ranks) > 1 else ""
+        texts.append(f"{each}{text_of_ranks(ranks)} {verb}{members}at {source}")
+    first = at[min(blamed or values)]
+    text = "; ".join(texts)
+    return Problem(
+        problem="group order",
+        is_fault=True,
+        ranks=numbers_text(blamed or (values if is_of_two else ())),
+        is_one_of_ranks=is_of_two,
+        found=text,
+        source=first.source,
+        explanation=f"Creation {number} of a group differs between ranks: {text}. {_WHY}",
+        at_ns=min(each.at_ns for each in at.values()),
+    )

@@ -25,7 +25,7 @@ from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import calls_of, numbered
-from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.consistency.problem import DIFFERENT, Problem, call_text, numbers_text
 from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
 from commtrace.collective_table import KINDS
@@ -39,7 +39,6 @@ _MOST_ELEMENTS = 2**63
 """Exclusive upper bound on the number of elements of a tensor."""
 _NOT_KNOWN = ("", UNKNOWN)
 """Kinds, reductions and types of calls of which they are unknown."""
-_WORDS = {"reduce_op": "reduction", "dtype": "element type"}
 
 
 @of_run
@@ -225,7 +224,7 @@ def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> 
             expected=expected,
             found=found,
             source=source_of(calls.loc[blamed[0]]),
-            explanation=f"The members differ in the {_WORDS.get(field, field)} of {values_text}."
+            explanation=f"The members differ in the {DIFFERENT[field]} of {values_text}."
             + ("" if has_majority or is_of_two else f" {_NO_MAJORITY}")
             + hint,
             at_ns=at,

@@ -43,7 +43,12 @@ COLUMNS = (
     Column("at_ns", int, INSTANT, "arrival of the first rank; -1 unknown"),
 )
 
-_ONE_OF_BOTH = "Which of the two ranks is wrong is unknown."
+DIFFERENT = {
+    "kind": "kind", "reduce_op": "reduction", "root": "root", "dtype": "element type",
+    "size": "size",
+}  # fmt: skip
+"""Properties in which the members of a call can differ, in words."""
+_ONE_OF_THEM = "Which of the {num} ranks is wrong is unknown."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,8 @@ class Problem:
         Args:
             folder: Folder of the program, to which its files are named relative.
         """
-        unknown = f" {_ONE_OF_BOTH}" if self.is_one_of_ranks else ""
+        num = {1: "two", 2: "three"}.get(self.ranks.count(","), str(self.ranks.count(",") + 1))
+        unknown = f" {_ONE_OF_THEM.format(num=num)}" if self.is_one_of_ranks else ""
         explanation = relative_to(folder, self.explanation + unknown)
         source = relative_to(folder, self.source)
         return astuple(replace(self, explanation=explanation, source=source))
@@ -78,6 +84,11 @@ class Problem:
 def numbers_text(ranks: Iterable[int]) -> str:
     """Format ranks for programs: `0,1,3`."""
     return ",".join(str(int(rank)) for rank in sorted(ranks))
+
+
+def ranks_in(text: str) -> list[int]:
+    """Return the ranks of a cell."""
+    return [int(rank) for rank in text.split(",") if rank]
 
 
 def at_the_start(ranks: Iterable[int]) -> str:

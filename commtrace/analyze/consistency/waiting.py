@@ -1,29 +1,30 @@
-"""Hanging ranks, and deadlock cycles of ranks that wait for each other.
+"""Hanging ranks, and whom they wait for.
 
-A rank hangs in the last call of a thread if that call has not completed. In a collective it waits
-for the members that never arrived, in a transfer for the other end that was never issued. A cycle
-of such waits is a deadlock: none of its ranks can proceed, because they issued their calls in
-different orders.
+A thread hangs in a call that has not completed if it is inside of it or waits for it. In a
+collective it waits for the members that never arrived, in a transfer for the other end that was
+never issued. A rank that is waited for and waits itself is a victim, too: the cause is at the end
+of such a chain, at a rank that waits for nobody, or in a cycle. A cycle is a deadlock: none of its
+ranks can proceed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
-from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.consistency.creation import waiting_in_creation
+from commtrace.analyze.consistency.problem import call_text
 from commtrace.analyze.consistency.stuck import MembersProgress
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
 
-_Call: TypeAlias = tuple[str, int]
+CallKey: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +34,10 @@ class Wait:
     Attributes:
         row: The call's row in table `comm`; -1 if it has none.
         others: Ranks it waits for.
-        group: Group of a collective; empty for a transfer.
+        group: Group of a collective; empty for a transfer and for the creation of a group.
         number: The collective's number in its group; -1 for a transfer.
+        tag: Tag of a transfer; -1 if unknown.
+        creation: Number of the creation of a group that it waits in; -1 for a call.
     """
 
     rank: int
@@ -45,11 +48,20 @@ class Wait:
     text: str
     source: str
     at_ns: int
+    tag: int = -1
+    creation: int = -1
 
     @property
-    def call(self) -> _Call:
+    def call(self) -> CallKey:
         """Key that waits for the same ranks share: group and number, or a transfer's peer."""
+        if self.creation >= 0:
+            return ("new_group", self.creation)
         return (self.group, self.number) if self.group else ("", self.others[0])
+
+    @property
+    def is_of_all(self) -> bool:
+        """True if all ranks of a group should be in the call, rather than two."""
+        return bool(self.group) or self.creation >= 0
 
 
 def waits_by_numbers(groups: Iterable[MembersProgress]) -> list[Wait]:
@@ -68,12 +80,42 @@ def waits_by_numbers(groups: Iterable[MembersProgress]) -> list[Wait]:
     return sorted(found, key=lambda wait: (wait.at_ns, wait.rank))
 
 
-_OF_CALL = ["rank", "group", "kind", "peer", "issue_ns", "source_file", "source_line"]
+def waits_for_groups(frames: Frames) -> list[Wait]:
+    """Return every rank that waits in the creation of a group for ranks that did not come to it."""
+    return [
+        Wait(
+            rank=each.rank,
+            row=-1,
+            others=others,
+            group="",
+            number=-1,
+            text=f"new_group of ranks {each.members}" if each.members else "new_group",
+            source=each.source,
+            at_ns=each.at_ns,
+            creation=number,
+        )
+        for each, number, others in waiting_in_creation(frames)
+    ]
+
+
+_BACKWARD = "backward"
+_OF_CALL = [
+    "rank", "group", "kind", "peer", "issue_ns", "source_file", "source_line", "stage",
+    "micro_batch", "direction", "tag",
+]  # fmt: skip
 
 
 def hanging_calls(frames: Frames) -> pd.DataFrame:
-    """Return the last call of each thread that has not completed it."""
-    return joined(frames.by_ranks(_hanging)).sort_index()
+    """Return the call that each thread hangs in, of those that do.
+
+    It is the last one, or an earlier one for which the thread waits. One that was issued
+    asynchronously, and is not waited for, stops nobody, but in a backward pass: what waits for it
+    there is in C++.
+    """
+    on_host = frames.ranks["device"].astype(object).isin(["cpu"])
+    hosts = frozenset(frames.ranks.loc[on_host, "rank"].tolist())
+    hosts = frozenset() if frames.run.get("imported_from") else hosts
+    return joined(frames.by_ranks(_hanging, hosts)).sort_index()
 
 
 def waits(hanging: pd.DataFrame, covered: Coverage, absent: list[Absence]) -> list[Wait]:
@@ -94,8 +136,7 @@ def waits(hanging: pd.DataFrame, covered: Coverage, absent: list[Absence]) -> li
         if transfer[row]:
             if partner[row] < 0 <= call["peer"] and call["peer"] not in lost | covered.partial:
                 others = [int(call["peer"])]
-            towards = "from" if call["kind"] == RECV else "to"
-            text = f"{call['kind']} {towards} rank {call['peer']}"
+            text = transfer_text(call)
         else:
             if number[row] >= 0 and group in behind:
                 rows = behind[group]
@@ -113,20 +154,42 @@ def waits(hanging: pd.DataFrame, covered: Coverage, absent: list[Absence]) -> li
                     text=text,
                     source=source_of(call),
                     at_ns=int(call["issue_ns"]),
+                    tag=int(call["tag"]),
                 )
             )
     return sorted(found, key=lambda wait: (wait.at_ns, wait.rank))
 
 
-def _hanging(frames: Frames) -> pd.DataFrame:
-    """Return the last calls of threads that have not completed."""
+def transfer_text(call: Mapping[Any, Any]) -> str:
+    """Return `recv from rank 1 (tag 3; micro-batch 2 of stage 1, forward)`."""
+    towards = "from" if call["kind"] == RECV else "to"
+    peer = f"rank {call['peer']}" if call["peer"] >= 0 else "any rank"
+    facts = [f"tag {call['tag']}"] if call["tag"] > 0 else []
+    if call["micro_batch"] >= 0:
+        of_pass = f", {call['direction']}" if call["direction"] else ""
+        facts.append(f"micro-batch {call['micro_batch']} of stage {call['stage']}{of_pass}")
+    return f"{call['kind']} {towards} {peer}" + (f" ({'; '.join(facts)})" if facts else "")
+
+
+def _hanging(frames: Frames, hosts: frozenset[int]) -> pd.DataFrame:
+    """Return the calls that threads hang in; those of ranks in `hosts` wait on the host."""
     # By thread, since another thread of the rank may still make calls.
     comm = frames.comm
-    last = comm.loc[comm.groupby(["rank", "thread"], sort=False)["id"].idxmax()]
-    last = last[last["complete_ns"] < 0]
+    is_last = np.zeros(len(comm), dtype=bool)
+    of_thread = comm.groupby(["rank", "thread"], sort=False)["id"]
+    is_last[comm.index.get_indexer(of_thread.idxmax())] = True
+    is_open = (comm["complete_ns"] < 0).to_numpy()
+    is_on_host = comm["rank"].isin(hosts).to_numpy() if hosts else np.zeros(len(comm), dtype=bool)
+    is_async = comm["is_async"].to_numpy(dtype=bool) & (comm["call_ns"] >= 0).to_numpy()
+    is_waited_for = is_async & (comm["blocked_ns"] >= 0).to_numpy() & is_on_host
+    is_ignored = is_on_host & is_async & ~is_waited_for & (comm["phase"] != _BACKWARD).to_numpy()
+    last = comm[is_open & ((is_last & ~is_ignored) | is_waited_for)]
     if last.empty:  # so that no column is read for nothing
         return _NOBODY_HANGS
-    last = last[_OF_CALL]
+    # Of several that are waited for, the thread is in the wait for the first.
+    is_async = last["is_async"] & (last["call_ns"] >= 0)
+    order = last.assign(is_async=is_async).sort_values(["is_async", "id"], kind="stable")
+    last = last.loc[order.drop_duplicates(["rank", "thread"]).index, _OF_CALL]
     return last.assign(
         number=numbers(frames)[last.index],
         is_transfer=is_transfer(frames)[last.index],
@@ -137,77 +200,13 @@ def _hanging(frames: Frames) -> pd.DataFrame:
 _NOBODY_HANGS = pd.DataFrame(columns=[*_OF_CALL, "number", "is_transfer", "partner"])
 
 
-def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
-    """Return shortest deadlock cycles without common ranks or calls, one for each deadlock.
-
-    In each, a rank waits for the next. The graph has a node for each wait and one for each call, so
-    that all waits in a call share its edges to the waits of the ranks that it lacks.
-    """
-    of_rank: dict[int, list[Wait]] = {}
-    calls: dict[_Call, tuple[int, ...]] = {}
-    for wait in all_waits:
-        of_rank.setdefault(wait.rank, []).append(wait)
-        calls[wait.call] = wait.others
-    # Without a rank that hangs and is waited for, there is no cycle.
-    stuck = {rank for others in calls.values() for rank in others} & of_rank.keys()
-    if not stuck:
-        return []
-    graph = graph_of(_edges(all_waits, calls, of_rank))
-    in_cycles = set[Wait | _Call]().union(*components(graph))
-    found, taken = [], set[int | _Call]()
-    for wait in all_waits:
-        if wait not in in_cycles or not taken.isdisjoint((wait.rank, wait.call)):
-            continue
-        cycle = [each for each in shortest_cycle(graph, wait) if isinstance(each, Wait)]
-        parts = {part for each in cycle for part in (each.rank, each.call)}
-        if taken.isdisjoint(parts):
-            taken |= parts
-            found.append(cycle)
-    return found
-
-
-def _edges(
-    all_waits: list[Wait], calls: dict[_Call, tuple[int, ...]], of_rank: dict[int, list[Wait]]
-) -> Iterator[tuple[Wait | _Call, Wait | _Call]]:
-    """Yield an edge from each wait to its call, and from each call to the waits it depends on."""
-    yield from ((wait, wait.call) for wait in all_waits)
-    for call, others in calls.items():
-        yield from ((call, wait) for other in others for wait in of_rank.get(other, ()))
-
-
-def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:
-    """Yield one problem for each deadlock cycle."""
-    for cycle in found:
-        links = [
-            f"rank {wait.rank} waits in {wait.text} for rank {cycle[(i + 1) % len(cycle)].rank}"
-            for i, wait in enumerate(cycle)
-        ]
-        group = next((wait.group for wait in cycle if wait.group), "")
-        yield Problem(
-            problem="deadlock",
-            is_fault=True,
-            group=group,
-            mesh_axis=covered.axes.get(group, ""),
-            number=next((wait.number for wait in cycle if wait.group == group), -1),
-            ranks=numbers_text({wait.rank for wait in cycle}),
-            found="; ".join(wait.text for wait in cycle),
-            source=cycle[0].source,
-            explanation=f"Deadlock cycle: {'; '.join(links)}.",
-            at_ns=int(np.min([wait.at_ns for wait in cycle])),
-        )
-
-
-def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
-    """Return the collectives whose absences are explained by these deadlock cycles."""
-    return {(wait.group, wait.number) for cycle in found for wait in cycle}
-
-
-def rows_of(found: list[list[Wait]]) -> set[int]:
-    """Return the rows of the calls in deadlock cycles; a transfer there lacks its other end."""
-    return {wait.row for cycle in found for wait in cycle}
-
-
-def hangs_in(all_waits: list[Wait]) -> dict[int, str]:
-    """Return the call that each rank hangs in, by rank."""
+def hangs_in(hanging: pd.DataFrame, all_waits: list[Wait]) -> dict[int, str]:
+    """Return the call that each rank hangs in, by rank; also of those that wait for nobody."""
+    found = {
+        int(call["rank"]): transfer_text(call)
+        if call["is_transfer"]
+        else f"{call['kind']} {call['number']} of group {call['group']}"
+        for call in reversed(hanging.to_dict("records"))
+    }
     # Reversed, since later keys replace earlier ones: the first wait of a rank counts.
-    return {wait.rank: wait.text for wait in reversed(all_waits)}
+    return found | {wait.rank: wait.text for wait in reversed(all_waits)}

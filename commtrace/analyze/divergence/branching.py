@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pandas as pd
 
 from commtrace.analyze.divergence.branches import LOOPS, Branch, branch_between, function_around
-from commtrace.analyze.divergence.places import line_of_module, lines_of_file, place_of
+from commtrace.analyze.divergence.places import line_of_module, place_of
 from commtrace.analyze.divergence.sequences import Parting
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.source_lines import lines_of_file
 
 _UNKNOWN = -1
 

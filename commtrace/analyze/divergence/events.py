@@ -1,35 +1,22 @@
-"""Events on the host of one rank only, between its last common call and its next one."""
+"""Events on the host of one rank only, between its last common call and its next one.
+
+An exception, or the end of its data, makes a rank go on elsewhere. What only takes time explains
+nothing once it is over: a rank that is still in it is described by `consistency.ends`.
+"""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
-from commtrace.schema import (
-    COMPILE,
-    DATA_END,
-    DATA_WAIT,
-    EXCEPTION,
-    GC_PAUSE,
-    NOT_RUNNING,
-    RECOMPILE,
-)
-from commtrace.units import text_of_duration
+from commtrace.schema import DATA_END, EXCEPTION, THREAD_DIED
 
-_ORDER = (EXCEPTION, DATA_END, RECOMPILE, DATA_WAIT, NOT_RUNNING, COMPILE, GC_PAUSE)
-"""Kinds of events, those first that most likely make a rank do something else."""
-_LONG_NS = 200_000_000
 _SUBJECTS = {
+    THREAD_DIED: "lost a thread to {text}",
     EXCEPTION: "raised {text}",
     DATA_END: "ran out of data ({text})",
-    RECOMPILE: "compiled again since guards had failed ({text})",
-    COMPILE: "compiled",
-    DATA_WAIT: "waited for a batch of its data loader",
-    GC_PAUSE: "collected garbage ({text})",
-    NOT_RUNNING: "stood still: {text}",
 }
-_OF_CONTROL = (EXCEPTION, DATA_END)
-"""Kinds after which a program goes on elsewhere, however long they take."""
+"""Kinds of events after which a program goes on elsewhere, in words; the likeliest first."""
 
 
 HostEventRecord = dict[str, object]
@@ -37,7 +24,7 @@ HostEventRecord = dict[str, object]
 
 
 def event_of(
-    frames: Frames, rank: int, since_ns: int, until_ns: int, others: tuple[int, int, int]
+    frames: Frames, rank: int, since_ns: int, until_ns: int, others: tuple[int, int, int] | None
 ) -> HostEventRecord | None:
     """Return the event that most likely made a rank part from another; None if there is none.
 
@@ -46,18 +33,16 @@ def event_of(
         rank: The rank that parted.
         since_ns: Time of its last common call.
         until_ns: Time of its next call; -1 if it made none.
-        others: Another rank, and the times of its last common call and of its next one.
+        others: Another rank, and the times of its last common call and of its next one; None if
+            there is no other one.
     """
     table = frames.host_events
     own = _between(table, rank, since_ns, until_ns)
-    usual = _between(table, *others)
-    for kind in _ORDER:
+    usual = table.iloc[:0] if others is None else _between(table, *others)
+    for kind in _SUBJECTS:
         rows = own[own["kind"] == kind]
-        if kind not in _OF_CONTROL:
-            rows = rows[(rows["duration_ns"] < 0) | (rows["duration_ns"] >= _LONG_NS)]
-        if rows.empty or len(rows) <= _num_alike(usual, kind):
-            continue
-        return rows.iloc[0].to_dict()
+        if len(rows) > _num_alike(usual, kind):
+            return rows.iloc[-1].to_dict()
     return None
 
 
@@ -79,19 +64,10 @@ def _between(table: pd.DataFrame, rank: int, since_ns: int, until_ns: int) -> pd
     at = table["at_ns"]
     inside = (table["rank"] == rank) & (at >= since_ns)
     rows = table[inside & (at <= until_ns)] if until_ns >= 0 else table[inside]
-    # An event that takes long has a row while it goes on; the last one states how long it took.
-    return rows.drop_duplicates(["kind", "thread", "at_ns"], keep="last")
+    return rows
 
 
 def text_of_event(event: HostEventRecord) -> str:
     """Return an event in words, behind the name of its rank."""
-    text = _SUBJECTS[str(event["kind"])].format(text=event["text"])
-    duration = event["duration_ns"]
-    if event["kind"] in _OF_CONTROL or event["kind"] == NOT_RUNNING:
-        took = ""
-    elif isinstance(duration, int) and duration >= 0:
-        took = f", which took {text_of_duration(duration)}"
-    else:
-        took = ", which had not ended"
     where = f" at {event['source_file']}:{event['source_line']}" if event["source_file"] else ""
-    return f"{text}{where}{took}"
+    return _SUBJECTS[str(event["kind"])].format(text=event["text"]) + where

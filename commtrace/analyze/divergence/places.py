@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from pathlib import Path
 
 import pandas as pd
 
 from commtrace.analyze.divergence.branches import Lines, line_that_calls
-from commtrace.analyze.frame import Frames
-from commtrace.tracefile.sources import read_lines
 
 _UNKNOWN = -1
 
@@ -37,18 +34,3 @@ def line_of_module(call: pd.Series | None, other: pd.Series | None, lines: Lines
     name = next((mine for mine, theirs in pairs if mine != theirs), "")
     found = line_that_calls(lines, name, _UNKNOWN)
     return found if found > 0 else None
-
-
-def lines_of_file(frames: Frames, file: str) -> dict[int, str]:
-    """Return the lines of a file, as it is now if the recorded lines are still in it."""
-    rows = frames.sources[frames.sources["file"] == file]
-    recorded = {
-        int(row.line) + place: text
-        for row in rows.itertuples()
-        for place, text in enumerate(str(row.text).split("\n"))
-    }
-    folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
-    found = next(filter(None, (read_lines(folder / file) for folder in folders)), [])
-    now = dict(enumerate(found, 1))
-    is_same = all(now.get(line, "").rstrip() == text for line, text in recorded.items())
-    return now if is_same and recorded else recorded

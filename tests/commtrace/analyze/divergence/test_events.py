@@ -11,27 +11,26 @@ import pytest
 from commtrace.analyze.divergence.events import event_of
 from tests.commtrace.analyze.rows import run_of
 
-LONG_NS = 10**9
 
-
-def compilation(rank: int, duration_ns: int) -> dict[str, Any]:
+def row(rank: int, kind: str, text: str = "", at_ns: int = 100) -> dict[str, Any]:
     return {
-        "rank": rank, "kind": "compile", "at_ns": 100, "duration_ns": duration_ns, "thread": 1,
-        "text": "", "source_file": "train.py", "source_line": 3,
+        "rank": rank, "kind": kind, "at_ns": at_ns, "duration_ns": -1, "thread": 1,
+        "text": text, "source_file": "train.py", "source_line": 3,
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("other", [0, 1])
-def test_a_long_compilation_of_both_ranks_explains_nothing(other: int) -> None:
-    """A rank writes a row while it compiles for long, and another one at the end."""
-    both = [compilation(0, -1), compilation(0, LONG_NS), compilation(1, LONG_NS)]
-    frames = replace(run_of(), host_events=pd.DataFrame(both))
-    assert event_of(frames, 1 - other, 0, -1, (other, 0, -1)) is None
+def found(*rows: dict[str, Any]) -> Any:
+    frames = replace(run_of(), host_events=pd.DataFrame([*rows]))
+    return event_of(frames, 0, 50, 200, (1, 50, 200))
 
 
-def test_a_compilation_of_one_rank_has_the_duration_that_its_last_row_states() -> None:
-    rows = [compilation(0, -1), compilation(0, LONG_NS)]
-    frames = replace(run_of(), host_events=pd.DataFrame(rows))
-    event = event_of(frames, 0, 0, -1, (1, 0, -1))
-    assert event is not None
-    assert event["duration_ns"] == LONG_NS
+@pytest.mark.parametrize("kind", ["compile", "recompile", "data_wait", "gc_pause", "not_running"])
+def test_what_only_takes_time_makes_no_rank_go_on_elsewhere(kind: str) -> None:
+    assert found(row(0, kind)) is None
+
+
+@pytest.mark.parametrize("kind", ["exception", "data_end", "thread_died"])
+def test_what_one_rank_alone_met_is_the_cause(kind: str) -> None:
+    assert found(row(0, kind, "KeyError: 1"))["text"] == "KeyError: 1"
+    assert found(row(0, kind), row(1, kind)) is None
+    assert found(row(0, kind, at_ns=300)) is None

@@ -1,0 +1,86 @@
+"""Ranks that others wait for in transfers, or in the creation of a group, and that are in no call.
+
+Of collectives, see `absences`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from commtrace.analyze.consistency.coverage import Coverage
+from commtrace.analyze.consistency.departures import departures
+from commtrace.analyze.consistency.ends import HELD_UP, ends
+from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
+from commtrace.analyze.consistency.waiting import Wait
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import SEND
+from commtrace.units import text_of_ranks
+
+
+def lone_waits(
+    frames: Frames, covered: Coverage, all_waits: list[Wait], inside: Mapping[int, str]
+) -> Iterator[Problem]:
+    """Yield the transfers and the creations of groups in which ranks wait for some in no call.
+
+    Those for the same ranks are one problem.
+
+    Args:
+        frames: The run.
+        covered: How far its calls can be compared.
+        all_waits: The waits of all ranks.
+        inside: The call that each rank hangs in.
+    """
+    by_idle: dict[tuple[int, ...], list[Wait]] = {}
+    for wait in all_waits:
+        if idle := _idle(wait, inside):
+            by_idle.setdefault(idle, []).append(wait)
+    for idle, waits_for in by_idle.items():
+        yield _of_idle(frames, covered, idle, waits_for)
+
+
+def rows_of_lone(all_waits: list[Wait], inside: Mapping[int, str]) -> set[int]:
+    """Return the rows of the transfers that `lone_waits` reports."""
+    return {wait.row for wait in all_waits if wait.row >= 0 and _idle(wait, inside)}
+
+
+def _idle(wait: Wait, inside: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the ranks in no call that are waited for in a transfer or in a creation of a group."""
+    return () if wait.group else tuple(rank for rank in wait.others if rank not in inside)
+
+
+def _of_idle(
+    frames: Frames, covered: Coverage, idle: tuple[int, ...], waits_for: list[Wait]
+) -> Problem:
+    first = waits_for[0]
+    waiting = [wait.rank for wait in waits_for]
+    left = departures(frames, {*idle, *waiting})
+    states = {rank: ends(frames)[rank] for rank in idle if rank in ends(frames)}
+    are_held_up = bool(states) and {end.state for end in states.values()} <= HELD_UP
+    have_left_out = all(rank in left and left[rank].is_left_out for rank in idle)
+    blamed = {*idle} if are_held_up or have_left_out else {*idle, first.rank}
+    verb = "has" if len(idle) == 1 else "have"
+    if first.creation >= 0:
+        made, group = "come there", ""
+    else:
+        other = "recv" if first.text.startswith(SEND) else "send"
+        made = f"made no {other} that matches"
+        group = str(frames.calls_at([first.row]).iloc[0]["group"])
+    lacks = f"{text_of_ranks(idle)} {verb} {'not ' if first.creation >= 0 else ''}{made}"
+    doing = "".join(
+        f"; rank {rank} {end.sentence_part()}" for rank, end in states.items() if end.text
+    )
+    why = "".join(f" Rank {rank} {each.text()}." for rank, each in sorted(left.items()))
+    return Problem(
+        problem="missing call",
+        is_fault=True,
+        group=group,
+        mesh_axis=covered.axes.get(group, ""),
+        ranks=numbers_text(blamed),
+        is_one_of_ranks=len(blamed) > len(idle),
+        expected=f"by {text_of_ranks(idle)}",
+        found="none",
+        source=first.source,
+        explanation=f"{at_the_start(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in "
+        f"{first.text}: {lacks}{doing}.{why}",
+        at_ns=first.at_ns,
+    )

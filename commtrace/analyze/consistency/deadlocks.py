@@ -1,0 +1,145 @@
+"""Deadlock cycles: ranks that wait for each other, so that none of them can proceed.
+
+The rank that did something else is known if it alone left out a call that it usually makes, or if
+most ranks wait in the call that it does not come to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from commtrace.analyze.consistency.coverage import Coverage
+from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
+from commtrace.analyze.consistency.departures import departures
+from commtrace.analyze.consistency.problem import Problem, numbers_text
+from commtrace.analyze.consistency.waiting import CallKey, Wait
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import RECV, SEND
+
+
+def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
+    """Return shortest deadlock cycles without common ranks or calls, one for each deadlock.
+
+    In each, a rank waits for the next. The graph has a node for each wait and one for each call, so
+    that all waits in a call share its edges to the waits of the ranks that it lacks.
+    """
+    of_rank: dict[int, list[Wait]] = {}
+    calls: dict[CallKey, tuple[int, ...]] = {}
+    for wait in all_waits:
+        of_rank.setdefault(wait.rank, []).append(wait)
+        calls[wait.call] = wait.others
+    # Without a rank that hangs and is waited for, there is no cycle.
+    stuck = {rank for others in calls.values() for rank in others} & of_rank.keys()
+    if not stuck:
+        return []
+    graph = graph_of(_edges(all_waits, calls, of_rank))
+    in_cycles = set[Wait | CallKey]().union(*components(graph))
+    found, taken = [], set[int | CallKey]()
+    for wait in all_waits:
+        if wait not in in_cycles or not taken.isdisjoint((wait.rank, wait.call)):
+            continue
+        cycle = [each for each in shortest_cycle(graph, wait) if isinstance(each, Wait)]
+        parts = {part for each in cycle for part in (each.rank, each.call)}
+        if taken.isdisjoint(parts):
+            taken |= parts
+            found.append(cycle)
+    return found
+
+
+def _edges(
+    all_waits: list[Wait], calls: dict[CallKey, tuple[int, ...]], of_rank: dict[int, list[Wait]]
+) -> Iterator[tuple[Wait | CallKey, Wait | CallKey]]:
+    """Yield an edge from each wait to its call, and from each call to the waits it depends on."""
+    yield from ((wait, wait.call) for wait in all_waits)
+    for call, others in calls.items():
+        yield from ((call, wait) for other in others for wait in of_rank.get(other, ()))
+
+
+def deadlocks(
+    frames: Frames, covered: Coverage, found: list[list[Wait]], all_waits: Iterable[Wait]
+) -> Iterator[Problem]:
+    """Yield one problem for each deadlock cycle, with the rank that did something else if known.
+
+    Args:
+        frames: The run.
+        covered: How far its calls can be compared.
+        found: The cycles.
+        all_waits: The waits of all ranks, of which a majority may be in one call of a cycle.
+    """
+    num_in = Counter(wait.call for wait in all_waits if wait.is_of_all)
+    for cycle in found:
+        links = [
+            f"rank {wait.rank} waits in {_at(wait)} for rank {cycle[(i + 1) % len(cycle)].rank}"
+            for i, wait in enumerate(cycle)
+        ]
+        group = next((wait.group for wait in cycle if wait.group), "")
+        blamed, why = _departed(frames, cycle, num_in)
+        ranks = blamed or {wait.rank for wait in cycle}
+        source = next(wait.source for wait in cycle if wait.rank in ranks)
+        tags = _tags_text(cycle)
+        yield Problem(
+            problem="deadlock",
+            is_fault=True,
+            group=group,
+            mesh_axis=covered.axes.get(group, ""),
+            number=next((wait.number for wait in cycle if wait.group == group), -1),
+            ranks=numbers_text(ranks),
+            is_one_of_ranks=not blamed,
+            found="; ".join(wait.text for wait in cycle),
+            source=source,
+            explanation=f"{tags}Deadlock cycle: {'; '.join(links)}.{why}",
+            at_ns=int(np.min([wait.at_ns for wait in cycle])),
+        )
+
+
+def _at(wait: Wait) -> str:
+    return f"{wait.text} at {wait.source}" if wait.source else wait.text
+
+
+def _departed(
+    frames: Frames, cycle: list[Wait], num_in: Mapping[CallKey, int]
+) -> tuple[set[int], str]:
+    """Return the ranks of a cycle that left a usual call out, or wait where few do, and a sentence.
+
+    If all of them did, or none, it is unknown which is wrong. A call that is new may be a new part
+    of the program that the other ranks have missed.
+    """
+    ranks = {wait.rank for wait in cycle}
+    found = departures(frames, ranks)
+    left = {rank for rank, each in found.items() if each.is_left_out}
+    text = "".join(f" Rank {rank} {each.text()}." for rank, each in sorted(found.items()))
+    if 0 < len(left) < len(ranks):
+        return left, text
+    fewest = min(cycle, key=lambda wait: num_in.get(wait.call, 0))
+    others = [num_in.get(wait.call, 0) for wait in cycle if wait is not fewest]
+    if not left and num_in.get(fewest.call, 0) and min(others) > num_in[fewest.call]:
+        most = max(cycle, key=lambda wait: num_in.get(wait.call, 0))
+        return {fewest.rank}, f"{text} Most ranks wait in {most.text}."
+    return set(), text
+
+
+def _tags_text(cycle: list[Wait]) -> str:
+    """Return a sentence if the two ends of one transfer wait for each other: their tags differ."""
+    if len(cycle) != 2 or any(wait.is_of_all for wait in cycle):
+        return ""
+    kinds = {wait.text.partition(" ")[0]: wait for wait in cycle}
+    tags = {kind: wait.tag for kind, wait in kinds.items()}
+    if len(tags) < 2 or min(tags.values()) < 0 or len(set(tags.values())) == 1:
+        return ""
+    return (
+        f"The tags differ: rank {kinds[SEND].rank} sends with tag {tags[SEND]}, and rank "
+        f"{kinds[RECV].rank} receives with tag {tags[RECV]}. "
+    )
+
+
+def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
+    """Return the collectives whose absences are explained by these deadlock cycles."""
+    return {(wait.group, wait.number) for cycle in found for wait in cycle}
+
+
+def rows_of(found: list[list[Wait]]) -> set[int]:
+    """Return the rows of the calls in deadlock cycles; a transfer there lacks its other end."""
+    return {wait.row for cycle in found for wait in cycle}

@@ -1,0 +1,29 @@
+"""Lines of the program's files, as they are now or as they were recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commtrace.analyze.frame import Frames
+from commtrace.tracefile.sources import read_lines
+
+
+def lines_of_file(frames: Frames, file: str) -> dict[int, str]:
+    """Return the lines of a file, as it is now if the recorded lines are still in it."""
+    rows = frames.sources[frames.sources["file"] == file]
+    recorded = {
+        int(row.line) + place: text
+        for row in rows.itertuples()
+        for place, text in enumerate(str(row.text).split("\n"))
+    }
+    folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
+    found = next(filter(None, (read_lines(folder / file) for folder in folders)), [])
+    now = dict(enumerate(found, 1))
+    is_same = all(now.get(line, "").rstrip() == text for line, text in recorded.items())
+    return now if is_same and recorded else recorded
+
+
+def line_text(frames: Frames, file: str, line: int) -> str:
+    """Return the text of a line without indentation and comment; empty if it is unknown."""
+    text = lines_of_file(frames, file).get(line, "").strip()
+    return text.partition("  #")[0].rstrip()

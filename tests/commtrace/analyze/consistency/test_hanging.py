@@ -1,0 +1,239 @@
+"""Hanging ranks: which of them is the cause, which are victims, and what is not known."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from commtrace.analyze import Frames
+from commtrace.analyze.consistency import consistency
+from commtrace.analyze.consistency.ends import ends
+from commtrace.analyze.divergence import divergences, verdict_of
+from commtrace.event import HostEventRow
+from tests.commtrace.analyze.consistency.runs import Program
+from tests.commtrace.analyze.rows import START_NS, rank_row, run_of
+
+SECOND = 10**9
+LATE = 12 * SECOND
+
+
+def event(rank: int, kind: str, at: int = 5_000, **columns: Any) -> Any:
+    known = {"rank": rank, "kind": kind, "at_ns": START_NS + at, "thread": 1, "source_line": 33}
+    return HostEventRow(**(known | {"source_file": "train.py"} | columns))
+
+
+def hung(
+    program: Program, *events: Any, run: dict[str, Any] | None = None, **of_rank: dict[int, Any]
+) -> Frames:
+    """A run whose ranks were all killed, unless `complete` says otherwise."""
+    known: dict[str, Any] = {"complete": False, "alive_ns": START_NS + LATE}
+    ranks = [
+        rank_row(rank, **known | {name: by[rank] for name, by in of_rank.items() if rank in by})
+        for rank in program.ranks
+    ]
+    return run_of(
+        program.rows, groups=program.groups, ranks=ranks, host_events=list(events), run=run
+    )
+
+
+def faults(frames: Frames) -> list[dict[str, Any]]:
+    table = consistency(frames)
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in table[table["is_fault"]].to_dict("records")
+    ]
+
+
+def waiting(num_ranks: int, *arrived: int, num_before: int = 3) -> Program:
+    """Ranks of which some wait in one more all-reduce than the others have made."""
+    program = Program(num_ranks, num_ranks)
+    for _ in range(num_before):
+        program.all("all_reduce", "world")
+    for rank in arrived:
+        program.one(rank, "all_reduce", "world", complete_ns=-1, call_ns=-1, source_line=8)
+    return program
+
+
+def test_one_rank_that_waits_for_most_is_a_victim() -> None:
+    stuck = [event(rank, "stuck", text="MainThread") for rank in (0, 1)]
+    (fault,) = faults(hung(waiting(3, 2), *stuck))
+    assert (fault["problem"], fault["ranks"]) == ("missing call", "0,1")
+    assert "Meanwhile each of ranks 0, 1 has been there for" in fault["explanation"]
+    assert fault["explanation"].endswith("at train.py:33.")
+
+
+def test_one_rank_that_waits_for_ranks_that_have_ended_made_a_call_too_many() -> None:
+    complete = {0: True, 1: True}
+    (fault,) = faults(hung(waiting(3, 2), complete=complete))
+    assert (fault["problem"], fault["ranks"]) == ("extra call", "2")
+
+
+def test_a_dump_does_not_show_whether_most_are_held_up() -> None:
+    run = {"imported_from": "flight recorder"}
+    (fault,) = faults(hung(waiting(3, 2, num_before=0), run=run))
+    assert (fault["ranks"], fault["is_one_of_ranks"]) == ("", False)
+    assert "is unknown" in fault["explanation"]
+
+
+@pytest.mark.parametrize(
+    ("events", "of_rank", "words"),
+    [
+        ((), {"exit_code": {1: -signal.SIGKILL}}, "was killed by signal 9 (SIGKILL, possibly"),
+        ((), {"exit_code": {1: -signal.SIGSEGV}}, "was killed by signal 11 (SIGSEGV, a crash"),
+        ((event(1, "fatal", text="KeyError: 1"),), {}, "was ended by KeyError: 1 at train.py:33"),
+        ((event(1, "data_wait"),), {}, "waits for a batch of its data loader at train.py:33"),
+        ((event(1, "store", text="key ready"),), {}, "waits for the store (key ready) at train"),
+        ((event(1, "stuck"),), {}, "has been there for"),
+        ((), {"alive_ns": {1: START_NS + SECOND}}, "gave no sign of life for the last 11 s"),
+        ((), {}, "was outside of communication for 12 s"),
+    ],
+)
+def test_what_a_rank_that_is_missing_was_doing_is_said(
+    events: tuple[Any, ...], of_rank: dict[str, Any], words: str
+) -> None:
+    frames = hung(waiting(3, 0, 2), *events, **of_rank)
+    (fault,) = faults(frames)
+    assert (fault["problem"], fault["ranks"]) == ("missing call", "1")
+    assert f"rank 1 {words}" in fault["explanation"]
+    (row,) = divergences(frames).to_dict("records")
+    assert words in row["event"]
+    verdict = verdict_of(fault, row)
+    assert verdict.startswith(f"Rank 1 {words[:20]}")
+    assert verdict.endswith("others wait at train.py:8")
+
+
+@pytest.mark.parametrize("kind", ["gc_pause", "compile", "data_wait", "not_running"])
+def test_what_is_over_explains_nothing(kind: str) -> None:
+    frames = hung(waiting(3, 0, 2), event(1, kind, duration_ns=SECOND))
+    assert ends(frames)[1].state == "alive"
+    (row,) = divergences(frames).to_dict("records")
+    assert row["event"].startswith("was outside of communication")
+
+
+def test_a_chain_of_waits_is_one_fault_at_its_end() -> None:
+    program = Program(4, 2)
+    program.all("all_reduce", "world")
+    program.one(0, "all_reduce", "tp", complete_ns=-1, call_ns=-1)  # for rank 1
+    program.one(1, "all_reduce", "dp", complete_ns=-1, call_ns=-1)  # for rank 3
+    program.one(2, "all_reduce", "dp", complete_ns=-1, call_ns=-1)  # for rank 0
+    (fault,) = faults(hung(program))
+    assert (fault["group"], fault["ranks"]) == ("dp1", "3")
+
+
+def test_an_asynchronous_call_that_nobody_waits_for_is_no_wait() -> None:
+    program = waiting(2)
+    program.one(1, "all_reduce", "world", complete_ns=-1, is_async=True, blocked_ns=-1)
+    program.one(1, "send", "world", complete_ns=-1, call_ns=-1, peer=0)
+    (first, *_) = faults(hung(program))
+    assert "all_reduce" in first["explanation"]
+    waits = [row for row in faults(hung(program)) if "send to rank 0" in row["explanation"]]
+    assert waits
+
+
+def rounds(num: int) -> Program:
+    """Rank 0 sends to rank 1, then both reduce."""
+    program = Program(2, 2)
+    for _ in range(num):
+        program.one(0, "send", "world", peer=1, source_line=12, tag=0)
+        program.one(1, "recv", "world", peer=0, source_line=15, tag=0)
+        program.all("all_reduce", "world", source_line=16)
+    return program
+
+
+def test_the_rank_that_left_a_usual_receive_out_is_blamed() -> None:
+    program = rounds(3)
+    in_flight = {"complete_ns": -1, "call_ns": -1}
+    program.one(0, "send", "world", peer=1, source_line=12, tag=0, **in_flight)
+    program.one(1, "all_reduce", "world", source_line=16, **in_flight)
+    frames = hung(program)
+    (fault,) = faults(frames)
+    assert (fault["problem"], fault["ranks"], fault["is_one_of_ranks"]) == ("deadlock", "1", False)
+    assert "Rank 1 left out recv from rank 0 at train.py:15" in fault["explanation"]
+    (row,) = divergences(frames).to_dict("records")
+    assert (row["own_source"], row["instead_source"]) == ("train.py:16", "train.py:15")
+    assert "Rank 1 went on to train.py:16 instead of train.py:15" in verdict_of(fault, row)
+
+
+def test_a_call_that_is_new_to_a_rank_blames_nobody() -> None:
+    """It may be a part of the program that the other rank has missed."""
+    program = rounds(3)
+    in_flight = {"complete_ns": -1, "call_ns": -1}
+    program.one(0, "send", "world", peer=1, source_line=40, tag=0, **in_flight)
+    program.one(1, "recv", "world", peer=0, source_line=15, tag=1, **in_flight)
+    (fault,) = faults(hung(program))
+    assert (fault["ranks"], fault["is_one_of_ranks"]) == ("0,1", True)
+
+
+def test_ends_of_a_transfer_with_other_tags_do_not_meet() -> None:
+    program = rounds(3)
+    in_flight = {"complete_ns": -1, "call_ns": -1}
+    program.one(0, "send", "world", peer=1, source_line=12, tag=3, **in_flight)
+    program.one(1, "recv", "world", peer=0, source_line=15, tag=4, **in_flight)
+    (fault,) = faults(hung(program))
+    assert fault["problem"] == "deadlock"
+    assert fault["explanation"].startswith(
+        "The tags differ: rank 0 sends with tag 3, and rank 1 receives with tag 4."
+    )
+
+
+@pytest.mark.parametrize("exit_code", [-1, -9])
+def test_a_receive_from_a_rank_that_is_gone_is_a_fault(exit_code: int) -> None:
+    program = rounds(2)
+    program.one(1, "recv", "world", peer=0, complete_ns=-1, call_ns=-1, micro_batch=2, stage=1)
+    codes = {0: exit_code} if exit_code < -1 else {}
+    (fault,) = faults(hung(program, exit_code=codes))
+    assert (fault["problem"], fault["ranks"]) == ("missing call", "0")
+    assert "recv from rank 0 (micro-batch 2 of stage 1)" in fault["explanation"]
+    assert ("killed by signal 9" in fault["explanation"]) == (exit_code == -9)
+
+
+def creation(rank: int, number: int, members: str = "0,1", line: int = 30, **columns: Any) -> Any:
+    known = {"id": number, "text": f"ranks={members} backend=gloo", "source_line": line}
+    return event(rank, "new_group", 100 * number, **{"duration_ns": 50} | known | columns)
+
+
+def test_ranks_that_wait_in_the_creation_of_a_group_are_victims() -> None:
+    """Rank 1 has left it out, and waits in a reduction for the others."""
+    made = [creation(rank, 0) for rank in range(3)]
+    waits = [creation(rank, 1, line=31, duration_ns=-1) for rank in (0, 2)]
+    (fault,) = faults(hung(waiting(3, 1), *made, *waits))
+    assert (fault["problem"], fault["ranks"], fault["is_one_of_ranks"]) == ("deadlock", "1", False)
+    assert "rank 1 waits in all_reduce 3 of group world at train.py:8" in fault["explanation"]
+    assert "waits in new_group of ranks 0,1 at train.py:31 for rank 1" in fault["explanation"]
+
+
+def test_a_rank_that_did_not_come_to_the_creation_of_a_group_is_named() -> None:
+    waits = [creation(rank, 0, duration_ns=-1) for rank in (0, 2)]
+    frames = hung(waiting(3), *waits, event(1, "stuck"))
+    (fault,) = faults(frames)
+    assert (fault["problem"], fault["ranks"]) == ("missing call", "1")
+    assert fault["explanation"].startswith(
+        "Ranks 0, 2 wait in new_group of ranks 0,1: rank 1 has not come there; rank 1 has been"
+    )
+
+
+def test_a_group_that_one_rank_creates_of_others_is_a_fault() -> None:
+    made = [creation(rank, 0, "1,2" if rank == 2 else "0,1") for rank in range(3)]
+    (fault,) = faults(hung(waiting(3), *made))
+    assert (fault["problem"], fault["ranks"]) == ("group order", "2")
+    assert "each of ranks 0, 1 passes ranks 0,1 at train.py:30" in fault["explanation"]
+    assert "rank 2 passes ranks 1,2 at train.py:30" in fault["explanation"]
+
+
+@pytest.mark.parametrize("num_swapped", [0, 1, 2])
+def test_groups_of_equal_ranks_in_another_order_are_a_fault(num_swapped: int) -> None:
+    made = [
+        creation(rank, number, "0,1,2,3", line=30 + (number ^ (rank < num_swapped)))
+        for rank in range(4)
+        for number in range(2)
+    ]
+    found = faults(hung(waiting(4), *made))
+    assert [each["problem"] for each in found] == ["group order"] * (num_swapped > 0)
+    assert [each["ranks"] for each in found] == [["0", ""][num_swapped - 1]] * (num_swapped > 0)
+
+
+def test_ranks_may_create_their_groups_at_lines_of_their_own() -> None:
+    made = [creation(rank, 0, "0,1,2", line=30 + rank) for rank in range(3)]
+    assert faults(hung(waiting(3), *made)) == []
