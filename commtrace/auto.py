@@ -58,6 +58,9 @@ def end() -> None:
     """End the recording of this process, if there is one."""
     recording = _recordings.pop(os.getpid(), None)
     if recording is not None and recording.is_on:
+        from commtrace.recorder import HOST_EVENTS
+
+        HOST_EVENTS.endings.leaving()
         recording.__exit__(None)
 
 

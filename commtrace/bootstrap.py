@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from commtrace.atomic_write import atomic_write, finished
-from commtrace.child_ranks import Launch, close_gloo, notes_of, watch_children
+from commtrace.child_ranks import Launch, close_gloo, note_end, notes_of, watch_children
 from commtrace.leaving import call_at_exit
 from commtrace.main_program import is_own, prepare_main, show_no_own_frames
 from commtrace.permissions import opener
@@ -109,6 +109,7 @@ def main() -> None:
         if os.getpid() not in launch.pids:  # a forked child of the program, which is no rank
             show_no_own_frames()
             raise
+        note_end(error)
         _end_by(error, notes, rank)
 
 

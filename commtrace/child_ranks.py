@@ -176,7 +176,11 @@ class _Child:
                     on_rendezvous=lambda: _note_rendezvous(launch),
                 )
             )
-            run(self.process)
+            try:
+                run(self.process)
+            except BaseException as error:
+                note_end(error)
+                raise
 
 
 def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
@@ -231,6 +235,12 @@ def _leave_refusal(launch: Launch, suffix: str) -> UsageError:
     with atomic_write(launch.path(suffix)) as unfinished:
         unfinished.write_text(json.dumps(text), encoding="utf-8")
     return UsageError(**text)
+
+
+def note_end(error: BaseException) -> None:
+    """Note in the recording, if there is one, that an exception has left the program."""
+    if recorder := sys.modules.get("commtrace.recorder"):
+        recorder.HOST_EVENTS.endings.ended(error)
 
 
 def close_gloo() -> None:

@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 
 from commtrace import auto
-from commtrace.child_ranks import close_gloo
+from commtrace.child_ranks import close_gloo, note_end
 from commtrace.leaving import call_at_exit
 from commtrace.main_program import prepare_main, show_no_own_frames
 from commtrace.process_options import AUTO_VARIABLE
@@ -32,10 +32,10 @@ def main() -> None:
     auto.begin(Path(os.environ[AUTO_VARIABLE]))
     try:
         run()
-    except SystemExit:
-        raise
-    except BaseException:
-        show_no_own_frames()
+    except BaseException as error:
+        note_end(error)
+        if not isinstance(error, SystemExit):
+            show_no_own_frames()
         raise
 
 

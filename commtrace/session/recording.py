@@ -29,8 +29,11 @@ from commtrace.recorder import (
 )
 from commtrace.recorder.events.sink import NO_RANK
 from commtrace.recorder.failures import Failures
+from commtrace.recorder.host_events.endings import is_failure
+from commtrace.recorder.host_events.exceptions import note_of_error
 from commtrace.recorder.interception.pending import await_callbacks
 from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
+from commtrace.schema import FATAL
 from commtrace.session.flusher import Flusher
 from commtrace.session.lacking import lacking
 from commtrace.session.output import Output
@@ -107,11 +110,15 @@ class Recording(Views, Decorator):
         self._depth += 1
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None = None, *_: object
+    ) -> None:
         """Stop recording; calls still in progress are written as they are."""
         self._depth -= 1
         if self._depth or self._pid != os.getpid():  # a forked child does not belong to it
             return
+        if error is not None and is_failure(error):
+            self._output.buffer.add_host_event(note_of_error(FATAL, error))
         failures = self._end()
         lacks = lacking(failures, self._output.buffer.num_dropped) if failures else ""
         if lacks and self is Recording.of_process:
@@ -371,6 +378,7 @@ _open: set[Recording] = set()
 @atexit.register
 def _end_open_recordings() -> None:
     """End recordings that are still on when the program exits inside of them."""
+    HOST_EVENTS.endings.leaving()
     for recording in list(_open):
         recording._depth = 1
         recording.__exit__(None)

@@ -12,6 +12,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from commtrace.recorder.attribution.stack_frames import USER, kind_of
+from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.host_events.note import Keep, note_here
 from commtrace.schema import EXCEPTION
 
@@ -56,11 +57,24 @@ class Exceptions:
     def _note(self, error: BaseException) -> None:
         if isinstance(error, _NO_FAULTS):
             return
-        note = note_here(EXCEPTION, _text_of(error))
-        frame = _raised_by_user(error.__traceback__)
-        if frame is not None:
-            note.code, note.line = frame.tb_frame.f_code, frame.tb_lineno
-        self._keep(note)
+        self._keep(note_of_error(EXCEPTION, error))
+
+
+def note_of_error(kind: str, error: BaseException) -> HostEvent:
+    """Return an event of an exception, at the user's innermost line that it passed.
+
+    Of one that passed none, it is the line of the exception that was handled meanwhile, if any, or
+    else the current one.
+    """
+    note = note_here(kind, _text_of(error))
+    entry = _raised_by_user(error.__traceback__)
+    is_raised = error.__traceback__ is not None
+    each = _handled_meanwhile(error)
+    while entry is None and each is not None and (is_raised or note.code is None):
+        entry, each = _raised_by_user(each.__traceback__), _handled_meanwhile(each)
+    if entry is not None:
+        note.code, note.line = entry.tb_frame.f_code, entry.tb_lineno
+    return note
 
 
 def _free_tool() -> int | None:
@@ -74,8 +88,29 @@ def _free_tool() -> int | None:
 
 
 def _text_of(error: BaseException) -> str:
+    """Return the type and the first line of the message, and what explains the exception.
+
+    That is the first exception of a group, and the one that was handled when the program exited.
+    """
+    text = _line_of(error)
+    parts: Any = getattr(error, "exceptions", None)
+    if isinstance(parts, tuple) and parts and isinstance(parts[0], BaseException):
+        return f"{text}, first {_line_of(parts[0])}"
+    handled = _handled_meanwhile(error) if isinstance(error, SystemExit) else None
+    return text if handled is None else f"{text}, after {_line_of(handled)}"
+
+
+def _handled_meanwhile(error: BaseException) -> BaseException | None:
+    """Return the exception that is shown above another one in its traceback."""
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def _line_of(error: BaseException) -> str:
     try:
-        text = str(error).partition("\n")[0]
+        lines = (line.strip() for line in str(error).splitlines())
+        text = next(filter(None, lines), "")
         if len(text) > _MOST_CHARACTERS:
             text = f"{text[:_MOST_CHARACTERS].rpartition(' ')[0]} ..."
     except Exception:  # an exception of the program may fail to print

@@ -11,6 +11,7 @@ from commtrace.recorder.events.sink import HostSink
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.host_events.compilations import Compilations
 from commtrace.recorder.host_events.data_loading import DataLoading
+from commtrace.recorder.host_events.endings import Endings
 from commtrace.recorder.host_events.exceptions import Exceptions
 from commtrace.recorder.host_events.ongoing import Ongoing
 from commtrace.recorder.host_events.pauses import Pauses
@@ -44,11 +45,13 @@ class HostEvents:
         self._ongoing = Ongoing(self._keep)
         self._pauses = Pauses(self._keep)
         self.exceptions = Exceptions(self._keep)
+        self.endings = Endings(self._keep)
         self._sources: tuple[EventSource, ...] = (
             Compilations(self._ongoing),
             DataLoading(self._ongoing, self._keep, self.exceptions),
             StoreCalls(self._ongoing),
             self.exceptions,
+            self.endings,
             self._pauses,
         )
 

@@ -1,0 +1,144 @@
+"""Exceptions that nothing catches: they end the rank (kind `fatal`), or one of its threads.
+
+    bootstrap, in_place, child ranks    call `ended` with what left the program
+    `sys.excepthook`                    other programs: an exception left the main thread
+    `sys.exit`                          other programs: kept when the process ends with it
+    `threading.excepthook`              an exception ended a thread (kind `thread_died`)
+
+The hooks pass on to those that were there before. One that the program installs later is in front.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from commtrace.recorder.attribution.stack_frames import USER, kind_of
+from commtrace.recorder.events.host_event import HostEvent
+from commtrace.recorder.host_events.exceptions import note_of_error
+from commtrace.recorder.host_events.note import Keep
+from commtrace.schema import FATAL, THREAD_DIED
+
+_PROCESSES = "multiprocessing.process"
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether an exception that leaves the program means that it failed."""
+    if isinstance(error, SystemExit):
+        return _is_failure_code(error.code)
+    return not isinstance(error, GeneratorExit)
+
+
+def _is_failure_code(code: object) -> bool:
+    return code is not None and not (isinstance(code, int) and code == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    """A call of `sys.exit`, which ends the process unless the outermost frame goes on."""
+
+    pid: int
+    note: HostEvent
+    frame: FrameType
+    instruction: int
+
+    def has_ended(self) -> bool:
+        """Return whether the exception has left the program."""
+        return self.pid == os.getpid() and self.frame.f_lasti == self.instruction
+
+
+class Endings:
+    """Source of exceptions that end a rank or a thread."""
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+        self._is_on = self._has_ended = False
+        self._exit: _Exit | None = None
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def install(self) -> None:
+        """Put the hooks in front of those of the program, also of those installed since."""
+        if not self._is_on:
+            self._is_on, self._has_ended, self._exit = True, False, None
+        for owner, name, made in (
+            (sys, "excepthook", self._excepthook),
+            (sys, "exit", self._exiting),
+            (threading, "excepthook", self._of_thread),
+        ):
+            before = getattr(owner, name)
+            if not any(before is ours for *_, ours in self._replaced):
+                ours = made(before)
+                setattr(owner, name, ours)
+                self._replaced.append((owner, name, before, ours))
+
+    def uninstall(self) -> None:
+        """Restore the hooks, unless someone has replaced them since."""
+        self._is_on, self._exit = False, None
+        while self._replaced:
+            owner, name, before, ours = self._replaced.pop()
+            if getattr(owner, name) is ours:
+                setattr(owner, name, before)
+
+    def ended(self, error: BaseException) -> None:
+        """Note that an exception ends the rank; only the first one counts."""
+        if self._is_on and not self._has_ended and is_failure(error):
+            self._has_ended = True
+            self._keep(note_of_error(FATAL, error))
+
+    def leaving(self) -> None:
+        """Note a call of `sys.exit`, if it is what ends the process now."""
+        if self._is_on and not self._has_ended and self._exit and self._exit.has_ended():
+            self._has_ended = True
+            self._keep(self._exit.note)
+
+    def _excepthook(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(kind: Any, error: Any, trace: Any) -> Any:
+            # An interactive interpreter shows exceptions by it, and goes on.
+            is_last = not (sys.flags.interactive or hasattr(sys, "ps1"))
+            if is_last and threading.current_thread() is threading.main_thread():
+                self.ended(error)
+            return before(kind, error, trace)
+
+        return excepthook
+
+    def _exiting(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def exit(status: Any = None, /) -> Any:
+            is_main = threading.current_thread() is threading.main_thread()
+            if self._is_on and is_main and _is_failure_code(status):
+                self._note_exit(status)
+            return before(status)
+
+        return exit
+
+    def _note_exit(self, status: object) -> None:
+        error = SystemExit(status)
+        error.__context__ = sys.exc_info()[1]
+        frame = _outermost(sys._getframe(2))
+        self._exit = _Exit(os.getpid(), note_of_error(FATAL, error), frame, frame.f_lasti)
+
+    def _of_thread(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(args: Any, /) -> Any:
+            error = args.exc_value
+            if self._is_on and error is not None and not isinstance(error, SystemExit):
+                self._keep(note_of_error(THREAD_DIED, error))
+            return before(args)
+
+        return excepthook
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    """Return the outermost frame of the user in this process, or the outermost one of all."""
+    found, each = frame, frame.f_back
+    is_users = kind_of(frame) == USER
+    while each is not None and each.f_globals.get("__name__") != _PROCESSES:
+        if kind_of(each) == USER:
+            found, is_users = each, True
+        elif not is_users:
+            found = each
+        each = each.f_back
+    return found
