@@ -283,6 +283,11 @@ COMM = (
         "result was cast to", 10, title="Cast",
     ),
     Column("tag", int, "", "tag of a send or a receive", 11),
+    Column(
+        "callers", str, "",
+        "frames of the user's code around that line, `file:line function`; outermost frame first",
+        11,
+    ),
 )  # fmt: skip
 
 OPS = (
@@ -470,7 +475,7 @@ STEPS = (
 SOURCES = (
     Column("file", str, "", "source file, named as in `source_file` of table `comm`", 3),
     Column("line", int, "", "number of the first line, from 1", 3),
-    Column("text", str, "", "source lines around those that communicate, separated by `\\n`", 3),
+    Column("text", str, "", "source of the functions that communicate, separated by `\\n`", 3),
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {

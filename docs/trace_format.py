@@ -44,8 +44,9 @@ DataFrames. Every table and column is always present; a table may have no rows.
 Files of older versions stay readable. A column that a file lacks holds its missing value, and a
 table that it lacks has no rows. Readers ignore unknown tables, so a table can be added without a
 new version. Table `sources` was added in this way, and files of version 3 may lack it. It holds
-the source lines that communicate and {MARGIN} lines on each side, at most {MAX_CHARACTERS:,}
-characters. A file of a newer version is rejected; the message names both versions.
+the source lines that communicate and {MARGIN} lines on each side, and the functions around them,
+at most {MAX_CHARACTERS:,} characters. A file of a newer version is rejected; the message names both
+versions.
 
 ## Validation
 

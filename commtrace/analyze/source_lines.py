@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from commtrace.analyze.frame import Frames
-from commtrace.tracefile.sources import read_lines
+from commtrace.tracefile.sources import MAX_CHARACTERS_SHOWN, read_lines
+
+_CUT = MAX_CHARACTERS_SHOWN
+"""Least length of a recorded line that may have been cut, in any version of the format."""
 
 
 def lines_of_file(frames: Frames, file: str) -> dict[int, str]:
-    """Return the lines of a file, as it is now if the recorded lines are still in it."""
+    """Return the lines of a file, as it is now if the recorded lines are still in it.
+
+    An imported trace has recorded none.
+    """
     rows = frames.sources[frames.sources["file"] == file]
     recorded = {
         int(row.line) + place: text
@@ -19,8 +25,13 @@ def lines_of_file(frames: Frames, file: str) -> dict[int, str]:
     folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
     found = next(filter(None, (read_lines(folder / file) for folder in folders)), [])
     now = dict(enumerate(found, 1))
-    is_same = all(now.get(line, "").rstrip() == text for line, text in recorded.items())
-    return now if is_same and recorded else recorded
+    is_same = all(_is_line(now.get(line, "").rstrip(), text) for line, text in recorded.items())
+    return now if is_same and (recorded or frames.run.get("imported_from")) else recorded
+
+
+def _is_line(text: str, recorded: str) -> bool:
+    """Return whether a line is still the recorded one, which may have been cut."""
+    return text == recorded or (len(recorded) >= _CUT and text.startswith(recorded))
 
 
 def line_text(frames: Frames, file: str, line: int) -> str:

@@ -201,7 +201,8 @@ def _elements(shapes: Sequence[Shape]) -> int:
 def _row(record: RankRecord, entry: Entry, launch: CallLaunch) -> Any:
     """Return the columns common to transfers and collectives; a batch ends with its last entry."""
     frames = entry.frames or launch.last.frames
-    source = next((frame for frame in frames if not is_library(frame.filename)), None)
+    users = _of_user(frames)
+    source = users[0] if users else None
     name = entry.operation.split(" ")[0]
     return CommEvent(
         rank=record.rank,
@@ -216,7 +217,13 @@ def _row(record: RankRecord, entry: Entry, launch: CallLaunch) -> Any:
         source_line=source.line if source else NOT_KNOWN,
         source_function=source.name if source else "",
         stack=_stack(frames),
+        callers=_stack(users[1:]),
     )
+
+
+@lru_cache(maxsize=1024)
+def _of_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    return tuple([frame for frame in frames if not is_library(frame.filename)])
 
 
 @lru_cache(maxsize=1024)

@@ -12,6 +12,7 @@ import weakref
 from types import CodeType
 from typing import Any, NamedTuple
 
+from commtrace.recorder.caller_chain import CallerChain
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import DTENSOR, NOWHERE, OperatorKinds
 from commtrace.recorder.run_delay import RunDelay
@@ -127,7 +128,7 @@ class Collectives:
 
 
 class Caller(NamedTuple):
-    """Code that called a backward pass, and the instruction in it.
+    """Code that called a backward pass, the instruction in it, and the user's frames around it.
 
     If the autograd engine runs the pass on a thread of its own, `thread` is the thread that called
     it, if known, with its stack and its regions.
@@ -138,6 +139,7 @@ class Caller(NamedTuple):
     thread: ThreadState | None = None
     stack: CallStack = ()
     regions: tuple[str, ...] = ()
+    callers: CallerChain | None = None
 
 
 _NO_CALLER = Caller()

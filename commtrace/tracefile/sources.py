@@ -1,4 +1,4 @@
-r"""Source lines around the lines that communicate, as they were when the program ran.
+r"""Source of the functions that communicate, as it was when the program ran.
 
 A rank collects `Snippets`, a fact of its spool. Merging turns them into table `sources`, in which a
 row is a run of consecutive lines of one file:
@@ -25,12 +25,20 @@ FACT = "sources"
 """Name of a spool's fact that holds the rows of its snippets."""
 
 MARGIN = 3
-"""Lines kept before and after one that communicates."""
+"""Lines kept before and after one that communicates, and after a function."""
 
 MAX_FILE_BYTES = 2_000_000
-MAX_CHARACTERS_OF_A_LINE = 200
-MAX_CHARACTERS = 64_000
+MAX_CHARACTERS_OF_A_LINE = 1_000
+MAX_CHARACTERS_SHOWN = 200
+"""Maximum characters of a line in an excerpt."""
+
+MAX_CHARACTERS = 256_000
 """Maximum characters of one rank's snippets."""
+
+MAX_CHARACTERS_OF_FUNCTIONS = 192_000
+"""Maximum characters of snippets up to which whole functions are added."""
+
+MAX_LINES_OF_A_FUNCTION = 1_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +66,23 @@ class Snippets:
             return False
         return self._keep(file, first, lines[first - 1 : last])
 
+    def add_function(self, file: str, first: int, last: int, lines: Sequence[str]) -> bool:
+        """Keep the lines of a function from `first` to `last`; False if nothing was added.
+
+        Some lines more are kept, since the last instruction can be before the end of a statement.
+        """
+        last = min(last + MARGIN, len(lines))
+        if not 1 <= first <= last or last - first >= MAX_LINES_OF_A_FUNCTION:
+            return False
+        return self._keep(file, first, lines[first - 1 : last], MAX_CHARACTERS_OF_FUNCTIONS)
+
     def add_row(self, row: Any) -> None:
         """Keep the lines of a row of table `sources`."""
         self._keep(row.file, row.line, row.text.split("\n"))
 
-    def _keep(self, file: str, first: int, texts: Sequence[str]) -> bool:
+    def _keep(
+        self, file: str, first: int, texts: Sequence[str], most: int = MAX_CHARACTERS
+    ) -> bool:
         known = self._lines.get(file, {})
         new = {
             number: text.rstrip()[:MAX_CHARACTERS_OF_A_LINE]
@@ -70,7 +90,7 @@ class Snippets:
             if number not in known
         }
         size = sum(len(text) + 1 for text in new.values()) + (0 if known else len(file))
-        if not new or self._num_characters + size > MAX_CHARACTERS:
+        if not new or self._num_characters + size > most:
             return False
         self._num_characters += size
         self._lines.setdefault(file, {}).update(new)
@@ -133,7 +153,7 @@ def excerpt(lines: Sequence[str], line: int, first: int = 1) -> tuple[SourceLine
     begin = max(line - MARGIN - first, 0)
     chosen = lines[begin : line + MARGIN + 1 - first]
     return tuple(
-        SourceLine(first + begin + place, text.rstrip()[:MAX_CHARACTERS_OF_A_LINE])
+        SourceLine(first + begin + place, text.rstrip()[:MAX_CHARACTERS_SHOWN])
         for place, text in enumerate(chosen)
     )
 

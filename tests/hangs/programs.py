@@ -152,6 +152,21 @@ def save(state: torch.Tensor) -> None:
     dist.all_gather_object(gathered, state)  # all ranks have to take part
 
 
+def returned_early(rank: int) -> None:
+    for step in range(STEPS):
+        dist.all_reduce(torch.ones(8))
+        if step == 3:
+            save_on_some(torch.ones(8), rank)
+        dist.all_reduce(torch.ones(4))  # after saving
+
+
+def save_on_some(state: torch.Tensor, rank: int) -> None:
+    if rank == 1:  # has nothing to save
+        return
+    state.clone()
+    dist.barrier()  # of those that save
+
+
 def conditional_module(rank: int) -> None:
     class Layer(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -212,8 +227,8 @@ def skipped_backward(rank: int) -> None:
 
 CAUSES = (
     rank_only_if, swallowed_exception, recompile_on_one_rank, uneven_loader, early_stop,
-    wrong_splits, inverted_order, missing_barrier, lone_checkpoint, conditional_module,
-    dead_data_worker, paused_rank, skipped_backward,
+    wrong_splits, inverted_order, missing_barrier, lone_checkpoint, returned_early,
+    conditional_module, dead_data_worker, paused_rank, skipped_backward,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -90,6 +90,10 @@ EXPECTED = {
         *(0, "dist.all_gather_object(gathered", "dist.all_reduce(torch.ones(4))  # goes on"),
         branch="`if rank == 0 and step == 3:`",
     ),
+    "returned_early": Expected(
+        *(1, "dist.all_reduce(torch.ones(4))  # after saving", "dist.barrier()  # of those"),
+        branch="`if rank == 1:`",
+    ),
     "conditional_module": Expected(
         *(1, "dist.all_reduce(x)  # of a layer", "dist.all_reduce(x)  # of a layer"),
         others_in_dumps="dist.barrier()  # after all layers",
@@ -158,7 +162,7 @@ def test_the_rank_the_line_and_the_cause_are_named(cause: str, tmp_path: Path) -
 def expect_in_dumps(cause: str, expected: Expected, dumps: list[Path]) -> None:
     """Compare with what the dumps of the flight recorder show by themselves.
 
-    They have no branches, and no events but that a rank made no later call.
+    They have branches as far as lines show them, and no events but that a rank made no later call.
     """
     if cause == "wrong_splits":  # an error of gloo, which ends the ranks
         assert dumps == []
@@ -175,4 +179,6 @@ def expect_in_dumps(cause: str, expected: Expected, dumps: list[Path]) -> None:
     assert Path(row["own_source"]).name == Path(source(expected.own)).name
     others = expected.others_in_dumps or expected.others
     assert Path(row["instead_source"]).name == Path(source(others)).name
+    if row["branch"]:
+        assert expected.branch in row["branch"]
     assert row["event"] == ("" if expected.own else "has no later call in its dump")

@@ -2,9 +2,12 @@
 
 sides         the ranks of a fault by what they called
 sequences     the calls of two ranks side by side, and the last ones that agree
-branches      the statement in the source that leads to one line rather than to another
-branching     the statements by which two ranks parted, in words
-places        lines at which calls are made, or from which what makes them is called
+program_text  functions of the program, and the frames around a call
+control_flow  the control-flow graph of a function
+conditions    how likely ranks differ in a condition
+splits        the statement of one function at which ranks took different ways
+explaining    that of several functions, along the frames of the calls
+branching     the branch, from the calls of both ranks, in words
 events        what happened on the host of one rank only
 description   one divergence in words
 verdict       a fault in one line

@@ -1,17 +1,26 @@
-"""The statements by which two ranks parted, from the calls that they made."""
+"""The statements by which two ranks parted, from their calls before and after.
+
+What ranks do in each round, such as the root's part of a broadcast, is no parting. If one of them
+went its own usual way, the other is compared with what itself did in earlier rounds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from itertools import zip_longest
 
 import pandas as pd
 
-from commtrace.analyze.divergence.branches import LOOPS, Branch, branch_between, function_around
-from commtrace.analyze.divergence.places import line_of_module, place_of
+from commtrace.analyze.divergence.control_flow import FlowGraph
+from commtrace.analyze.divergence.explaining import Explainer
+from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText, chain_of
 from commtrace.analyze.divergence.sequences import Parting
+from commtrace.analyze.divergence.splits import Seen
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.source_lines import lines_of_file
+from commtrace.schema import DATA_END, EXCEPTION
 
+_MOST_ROUNDS = 200
+_OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
 _UNKNOWN = -1
 
 
@@ -26,48 +35,183 @@ def branch_text(
         parted: The calls at which they part.
         ranks: The rank that did something else, and the other one.
     """
-    three = (parted.common[0] if parted.common else None, parted.own, parted.others)
-    bases = [call for call in three if call is not None and call["source_file"]]
-    if parted.own is None and parted.others is None:
+    sides = zip((parted.own, parted.others), ranks, strict=True)
+    if any(call is None and not _has_ended(frames, rank) for call, rank in sides):
         return ""
-    # First where both calls are in one function, or are made from there.
-    for may_leave in (False, True):
-        for base in bases:
-            found = _branch_in(frames, base, three, may_leave=may_leave)
-            on_its_way = _is_on_its_way(frames, parted, ranks[0])
-            if found and not (on_its_way and all(each.keyword in LOOPS for each in found)):
-                return ", ".join(
-                    f"`{each.text}` ({base['source_file']}:{each.line})" for each in found
-                )
-    return ""
+    pair = _deviating(calls, parted, ranks)
+    if pair is None:
+        return ""
+    own, others, compared = pair
+    common = () if parted.common is None else _chain(parted.common[0])
+    seen = _Circumstances(frames, calls, parted, ranks, compared)
+    explainer = Explainer(ProgramText.of(frames), seen.of, _looped(own, others))
+    found = explainer.lines(
+        common, *(None if each is None else _chain(each) for each in (own, others))
+    )
+    return ", ".join(f"`{each.text}` ({each.file}:{each.line})" for each in found)
 
 
-def _branch_in(
-    frames: Frames,
-    base: pd.Series,
-    calls: tuple[pd.Series | None, ...],
-    *,
-    may_leave: bool,
-) -> Sequence[Branch]:
-    """Return the branch between two calls in the function of one, if they are found there.
+def _has_ended(frames: Frames, rank: int) -> bool:
+    return bool(frames.ranks.loc[frames.ranks["rank"] == rank, "complete"].all()) and not (
+        frames.run.get("imported_from")
+    )
 
-    A call that is not can also be one after the function was left.
+
+def _chain(call: pd.Series) -> CallChain:
+    place = (call[name] for name in ("callers", "source_file", "source_line", "source_function"))
+    callers, file, line, function = place
+    return chain_of(str(callers), str(file), int(line), str(function))
+
+
+def _looped(own: pd.Series | None, others: pd.Series | None) -> str | None:
+    """Return the name of the modules of which two calls concern different ones.
+
+    Returns:
+        `layers` for modules `layers.1` and `layers.2`; empty if the calls differ in their step
+        only; None if they differ otherwise.
     """
-    _, own_call, other_call = calls
-    every_line = lines_of_file(frames, str(base["source_file"]))
-    lines = function_around(every_line, int(base["source_line"]))
-    common, own, others = (place_of(call, base, lines) for call in calls)
-    if own == others:
-        lines = every_line
-        own = line_of_module(own_call, other_call, lines)
-        others = line_of_module(other_call, own_call, lines)
-    if own == others or (None in (own, others) and not may_leave):
-        return ()
-    places = (_UNKNOWN if place is None else place for place in (common, own, others))
-    return branch_between(lines, *places)
+    if own is None or others is None:
+        return None
+    if own["module"] == others["module"]:
+        return "" if own["step"] != others["step"] else None
+    pairs = [str(each["module"]).split(".") for each in (own, others)]
+    names = list(zip_longest(*pairs, fillvalue=""))
+    first = next(place for place, (mine, theirs) in enumerate(names) if mine != theirs)
+    is_index = any(name.isdecimal() for name in names[first])
+    return names[first - 1][0] if is_index and first else None
 
 
-def _is_on_its_way(frames: Frames, parted: Parting, rank: int) -> bool:
-    """Return whether a rank made no further call, but had not ended either."""
-    ended = bool(frames.ranks.loc[frames.ranks["rank"] == rank, "complete"].all())
-    return parted.own is None and not ended
+def _deviating(
+    calls: pd.DataFrame, parted: Parting, ranks: tuple[int, int]
+) -> tuple[pd.Series | None, pd.Series | None, tuple[int, int]] | None:
+    """Return the next calls to compare, with the rank of each: of one with what it usually did.
+
+    None if both did what they did in earlier rounds.
+    """
+    own, others = parted.own, parted.others
+    if parted.common is None:
+        return own, others, ranks
+    mine, theirs = _site(own), _site(others)
+    rounds = _rounds(calls, parted.common, ranks)
+    if any((_site(one), _site(other)) == (mine, theirs) for one, other in rounds):
+        return None
+    for one, other in reversed(rounds):
+        sites = _site(one), _site(other)
+        if sites[0] == sites[1]:
+            continue
+        if sites[0] == mine and sites[1] != mine:
+            return other, others, (ranks[1], ranks[1])  # the other rank did something new
+        if sites[1] == theirs and sites[0] != theirs:
+            return own, one, (ranks[0], ranks[0])
+    return own, others, ranks
+
+
+def _site(call: pd.Series | None) -> tuple[object, ...] | None:
+    return None if call is None else tuple(call[name] for name in _OF_SITE)
+
+
+def _rounds(
+    calls: pd.DataFrame, common: tuple[pd.Series, pd.Series], ranks: tuple[int, int]
+) -> list[tuple[pd.Series | None, pd.Series | None]]:
+    """Return what followed earlier calls like the last common one, on each of two ranks."""
+    followed: list[dict[int, pd.Series]] = []
+    for call, rank in zip(common, ranks, strict=True):
+        rows = calls[(calls["rank"] == rank) & (calls["thread"] == call["thread"])]
+        alike = rows["group"].eq(call["group"]) & rows["number"].ge(0) & ~rows["is_transfer"]
+        for name in _OF_SITE:
+            alike &= rows[name] == call[name]
+        alike &= rows["id"] < call["id"]
+        places = alike.to_numpy().nonzero()[0][-_MOST_ROUNDS:]
+        followed.append(
+            {
+                int(rows["number"].iloc[place]): rows.iloc[place + 1]
+                for place in places
+                if place + 1 < len(rows)
+            }
+        )
+    return [(followed[0][number], followed[1][number])
+            for number in sorted(followed[0].keys() & followed[1].keys())]  # fmt: skip
+
+
+class _Circumstances:
+    """Facts on both ranks for any function: lines that called before, and events meanwhile."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        calls: pd.DataFrame,
+        parted: Parting,
+        ranks: tuple[int, int],
+        compared: tuple[int, int],
+    ) -> None:
+        self._ranks = compared
+        self._calling: dict[str, set[int]] = {}
+        of_place = ["callers", "source_file", "source_line", "source_function"]
+        ends = [each["id"] for each in parted.common or ()]
+        before = calls
+        if len(ends) == 2:
+            last = calls["rank"].map(dict(zip(ranks, ends, strict=True)))
+            before = calls[calls["id"] <= last]
+        for place in before[of_place].drop_duplicates().itertuples(index=False, name=None):
+            for each in chain_of(str(place[0]), str(place[1]), int(place[2]), str(place[3])):
+                self._calling.setdefault(each.file, set()).add(each.line)
+        common = parted.common or (None, None)
+        then = parted.own, parted.others
+        events = [
+            _events(frames, rank, _issue(last), _issue(following))
+            for rank, last, following in zip(ranks, common, then, strict=True)
+        ]
+        self._raised = tuple(
+            [
+                {str(text).partition(":")[0].rpartition(".")[2] for text in rows["text"]}
+                for rows in (each[each["kind"] == EXCEPTION] for each in events)
+            ]
+        )
+        self._ended = [bool((each["kind"] == DATA_END).any()) for each in events]
+        self._left_out = [
+            ended and not _had_all(frames, calls, rank, each, other)
+            for ended, each, rank, other in zip(self._ended, events, ranks, then[::-1], strict=True)
+        ]
+
+    def of(self, frame: CallFrame, graph: FlowGraph) -> Seen:
+        """Return what is known of a function."""
+        first = getattr(graph.function, "lineno", 1)
+        last = getattr(graph.function, "end_lineno", None) or 1 << 30
+        lines = {line for line in self._calling.get(frame.file, ()) if first <= line <= last}
+        raised = self._raised[0], self._raised[1]
+        ended, left_out = ((each[0], each[1]) for each in (self._ended, self._left_out))
+        return Seen(self._ranks, lines, raised, ended, left_out)
+
+
+def _had_all(
+    frames: Frames, calls: pd.DataFrame, rank: int, events: pd.DataFrame, other: pd.Series | None
+) -> bool:
+    """Return whether a rank made the other's next call for each batch until its loader ended.
+
+    A loop that leaves out a round ends with it as well.
+    """
+    ended = events[events["kind"] == DATA_END].iloc[0]
+    number = re.search(r"after (\d+)", str(ended["text"]))
+    if other is None or number is None:
+        return True
+    table = frames.host_events
+    is_earlier = (table["rank"] == rank) & (table["kind"] == DATA_END)
+    before = table.loc[is_earlier & (table["at_ns"] < ended["at_ns"]), "at_ns"].max()
+    own = calls[(calls["rank"] == rank) & (calls["issue_ns"] < ended["at_ns"])]
+    own = own[own["issue_ns"] > before] if pd.notna(before) else own
+    alike = pd.Series(True, index=own.index)
+    for name in _OF_SITE:
+        alike &= own[name] == other[name]
+    return int(alike.sum()) >= int(number[1])
+
+
+def _issue(call: pd.Series | None) -> int:
+    return _UNKNOWN if call is None else int(call["issue_ns"])
+
+
+def _events(frames: Frames, rank: int, since_ns: int, until_ns: int) -> pd.DataFrame:
+    table = frames.host_events
+    inside = (table["rank"] == rank) & (table["at_ns"] >= since_ns)
+    if until_ns >= 0:
+        inside &= table["at_ns"] <= until_ns
+    return table[inside]

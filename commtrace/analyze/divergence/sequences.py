@@ -14,7 +14,9 @@ from difflib import SequenceMatcher
 import numpy as np
 import pandas as pd
 
-_SITE = ("kind", "label", "phase", "module", "source_file", "source_line", "source_function")
+_SITE = (
+    "kind", "label", "phase", "module", "source_file", "source_line", "source_function", "callers",
+)  # fmt: skip
 _Site = tuple[object, ...]
 _Pair = tuple[pd.Series, pd.Series]
 _WINDOW = 400

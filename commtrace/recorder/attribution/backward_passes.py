@@ -18,15 +18,15 @@ def begin_backward(state: ThreadState, task: int) -> None:
     """
     frame = sys._getframe(1)
     engine = engine_frame(frame)
-    code, instruction = user_code(engine)
-    caller = Caller(code, instruction)
+    code, instruction, callers = user_code(engine)
+    caller = Caller(code, instruction, callers=callers)
     if state.is_engine_thread:
         thread, thread_frame = calling_thread(state)
         if code is None:
-            code, instruction = user_code(thread_frame)
+            code, instruction, callers = user_code(thread_frame)
         regions = thread.regions if thread else ()
         stack = stack_of(thread_frame)
-        caller = Caller(code, instruction, None if engine else thread, stack, regions)
+        caller = Caller(code, instruction, None if engine else thread, stack, regions, callers)
         if state.regions == state.backward.caller.regions:  # the thread has entered none itself
             state.set_regions(regions)
     outer = call_around(frame, engine, state.modules.innermost)

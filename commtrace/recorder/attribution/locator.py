@@ -44,10 +44,12 @@ from commtrace.recorder.attribution.stack_frames import (
     IN_OPTIMIZER,
     USER,
     optimizer_steps_around,
+    place_of,
     user_code,
     walk,
 )
 from commtrace.recorder.attribution.step_calls import StepCalls, Ticked
+from commtrace.recorder.caller_chain import CallerChain, joined_chain
 from commtrace.recorder.events.host_event import Raised
 from commtrace.recorder.events.location import (
     BACKWARD,
@@ -132,9 +134,8 @@ class Locator:
         if task >= 0:
             return self._locate_in_backward(frame, state, task, sent, dtype)
         call = state.modules.innermost
-        code, instruction, attributing, installed, _, _ = walk(frame, USER)
-        if code is None and installed is not None:
-            code, instruction = installed.f_code, installed.f_lasti
+        user, attributing, installed, _, _ = walk(frame, USER)
+        code, instruction, callers = place_of(user or installed)
         attribution = None if attributing is None else attribution_by(attributing, sent)
         phase = OTHER if call is None else FORWARD
         if attribution is not None:
@@ -143,22 +144,26 @@ class Locator:
             elif attribution.stage is not None:
                 call = self._call_of_stage(attribution.stage)
                 phase = attribution.stage.part.direction
-                return Location(phase, call, code, instruction, attribution)
+                return Location(phase, call, code, instruction, attribution, callers)
         if call is None and state.is_engine_thread:
-            found = self._locate_in_callback(attribution, code, instruction)
+            found = self._locate_in_callback(attribution, code, instruction, callers)
             if found is not None:
                 return found
         # The depth is only a hint, but rules most calls out before the stack is walked again.
         if phase is OTHER and state.optimizer.depth and _is_in_step(frame, state):
             phase = OPTIMIZER
-        return _new(Location, (phase, call, code, instruction, attribution))
+        return _new(Location, (phase, call, code, instruction, attribution, callers))
 
     def _call_of_stage(self, stage: Transfer) -> ModuleCall:
         name = f"stage{stage.part.stage}"
         return self.modules.call_of_stage(stage.module, name, is_ahead=stage.is_ahead)
 
     def _locate_in_callback(
-        self, attribution: Attribution | None, code: CodeType | None, instruction: int
+        self,
+        attribution: Attribution | None,
+        code: CodeType | None,
+        instruction: int,
+        callers: CallerChain | None,
     ) -> Location | None:
         """Return the location of a communication hook's continuation, on a thread of the backend.
 
@@ -172,10 +177,11 @@ class Locator:
         if frame is None and not carries_gradients:
             return None
         if code is None:
-            code, instruction = user_code(frame)
+            code, instruction, callers = user_code(frame)
         place = self._hooked or self.modules.wrapper_of(None, DistributedDataParallel)
         call = None if place is None else (place, place.num_calls - 1)
-        return Location(BACKWARD, call, code, instruction, attribution or Attribution(GRADIENTS))
+        attribution = attribution or Attribution(GRADIENTS)
+        return Location(BACKWARD, call, code, instruction, attribution, callers)
 
     def _locate_in_backward(
         self,
@@ -188,11 +194,16 @@ class Locator:
         backward = state.backward
         if backward.task != task:
             begin_backward(state, task)
-        code, instruction, attributing, installed, outermost, kinds = walk(frame, ENGINE)
-        if code is None:
-            code, instruction = backward.caller.code, backward.caller.instruction
-        if code is None and installed is not None:
-            code, instruction = installed.f_code, installed.f_lasti
+        user, attributing, installed, outermost, kinds = walk(frame, ENGINE)
+        caller = backward.caller
+        if user is None and caller.code is not None:
+            code, instruction, callers = caller.code, caller.instruction, caller.callers
+        else:
+            code, instruction, callers = place_of(user or installed)
+            if state.is_engine_thread and caller.code is not None:
+                around = caller.callers.places if caller.callers else ()
+                outer = [(caller.code, caller.instruction), *around]
+                callers = joined_chain(callers, outer)
         attribution = None if attributing is None else attribution_by(attributing, sent)
         call = state.modules.innermost
         is_recomputed = call is not None and call is not backward.outer_module_call
@@ -211,7 +222,7 @@ class Locator:
                     call, attribution = self._sent_by_reducer(call, sent, dtype)
                 elif bucket := hook_bucket(outermost):
                     call, attribution = self._sent_by_hook(call, bucket, attribution, task)
-        return _new(Location, (phase, call, code, instruction, attribution))
+        return _new(Location, (phase, call, code, instruction, attribution, callers))
 
     def _sent_by_reducer(
         self,

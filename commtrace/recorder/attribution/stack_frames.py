@@ -12,16 +12,20 @@ import os
 import sys
 import sysconfig
 from collections.abc import Sequence
+from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
 import torch.distributed as dist
 
 from commtrace.recorder.attribution.library_frames import ATTRIBUTING, AttributingFrames
+from commtrace.recorder.caller_chain import CallerChain, chain_of_frames, known_chain
 from commtrace.recorder.thread_state import CallStack, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id
 
-LIBRARY, USER, OWN, ENGINE, CHECKPOINT, IN_OPTIMIZER, ATTRIBUTES, MIXED, INSTALLED = range(9)
+(
+    LIBRARY, USER, OWN, ENGINE, CHECKPOINT, IN_OPTIMIZER, ATTRIBUTES, MIXED, INSTALLED, OUTERMOST
+) = range(10)  # fmt: skip
 
 _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "torch",
@@ -36,6 +40,7 @@ _FRAMEWORKS = (
 """Libraries that call a script's code and torch; not all are installed like packages."""
 _INSTALLED_IN = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
+_OWN_FOLDER = f"{Path(__file__).parents[2]}{os.sep}"
 _GENERATED = ("<eval_with_key>", *torch.__path__)
 """Prefixes of the file names of code that torch generates, which is in no module."""
 
@@ -50,6 +55,7 @@ BLOCKING_TRANSFERS = frozenset({"send", "recv"})
 _FRAMES_OF_MODULES = {
     **dict.fromkeys(_FRAMES_OF_FUNCTIONS, MIXED),
     "torch.utils.checkpoint": CHECKPOINT,
+    **dict.fromkeys(("runpy", "_pytest.python"), OUTERMOST),  # run the program, or one test
     "torch._ops": OWN,  # on the path from the dispatch mode
     "commtrace.recorder.interception.operators": OWN,
     "commtrace.recorder.interception.kernels": OWN,
@@ -125,19 +131,18 @@ def engine_frame(frame: FrameType | None) -> FrameType | None:
 
 def walk(
     frame: FrameType | None, end: int
-) -> tuple[CodeType | None, int, AttributingFrames | None, FrameType | None, FrameType | None, int]:
+) -> tuple[FrameType | None, AttributingFrames | None, FrameType | None, FrameType | None, int]:
     """Walk the stack outwards, up to the first frame of kind `end`.
 
     Returns:
-        The nearest code of the user, or None, and the instruction in it; the frames of functions
-        that attribute the calls below them; the nearest frame of an installed package; the
-        last frame before the end, other than the recorder's own; and a bit `1 << kind` for each
-        other kind of frame seen.
+        The nearest frame of the user's code, or None; the frames of functions that attribute the
+        calls below them; the nearest frame of an installed package; the last frame before the end,
+        other than the recorder's own; and a bit `1 << kind` for each other kind of frame seen.
     """
     kinds = kinds_of_modules
-    code, instruction, seen = None, -1, 0
+    seen = 0
     attributing: AttributingFrames | None = None
-    installed = outermost = None
+    user = installed = outermost = None
     while frame is not None:
         # `kind_of`, inlined to save a call for each frame.
         try:
@@ -154,8 +159,8 @@ def walk(
             if kind == LIBRARY:
                 pass
             elif kind == USER:
-                if code is None:
-                    code, instruction = frame.f_code, frame.f_lasti
+                if user is None:
+                    user = frame
                 if end == USER:
                     break
             elif kind == ATTRIBUTES:
@@ -168,15 +173,52 @@ def walk(
                     break
         outermost = frame
         frame = frame.f_back
-    return code, instruction, attributing, installed, outermost, seen
+    return user, attributing, installed, outermost, seen
 
 
-def user_code(frame: FrameType | None) -> tuple[CodeType | None, int]:
-    """Return the nearest user code, else the nearest installed package's, and its instruction."""
-    code, instruction, _, installed, _, _ = walk(frame, USER)
-    if code is None and installed is not None:
-        return installed.f_code, installed.f_lasti
-    return code, instruction
+def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, CallerChain | None]:
+    """Return the nearest user code, its instruction, and its callers.
+
+    Without user code, it is the nearest of an installed package.
+    """
+    user, _, installed, _, _ = walk(frame, USER)
+    return place_of(user or installed)
+
+
+def place_of(frame: FrameType | None) -> tuple[CodeType | None, int, CallerChain | None]:
+    """Return the code of a frame, its instruction, and its callers; None, -1 and None of none."""
+    if frame is None:
+        return None, -1, None
+    return frame.f_code, frame.f_lasti, callers_of(frame)
+
+
+def callers_of(frame: FrameType) -> CallerChain:
+    """Return the frames of the user's code around a frame."""
+    kinds, key = kinds_of_modules, []
+    outer = frame.f_back
+    while outer is not None:
+        # `kind_of`, inlined to save a call for each frame; most belong to libraries.
+        try:
+            kind = kinds[outer.f_globals["__name__"]]
+        except KeyError:
+            kind = _learn_kind(outer)
+        if kind:
+            if kind == USER:
+                key += id(outer.f_code), outer.f_lasti
+            elif kind == OUTERMOST:
+                break
+        outer = outer.f_back
+    places = tuple(key)
+    return known_chain(places) or chain_of_frames(places, _user_frames_around(frame))
+
+
+def _user_frames_around(frame: FrameType | None) -> list[FrameType]:
+    found = []
+    while (frame := frame.f_back if frame else None) and (kind := kind_of(frame)) != OUTERMOST:
+        # The launcher's frames have the name of the program, `__main__`.
+        if kind == USER and not frame.f_code.co_filename.startswith(_OWN_FOLDER):
+            found.append(frame)
+    return found
 
 
 def full_stack(frame: FrameType | None, state: ThreadState) -> CallStack:

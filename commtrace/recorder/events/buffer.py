@@ -282,7 +282,9 @@ class Buffer:
             call.row(self._epoch, step, self._numbering)
             for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
         ]
-        changes = self._sources.changes(tables[sites_of("comm")], tables[OUTSTANDING])
+        for call, _ in waiting[:_MAX_OUTSTANDING_ROWS]:
+            self._sources.note(call.location)
+        changes = self._sources.changes()
         try:
             self._writer.write(tables, {**(facts or {}), **changes}, numbers)
         except OSError:  # memory stays bounded even if the disk is full
@@ -334,6 +336,7 @@ class Buffer:
             key = call.call_site()
             number = number_of(key)
             if number is None:
+                self._sources.note(call.location)
                 row = call.row(epoch, step, numbering)
                 shared = tuple([row[column] for column in _CALL_SITE_COLUMNS])
                 number = call_sites.add(key, shared, call.request)

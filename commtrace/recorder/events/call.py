@@ -260,7 +260,7 @@ class Call:
             self.request.identity(), self.region, self.thread, id(self.op), location.phase,
             module_call[0] if module_call else None, id(location.code), location.instruction,
             self.stack, attribution.key() if attribution else None, self.part[::2],
-            self.cast_dtype,
+            self.cast_dtype, location.callers,
         )  # fmt: skip
 
     def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
@@ -355,6 +355,7 @@ class Call:
             *numbers[13:15],  # used_shard, run_delay_ns
             _dtype_name(self.cast_dtype),
             numbers[15],  # tag
+            location.callers.text if location.callers else "",
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from commtrace.recorder.caller_chain import CallerChain, function_of, line_of
 from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CallStack, PipelinePart
 from commtrace.schema import PHASES
@@ -20,7 +21,6 @@ from commtrace.schema import PHASES
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
 
 _UNKNOWN = -1
-_RESUMED = "torch_dynamo_resume_in_"
 
 
 def _no_names() -> Sequence[str]:
@@ -98,6 +98,7 @@ class Location(NamedTuple):
         code: the user's code; None if the stack has none.
         instruction: offset of the call's instruction in `code`.
         attribution: the attribution found on the stack.
+        callers: the user's frames around `code`; None if there are none.
     """
 
     phase: str
@@ -105,6 +106,7 @@ class Location(NamedTuple):
     code: CodeType | None
     instruction: int
     attribution: Attribution | None
+    callers: CallerChain | None = None
 
     @property
     def place(self) -> Place | None:
@@ -119,19 +121,12 @@ class Location(NamedTuple):
     @property
     def line(self) -> int:
         """Line of the instruction; computed late, since a frame's line is costly."""
-        if self.code is None:
-            return _UNKNOWN
-        at = self.instruction
-        lines = (line for begin, end, line in self.code.co_lines() if begin <= at < end)
-        return next(lines, None) or self.code.co_firstlineno
+        return _UNKNOWN if self.code is None else line_of(self.code, self.instruction)
 
     @property
     def function(self) -> str:
         """The user's function, also one that torch.compile resumes after a graph break."""
-        name = self.code.co_name if self.code else ""
-        if not name.startswith(_RESUMED):
-            return name
-        return name.removeprefix(_RESUMED).rpartition("_at_")[0]
+        return function_of(self.code) if self.code else ""
 
     @property
     def parameter_names(self) -> Sequence[str]:

@@ -276,6 +276,7 @@ def with_random_dependencies(seed: int, comm: Sequence[Any]) -> list[Any]:
             "result_used_ns": max(used, each.issue_ns),
             "run_delay_ns": chance.choice((0, chance.randrange(400))),
             "cast_dtype": chance.choice(("", "", "bfloat16")),
+            "callers": chance.choice(("", "train.py:9 main", "train.py:9 main\ntrain.py:5 step")),
         }
         found.append(
             each._replace(**{name: at for name, at in known.items() if chance.random() < 0.8})

@@ -169,3 +169,9 @@ def test_version_11_states_the_tags_of_transfers() -> None:
     comm = read_trace(GOLD / "run-v11.json").tables["comm"]
     tags = [row for row in zip(comm["kind"], comm["tag"], strict=True) if row[1] >= 0]
     assert tags == [("send", 5), ("recv", 5)]
+
+
+def test_version_11_states_the_frames_around_a_line() -> None:
+    assert set(read_trace(GOLD / "run-v10.json").tables["comm"]["callers"]) == {""}
+    callers = set(read_trace(GOLD / "run-v11.json").tables["comm"]["callers"])
+    assert {each.rpartition(" ")[2] for each in callers} == {"<module>"}

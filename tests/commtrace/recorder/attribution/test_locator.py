@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import commtrace
+from commtrace.recorder.attribution.stack_frames import callers_of
+from commtrace.recorder.caller_chain import MOST_FRAMES
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import (
     Linear,
@@ -260,6 +263,54 @@ def test_the_source_line_is_the_nearest_one_of_the_users(detail: str) -> None:
     assert event.source_file == __file__
     assert event.source_line == line_of(inner, "# here")
     assert event.source_function == "inner"
+    assert event.callers.splitlines()[-1] == f"{__file__}:{line_of(run, 'inner()')} run"
+
+
+def test_frames_of_libraries_are_not_among_the_callers() -> None:
+    class Model(nn.Module):
+        def forward(self) -> None:
+            dist.all_reduce(torch.ones(2))
+
+    model = Model()
+
+    def run() -> None:
+        model()  # here
+
+    (event,) = recorded(run)
+    assert event.callers.splitlines()[-1] == f"{__file__}:{line_of(run, '# here')} run"
+    assert not any("site-packages" in each for each in event.callers.splitlines())
+
+
+def test_equal_chains_of_callers_are_one_object() -> None:
+    def chain() -> Any:
+        return callers_of(sys._getframe(0))
+
+    first, second = (chain() for _ in range(2))
+    assert first is second
+    assert chain() is not first
+
+
+def test_deep_recursion_keeps_the_innermost_callers() -> None:
+    def down(depth: int) -> None:
+        if depth:
+            down(depth - 1)
+        else:
+            dist.all_reduce(torch.ones(2))
+
+    (event,) = recorded(lambda: down(100))
+    callers = event.callers.splitlines()
+    assert len(callers) == MOST_FRAMES
+    assert {each.rpartition(" ")[2] for each in callers} == {"down"}
+
+
+def test_the_callers_in_the_backward_pass_reach_beyond_the_engine() -> None:
+    layer = Linear(4, 4)
+
+    def run() -> None:
+        layer(x()).sum().backward()  # here
+
+    event = recorded(run)[-1]
+    assert f"{__file__}:{line_of(run, '# here')} run" in event.callers.splitlines()
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")

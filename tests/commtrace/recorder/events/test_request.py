@@ -56,7 +56,7 @@ CALLS: tuple[Callable[[], Any], ...] = (
     lambda: all_gather_tensor(torch.ones(4), 0, dist.group.WORLD),
 )
 OF_ONE_CALL = frozenset(
-    {"id", "seq", "start_ns", "duration_ns", "complete_ns", "line", "group", "sent_id"}
+    {"id", "seq", "start_ns", "duration_ns", "complete_ns", "line", "group", "sent_id", "callers"}
 )
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import commtrace
+from commtrace.recorder.events.location import OTHER, Location
 from commtrace.recorder.events.sources import Sources
 from commtrace.tracefile import parse_spool
+from commtrace.tracefile.sources import MAX_LINES_OF_A_FUNCTION, Snippets
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import calls
 
@@ -45,8 +47,8 @@ def module_at(path: Path) -> ModuleType:
     return made
 
 
-def rows(recording: Any) -> list[Any]:
-    return list(recording.trace().rows("sources"))
+def of_file(recording: Any, path: Path) -> list[Any]:
+    return [row for row in recording.trace().rows("sources") if row[0] == str(path)]
 
 
 def test_a_recording_has_the_lines_around_its_calls(world: None, tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_a_recording_has_the_lines_around_its_calls(world: None, tmp_path: Path)
             module.train()
     path.write_text("changed\n" * 20)
     text = "\n".join(PROGRAM.splitlines()[3:9])
-    assert rows(recording) == [(str(path), 4, text)]
+    assert of_file(recording, path) == [(str(path), 4, text)]
     assert {call.source_line for call in calls(recording)} == {7}
 
 
@@ -87,10 +89,12 @@ def test_what_a_full_disk_has_refused_is_written_with_the_next_batch(
             module.train()
             with pytest.raises(OSError, match="no space"):
                 recording._output.flush()
-    assert len(rows(recording)) == 1
+    assert len(of_file(recording, tmp_path / "program.py")) == 1
 
 
-def test_no_file_is_opened_for_a_line_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_opened_for_a_line_that_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[str] = []
 
     def read(file: str) -> list[str]:
@@ -98,9 +102,48 @@ def test_no_file_is_opened_for_a_line_that_was_seen(monkeypatch: pytest.MonkeyPa
         return ["x"] * 9
 
     monkeypatch.setattr("commtrace.recorder.events.sources.read_lines", read)
+    path = tmp_path / "program.py"
+    code = module_at(path).train.__code__
+    location = Location(OTHER, None, code, 0, None)
     sources = Sources()
-    site = commtrace.recorder.events.sources.SITES["comm"]
-    row = ["train.py" if column.name == "source_file" else 4 for column in site]
-    assert sources.changes([row, row], []) == {"sources": [["train.py", 1, "\n".join("x" * 7)]]}
-    assert sources.changes([row], []) == {}
-    assert opened == ["train.py"]
+    sources.note(location)
+    assert sources.changes() == {"sources": [[str(path), 1, "\n".join("x" * 9)]]}
+    sources.note(location)
+    assert sources.changes() == {}
+    assert opened == [str(path)]
+
+
+LONG = "import torch.distributed as dist\n\n\ndef train(call):\n{}    call()\n{}    return 1\n"
+
+
+def test_functions_that_calls_are_made_in_and_from_are_whole(world: None, tmp_path: Path) -> None:
+    path = tmp_path / "long.py"
+    path.write_text(LONG.format("    first = 1\n" * 50, "    last = 2\n" * 50))
+    spec = importlib.util.spec_from_file_location("long", path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    inner = module_at(tmp_path / "program.py")
+    with commtrace.record() as recording:
+        made.train(inner.train)
+    (call,) = calls(recording)
+    assert call.callers.splitlines()[-1] == f"{path}:55 train"
+    ((_, line, text),) = of_file(recording, path)
+    assert (line, text.splitlines()[-1]) == (4, "    return 1")
+
+
+def test_a_function_that_is_too_long_is_left_out_but_for_the_lines_around_its_calls() -> None:
+    snippets = Snippets()
+    lines = ["x"] * (MAX_LINES_OF_A_FUNCTION + 1)
+    assert not snippets.add_function("train.py", 1, len(lines), lines)
+    assert snippets.add("train.py", 9, lines)
+    assert [row.line for row in snippets.rows()] == [6]
+
+
+def test_functions_leave_room_for_the_lines_around_calls() -> None:
+    snippets = Snippets()
+    lines = ["x" * 900] * 200
+    for number in range(9):
+        snippets.add_function(f"part_{number}.py", 1, 100, lines)
+    assert snippets.add("train.py", 9, lines)

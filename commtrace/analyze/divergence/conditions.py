@@ -1,0 +1,255 @@
+"""Likelihood that ranks differ in a condition or in the length of a loop, from its source.
+
+A condition on the rank is computed with the number of each rank, as far as it is known. One on
+counters and constants has the same value on all ranks; so has most likely one on steps or on the
+configuration. A cost is high for what is unlikely.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from commtrace.analyze.divergence.control_flow import ScopeNode, expressions_in
+
+IMPOSSIBLE = float("inf")
+OF_RANK, OF_DATA, OF_ANYTHING, OF_ATTRIBUTE, ALIKE = 0.0, 0.75, 1.0, 2.5, 4.0
+"""Costs of a parting by what a condition or an iterable is computed from."""
+
+_RANK = re.compile(r"(global_)?rank", re.IGNORECASE)
+_RANK_0 = re.compile(r"is_(main|master|global_zero|rank_(zero|0))(_process)?(_rank)?")
+_ABOUT_RANK = re.compile(
+    r"(.*_)?ranks?(_.*)?|is_(main|master|leader|first|last)\w*|\w*_(leader|main|master)"
+    r"|(pp|tp|dp|cp|ep)_(index|coord)|is_global_zero", re.IGNORECASE
+)  # fmt: skip
+_ABOUT_DATA = re.compile(r"\w*(batch|load|data|sample|shard|example|token)\w*", re.IGNORECASE)
+_ABOUT_CONFIGURATION = re.compile(
+    r"(global_|current_|start_|max_|num_|n_|total_|train_|last_)*(step|epoch|iteration|iter|it)s?(_\w+)?"
+    r"|c(on)?fg\w*|c?onfig\w*|args|arguments|options|opts?|settings|hparams|hyperparameters|flags"
+    r"|world_size|\w+_(every|interval|freq|frequency|steps|epochs)|every|interval",
+    re.IGNORECASE,
+)  # fmt: skip
+_UNKNOWN = object()
+_COUNTER = ast.Constant(0)
+"""Value of a name that counts from 0."""
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitAnd: operator.and_,
+}  # fmt: skip
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+_COUNTS = ("range", "enumerate", "len", "min", "max", "int", "bool", "abs", "round", "reversed")
+_CONDITIONAL = (ast.If, ast.While, ast.Try, ast.Match, ast.ExceptHandler, ast.IfExp, ast.BoolOp)
+_MOST_LINKS = 4
+
+
+class ConditionNames:
+    """Names that a function assigns: their values, as expressions, and the counters among them."""
+
+    def __init__(self, function: ScopeNode) -> None:
+        self._values: dict[str, list[ast.expr | None]] = {}
+        for node, is_conditional in _nodes_of(function):
+            self._note(node, is_conditional)
+        for each in ast.walk(getattr(function, "args", None) or ast.Tuple([])):
+            if isinstance(each, ast.arg):
+                self._add(each, None)
+
+    def _note(self, node: ast.AST, is_conditional: bool) -> None:
+        """Note what a node assigns; None where the value depends on the way that was taken."""
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+            for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                is_name = isinstance(each, ast.Name) and not is_conditional
+                self._add(each, node.value if is_name else None)
+        elif isinstance(node, ast.AugAssign):
+            self._add(node.target, None)
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            self._add_targets(node.target, node.iter)
+        elif isinstance(node, (ast.withitem, ast.comprehension, ast.ExceptHandler, ast.Global)):
+            self._add(node, None)
+
+    def _add(self, target: ast.AST, value: ast.expr | None) -> None:
+        names = [each.id for each in ast.walk(target)
+                 if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]  # fmt: skip
+        if isinstance(target, ast.arg):
+            names = [target.arg]
+        for name in names:
+            self._values.setdefault(name, []).append(value)
+
+    def _add_targets(self, target: ast.expr, iterable: ast.expr) -> None:
+        called = _called(iterable)
+        if called == "range":
+            self._add(target, iterable)
+        elif called == "enumerate" and isinstance(target, ast.Tuple):
+            self._add(target.elts[0], _COUNTER)
+            for each in target.elts[1:]:
+                self._add(each, None)
+        else:
+            self._add(target, None)
+
+    def value_of(self, name: str) -> ast.expr | None:
+        """Return the only expression that is assigned to a name; None for none or several."""
+        values = self._values.get(name, [])
+        return values[0] if len(values) == 1 else None
+
+    def is_alike(self, expression: ast.expr, links: int = _MOST_LINKS) -> bool:
+        """Return whether an expression has counters and constants only."""
+        if isinstance(expression, ast.Constant):
+            return True
+        if isinstance(expression, ast.Name):
+            values = self._values.get(expression.id)
+            if values is None:
+                return expression.id.isupper() and not _ABOUT_RANK.fullmatch(expression.id)
+            return links > 0 and all(
+                value is not None and self.is_alike(value, links - 1) for value in values
+            )
+        if isinstance(expression, ast.Call):
+            is_count = _called(expression) in _COUNTS and isinstance(expression.func, ast.Name)
+            return is_count and all(self.is_alike(each, links) for each in expression.args)
+        if isinstance(expression, (ast.List, ast.Tuple)):
+            return not any(isinstance(each, ast.Starred) for each in expression.elts)
+        if isinstance(expression, (ast.BinOp, ast.BoolOp, ast.Compare, ast.UnaryOp)):
+            parts = [
+                each for each in ast.iter_child_nodes(expression) if isinstance(each, ast.expr)
+            ]
+            return all(self.is_alike(each, links) for each in parts)
+        return False
+
+    def truth(self, expression: ast.expr, rank: int) -> bool | None:
+        """Return whether a condition holds on a rank; None if it is not known."""
+        try:
+            value = self._value(expression, rank, _MOST_LINKS)
+        except (ArithmeticError, TypeError, ValueError, RecursionError):
+            return None
+        return None if value is _UNKNOWN else bool(value)
+
+    def _value(self, expression: ast.AST, rank: int, links: int) -> Any:
+        if isinstance(expression, ast.Constant):
+            return _UNKNOWN if expression is _COUNTER else expression.value
+        if isinstance(expression, (ast.Name, ast.Attribute, ast.Call)):
+            return self._named(expression, rank, links)
+        if isinstance(expression, ast.UnaryOp):
+            value = self._value(expression.operand, rank, links)
+            if value is _UNKNOWN:
+                return value
+            if isinstance(expression.op, ast.Not):
+                return not value
+            return -value if isinstance(expression.op, ast.USub) else _UNKNOWN
+        if isinstance(expression, ast.BoolOp):
+            return self._joined(expression, rank, links)
+        if isinstance(expression, ast.BinOp):
+            compute = _ARITHMETIC.get(type(expression.op))
+            sides = [self._value(each, rank, links) for each in (expression.left, expression.right)]
+            return _UNKNOWN if compute is None or _UNKNOWN in sides else compute(*sides)
+        if isinstance(expression, ast.Compare) and len(expression.ops) == 1:
+            return self._compared(expression, rank, links)
+        if isinstance(expression, (ast.List, ast.Tuple, ast.Set)):
+            values = [self._value(each, rank, links) for each in expression.elts]
+            return _UNKNOWN if _UNKNOWN in values else values
+        return _UNKNOWN
+
+    def _named(self, expression: ast.expr, rank: int, links: int) -> Any:
+        name = _name_of(expression)
+        if isinstance(expression, ast.Call):
+            if not expression.args and not expression.keywords:
+                if name in ("get_rank", "get_global_rank"):
+                    return rank
+                if _RANK_0.fullmatch(name):
+                    return rank == 0
+            if name == "int" and len(expression.args) == 1 and _is_variable_of_rank(expression):
+                return rank
+            return _UNKNOWN
+        value = self.value_of(name) if isinstance(expression, ast.Name) else None
+        if value is not None and links:
+            known = self._value(value, rank, links - 1)
+            if known is not _UNKNOWN:
+                return known
+        if _RANK.fullmatch(name):
+            return rank
+        return rank == 0 if _RANK_0.fullmatch(name) else _UNKNOWN
+
+    def _joined(self, expression: ast.BoolOp, rank: int, links: int) -> Any:
+        values = [self._value(each, rank, links) for each in expression.values]
+        decides = isinstance(expression.op, ast.Or)
+        if any(value is not _UNKNOWN and bool(value) is decides for value in values):
+            return decides
+        return _UNKNOWN if _UNKNOWN in values else not decides
+
+    def _compared(self, expression: ast.Compare, rank: int, links: int) -> Any:
+        left = self._value(expression.left, rank, links)
+        right = self._value(expression.comparators[0], rank, links)
+        if left is _UNKNOWN or right is _UNKNOWN:
+            return _UNKNOWN
+        kind = type(expression.ops[0])
+        if kind in (ast.In, ast.NotIn):
+            return (left in right) is (kind is ast.In)
+        compare = _COMPARISONS.get(kind)
+        return _UNKNOWN if compare is None else compare(left, right)
+
+    def cost(self, expression: ast.expr) -> float:
+        """Return the cost of ranks differing in a condition, or in the length of an iterable."""
+        if self.is_alike(expression):
+            return IMPOSSIBLE
+        names = set(self._names_in(expression, _MOST_LINKS))
+        if any(_ABOUT_RANK.fullmatch(name) for name in names):
+            return OF_RANK
+        if any(_ABOUT_DATA.fullmatch(name) for name in names):
+            return OF_DATA
+        others = names - {"range", "len", "int", "bool", "self", "enumerate", "not", "math"}
+        if others and all(_ABOUT_CONFIGURATION.fullmatch(name) for name in others):
+            return ALIKE
+        return OF_ANYTHING
+
+    def cost_of_loop(self, iterable: ast.expr) -> float:
+        """Return the cost of ranks differing in the number of rounds over an iterable.
+
+        Attributes other than data, such as the layers of a model, are mostly alike.
+        """
+        cost = self.cost(iterable)
+        is_attribute = any(isinstance(each, ast.Attribute) for each in expressions_in(iterable))
+        return OF_ATTRIBUTE if cost == OF_ANYTHING and is_attribute else cost
+
+    def _names_in(self, expression: ast.AST, links: int) -> list[str]:
+        found: list[str] = []
+        for each in expressions_in(expression):
+            if isinstance(each, ast.Attribute):
+                found.append(each.attr)
+            elif isinstance(each, ast.Name):
+                found.append(each.id)
+                value = self.value_of(each.id)
+                if value is not None and links and not isinstance(value, ast.Constant):
+                    found += self._names_in(value, links - 1)
+        return found
+
+
+def _nodes_of(function: ScopeNode) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the nodes of a function, not of those in it, with whether a condition is around."""
+    left = [(each, False) for each in ast.iter_child_nodes(function)]
+    while left:
+        node, is_conditional = left.pop()
+        yield node, is_conditional
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            is_conditional = is_conditional or isinstance(node, _CONDITIONAL)
+            left += [(each, is_conditional) for each in ast.iter_child_nodes(node)]
+
+
+def _called(expression: ast.expr) -> str:
+    return _name_of(expression) if isinstance(expression, ast.Call) else ""
+
+
+def _name_of(expression: ast.expr) -> str:
+    if isinstance(expression, ast.Call):
+        return _name_of(expression.func)
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def _is_variable_of_rank(expression: ast.Call) -> bool:
+    """Return whether a call converts the environment's variable RANK."""
+    constants = [each.value for each in ast.walk(expression) if isinstance(each, ast.Constant)]
+    return "RANK" in constants

@@ -1,0 +1,298 @@
+"""The statement by which two ranks parted, found along the frames of their calls.
+
+Calls are chains of frames, outermost first. Where both next calls are made below different lines of
+one function, the ranks may have parted there (see `splits`); or one of them has passed the line of
+the other's call without making it, since a function that is called from there returned early; or
+both were in a function further inside when one left it. The cheapest explanation counts.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from commtrace.analyze.divergence.conditions import IMPOSSIBLE, OF_ANYTHING
+from commtrace.analyze.divergence.control_flow import (
+    LOOPS,
+    FlowGraph,
+    FlowNode,
+    Way,
+    expressions_in,
+    own_expressions,
+)
+from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
+from commtrace.analyze.divergence.splits import Paths, Seen, Split
+
+_RETURNED_EARLY = 0.5
+_MOST_COST = 5.0
+_MARGIN = 0.3
+_MOST_FRAMES = 40
+_MOST_TEXT = 100
+
+SeenIn = Callable[[CallFrame, FlowGraph], Seen]
+
+
+@dataclass(frozen=True, slots=True)
+class DecidingLine:
+    """A line of the source that decided, without its indentation and comment."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Explanation:
+    cost: float
+    file: str
+    nodes: tuple[FlowNode, ...]
+    is_doubtful: bool = False
+
+    def more(self, cost: float) -> _Explanation:
+        """Return the explanation at a higher cost."""
+        return replace(self, cost=self.cost + cost)
+
+
+class Explainer:
+    """Explains partings in one program."""
+
+    def __init__(self, text: ProgramText, seen: SeenIn, looped: str | None = None) -> None:
+        self._text = text
+        self._seen = seen
+        self._looped = looped
+
+    def lines(
+        self, common: CallChain, own: CallChain | None, others: CallChain | None
+    ) -> tuple[DecidingLine, ...]:
+        """Return the statements by which two ranks parted, the most telling first.
+
+        Args:
+            common: The last call that both made; empty if there is none.
+            own: The next call of the one rank; None if the program ended there.
+            others: The next call of the other rank; likewise.
+        """
+        chains = [each for each in (own, others) if each is not None]
+        if not chains or not all(chains):
+            return ()
+        found = self._explained(common, own, others, _MOST_FRAMES)
+        if found is None or found.cost > _MOST_COST or found.is_doubtful:
+            return ()
+        lines = self._text.lines(found.file)
+        shown = {node.first: _shown(lines.get(node.first, "")) for node in found.nodes}
+        return tuple(DecidingLine(found.file, line, text) for line, text in shown.items())
+
+    def _explained(
+        self, common: CallChain, own: CallChain | None, others: CallChain | None, left: int
+    ) -> _Explanation | None:
+        """Return an explanation in a function, the first of each chain, or in what it calls.
+
+        None stands for a rank that leaves the function.
+        """
+        if not left:
+            return None
+        base = (own or others or common)[0]
+        graph = self._text.graph(base)
+        if own and others and own[0] == others[0]:
+            return self._at_one_line(graph, common, own, others, left)
+        if graph is None:
+            return None
+        for chain in (own, others):
+            if chain and self._text.graph(chain[0]) is not graph:
+                return None
+        is_inside = bool(common) and self._text.graph(common[0]) is graph
+        start = graph.at(common[0].line) if is_inside else []
+        if is_inside and not start:
+            return None
+        places = [graph.at(each[0].line) if each else [graph.exit] for each in (own, others)]
+        if not all(places):
+            return None
+        if own and others and places[0][0] is places[1][0]:
+            return self._within_statement(base, places[0])
+        paths = Paths(graph, self._seen(base, graph))
+        generators = [
+            node
+            for chain in (common if is_inside else (), own, others)
+            for node in (graph.at(chain[0].line) if chain and len(chain) > 1 else [])
+            if isinstance(node.part, (ast.For, ast.AsyncFor))
+        ]
+        # A generator decides itself whether its loop ends.
+        split = paths.split(start, *places, within=lambda node: node not in generators)
+        found = []
+        if split is not None:
+            found.append(_of_split(base.file, split).more(self._leaving(common) * is_inside))
+        for side, (chain, other) in enumerate(((own, places[1]), (others, places[0]))):
+            if chain:
+                found += self._passed(
+                    paths, common if is_inside else (), start, chain, other, side, left
+                )
+        return _likeliest(found)
+
+    def _leaving(self, chain: CallChain) -> float:
+        """Return the cost of both leaving the functions that a frame has called."""
+        total = 0.0
+        for each in chain[1:]:
+            graph = self._text.graph(each)
+            start = graph.at(each.line) if graph is not None else []
+            if graph is not None and start:
+                paths = Paths(graph, self._seen(each, graph))
+                total += paths.costs_from(start, ()).get(graph.exit, 0.0)
+        return total
+
+    def _passed(
+        self,
+        paths: Paths,
+        common: CallChain,
+        start: Sequence[FlowNode],
+        chain: CallChain,
+        target: Sequence[FlowNode],
+        side: int,
+        left: int,
+    ) -> list[_Explanation]:
+        """Explain that the other rank passed a statement without the call made in it."""
+        at = paths.graph.at(chain[0].line)
+        onwards = paths.costs_to(target, (), 1 - side, start)
+        rest = min(self._cost_after(node, onwards) for node in at)
+        begin = paths.costs_from(start, ())
+        reached = min(begin.get(node, IMPOSSIBLE) for node in at) + self._leaving(common)
+        found = []
+        if rest < IMPOSSIBLE and common and common[0] == chain[0]:
+            inner = self._left_early(common[1:], chain[1:], side, left)
+            found += [inner.more(rest)] if inner is not None else []
+        if rest + reached < IMPOSSIBLE:
+            inner = self._left_early((), chain[1:], side, left)
+            if inner is None and _has_condition(at[0].part):
+                inner = _Explanation(OF_ANYTHING, chain[0].file, (at[0],))
+            if inner is not None:
+                returned = 0.0 if target[0] is paths.graph.exit else _RETURNED_EARLY
+                found.append(inner.more(returned + reached + rest))
+        return found
+
+    def _left_early(
+        self, common: CallChain, chain: CallChain, side: int, left: int
+    ) -> _Explanation | None:
+        """Explain that the other rank left a function in which a rank made its next call."""
+        if not chain:
+            return None
+        sides = (chain, None) if side == 0 else (None, chain)
+        return self._explained(common, *sides, left - 1)
+
+    @staticmethod
+    def _cost_after(node: FlowNode, onwards: dict[FlowNode, float]) -> float:
+        return min((onwards.get(then, IMPOSSIBLE) for _, then in node.successors),
+                   default=IMPOSSIBLE)  # fmt: skip
+
+    def _at_one_line(
+        self,
+        graph: FlowGraph | None,
+        common: CallChain,
+        own: CallChain,
+        others: CallChain,
+        left: int,
+    ) -> _Explanation | None:
+        """Explain calls made below one line: further inside, or in another round of its loop."""
+        found = []
+        inner = [own[1:], others[1:]]
+        if all(inner) and inner[0][0][::2] == inner[1][0][::2]:
+            is_inside = bool(common) and common[0] == own[0]
+            deeper = self._explained(common[1:] if is_inside else (), inner[0], inner[1], left - 1)
+            found += [deeper] if deeper is not None else []
+        at = graph.at(own[0].line) if graph is not None else []
+        if graph is not None and at and not found:
+            if inner[0] != inner[1]:
+                within = self._within_statement(own[0], at)
+                found += [within] if within is not None else []
+            elif self._looped is not None:
+                found += self._left_out(graph, own[0], at)
+        return min(found, key=lambda each: each.cost, default=None)
+
+    def _within_statement(self, base: CallFrame, at: Sequence[FlowNode]) -> _Explanation | None:
+        """Explain different calls in one statement by a condition in it."""
+        if not _has_condition(at[0].part):
+            return None
+        return _Explanation(OF_ANYTHING, base.file, (at[0],))
+
+    def _left_out(
+        self, graph: FlowGraph, base: CallFrame, at: Sequence[FlowNode]
+    ) -> list[_Explanation]:
+        """Explain that one rank left out a statement in a round of the loop around it."""
+        found = []
+        paths = Paths(graph, self._seen(base, graph))
+        for loop in graph.nodes:
+            part = loop.part
+            if not isinstance(part, LOOPS) or not _is_in(part, base.line):
+                continue
+            if self._looped and not _mentions(part, self._looped):
+                continue
+
+            def is_inside(node: FlowNode, around: ast.AST = part) -> bool:
+                return node.part is not around and _is_in(around, node.first)
+
+            split = paths.split([loop], at, [loop], is_inside)
+            found += [_of_split(base.file, split)] if split is not None else []
+        return found
+
+
+def _likeliest(found: list[_Explanation]) -> _Explanation | None:
+    """Return the cheapest explanation; doubtful if one in another function is as cheap."""
+    if not found:
+        return None
+    first, *others = sorted(found, key=lambda each: each.cost)
+    is_rivalled = any(
+        each.cost - first.cost < _MARGIN and not {*each.nodes[:1]} & {*first.nodes[:1]}
+        for each in others
+    )
+    return replace(first, is_doubtful=first.is_doubtful or is_rivalled)
+
+
+def _of_split(file: str, split: Split) -> _Explanation:
+    """Return the statements that a split is at: the handler of an exception, or a case."""
+    node = split.node
+    for way, then in zip(split.ways, split.then, strict=True):
+        if way is Way.RAISES:
+            return _Explanation(split.cost, file, (then,), split.is_doubtful)
+    for way, then in zip(split.ways, split.then, strict=True):
+        if way is Way.CASE:
+            return _Explanation(split.cost, file, (then, node), split.is_doubtful)
+    return _Explanation(split.cost, file, (node, *split.jumps), split.is_doubtful)
+
+
+def _has_condition(part: ast.AST | None) -> bool:
+    """Return whether a statement calls something only under a condition in it."""
+    for expression in [] if part is None else own_expressions(part):
+        for each in expressions_in(expression):
+            if isinstance(each, ast.IfExp):
+                inner = [each.body, each.orelse]
+            elif isinstance(each, ast.BoolOp):
+                inner = each.values[1:]
+            elif isinstance(each, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+                inner = [each] if any(of.ifs for of in each.generators) else []
+            else:
+                continue
+            if any(isinstance(of, ast.Call) for one in inner for of in expressions_in(one)):
+                return True
+    return False
+
+
+def _is_in(part: ast.AST, line: int) -> bool:
+    return getattr(part, "lineno", 0) <= line <= getattr(part, "end_lineno", 0)
+
+
+def _mentions(part: ast.AST, name: str) -> bool:
+    iterable = getattr(part, "iter", None) or getattr(part, "test", None)
+    return iterable is not None and any(
+        name in (getattr(each, "attr", ""), getattr(each, "id", "")) for each in ast.walk(iterable)
+    )
+
+
+def _shown(text: str) -> str:
+    """Return a line without indentation and comment, shortened."""
+    text = text.strip()
+    place = text.find("#")
+    while place >= 0:
+        before = text[:place]
+        if all(before.count(quote) % 2 == 0 for quote in "'\""):
+            text = before.rstrip()
+            break
+        place = text.find("#", place + 1)
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"

@@ -1,0 +1,137 @@
+"""Functions of a program, parsed from its files or from the lines that a run has recorded."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from typing import NamedTuple
+
+from commtrace.analyze.divergence.control_flow import FlowGraph, ScopeNode, flow_of, function_at
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.source_lines import lines_of_file
+
+MODULE = "<module>"
+_INSIDE = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""Names of frames that are part of the statement of the frame around, up to Python 3.11."""
+_MOST_ATTEMPTS = 30
+
+
+class CallFrame(NamedTuple):
+    """One frame of the user's code around a call."""
+
+    file: str
+    line: int
+    function: str
+
+
+CallChain = tuple[CallFrame, ...]
+"""Frames of the user's code, outermost first; the last one makes the call."""
+
+
+def chain_of(callers: str, file: str, line: int, function: str) -> CallChain:
+    """Return the frames of a call: those of column `callers`, and the one that makes it."""
+    if not file:
+        return ()
+    frames = []
+    for text in callers.split("\n") if callers else []:
+        place, _, name = text.rpartition(" ")
+        path, _, number = place.rpartition(":")
+        if not number.isdecimal():
+            return ()
+        frames.append(CallFrame(path, int(number), name))
+    frames.append(CallFrame(file, line, function))
+    return tuple([each for each in frames if each.function not in _INSIDE])
+
+
+class ProgramText:
+    """Source of a run: each file as it is now if it still has the recorded lines, else these."""
+
+    def __init__(self, lines: dict[str, dict[int, str]] | None = None) -> None:
+        self._lines = {} if lines is None else lines
+        self._frames: Frames | None = None
+        self._trees: dict[str, ast.Module | None] = {}
+        self._graphs: dict[tuple[str, int], FlowGraph] = {}
+        self._functions: dict[CallFrame, FlowGraph | None] = {}
+
+    @classmethod
+    def of(cls, frames: Frames) -> ProgramText:
+        """Return the source of a run."""
+        text = cls()
+        text._frames = frames
+        return text
+
+    def lines(self, file: str) -> dict[int, str]:
+        """Return the lines of a file by number, from 1."""
+        if file not in self._lines:
+            self._lines[file] = {} if self._frames is None else lines_of_file(self._frames, file)
+        return self._lines[file]
+
+    def graph(self, at: CallFrame) -> FlowGraph | None:
+        """Return the function that a frame is in; None if its source is not known."""
+        if at not in self._functions:
+            function = self._function(at)
+            self._functions[at] = None if function is None else self._flow(at.file, function)
+        return self._functions[at]
+
+    def _flow(self, file: str, function: ScopeNode) -> FlowGraph:
+        key = file, getattr(function, "lineno", 0) * 1000 + getattr(function, "col_offset", 0)
+        if key not in self._graphs:
+            self._graphs[key] = flow_of(function)
+        return self._graphs[key]
+
+    def _function(self, at: CallFrame) -> ScopeNode | None:
+        lines = self.lines(at.file)
+        if at.line not in lines:
+            return None
+        if at.file not in self._trees:
+            last = max(lines)
+            is_whole = len(lines) == last
+            text = "\n".join(lines[number] for number in range(1, last + 1)) if is_whole else None
+            self._trees[at.file] = None if text is None else _parsed(text)
+        tree = self._trees[at.file]
+        if tree is not None:
+            return function_at(tree, at.line, at.function)
+        return None if at.function == MODULE else _excerpt(lines, at)
+
+
+def _excerpt(lines: dict[int, str], at: CallFrame) -> ScopeNode | None:
+    """Return a function from some lines of a file that include all of it."""
+    for first in range(at.line, 0, -1):
+        text = lines.get(first)
+        if text is None:
+            return None
+        words = text.split("(")[0].split()
+        is_head = words[-2:] == ["def", at.function] and words[0] in ("def", "async")
+        if not is_head:
+            continue
+        ends = [number for number in range(first + 1, first + 10_000)
+                if _may_end(lines, number, _indent(text))]  # fmt: skip
+        for end in [each for each in ends if each > at.line][:_MOST_ATTEMPTS]:
+            inner = "\n".join(lines[number] for number in range(first, end))
+            tree = _parsed(f"if 1:\n{inner}" if _indent(text) else f"\n{inner}")
+            if tree is not None:
+                ast.increment_lineno(tree, first - 2)
+                return function_at(tree, at.line, at.function)
+    return None
+
+
+def _may_end(lines: dict[int, str], number: int, indent: int) -> bool:
+    """Return whether a function of an indentation can end before a line."""
+    text = lines.get(number)
+    if text is None:
+        return number - 1 in lines
+    return bool(text.strip()) and _indent(text) <= indent
+
+
+def _indent(text: str) -> int:
+    expanded = text.expandtabs()
+    return len(expanded) - len(expanded.lstrip())
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in strings
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,339 @@
+"""The statement of a function at which two ranks most likely took different ways.
+
+Both ranks start behind the same statement, and one reaches another target than the other first. Any
+statement with several ways out on a path to both can be the place. Each explanation has a cost:
+
+    the way to it that both took, of which less is unusual the better
+    how unlikely it is that ranks differ there (see `conditions`)
+    what is unusual on the rest of each rank's way: the end of a loop, a jump, an exception,
+    a statement that had communicated before and did not now
+
+The cheapest is the answer, and the nearest before the targets of equally cheap ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import heapq
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, permutations
+
+from commtrace.analyze.divergence.conditions import (
+    ALIKE,
+    IMPOSSIBLE,
+    OF_ANYTHING,
+    OF_ATTRIBUTE,
+    OF_DATA,
+    ConditionNames,
+)
+from commtrace.analyze.divergence.control_flow import (
+    JUMPS,
+    LOOPS,
+    FlowGraph,
+    FlowNode,
+    Way,
+)
+
+_UNUSUAL = 1.0
+_END_OF_LOOP = 0.25
+_EXCEPTION = 3.0
+_OF_ANY, _OF_ANOTHER = 0.15, 0.3
+_KNOWN = 1.0
+"""What a known exception of one rank is preferred by."""
+_ANY = {"Exception", "BaseException"}
+_PASSED_CALL = 2.0
+_CONDITION = 0.25
+_ENTERED_AGAIN = 1.0
+_MARGIN = 0.3
+_MARGIN_OF_ROUNDS = 0.8
+"""Differences of cost up to which another statement is about as likely."""
+_OF_BOTH = 0.5
+"""Factor of what is unusual on the way that both ranks took."""
+
+Costs = Mapping[FlowNode, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Facts on two ranks in a function.
+
+    Attributes:
+        ranks: Both ranks; twice the same if it is compared with its own earlier round.
+        calling: Lines at which calls were made before.
+        raised: For each rank, names of the exceptions that it raised meanwhile.
+        ended: For each rank, whether it ran out of data meanwhile.
+        left_out: For each rank that did, whether it had left out a round before.
+    """
+
+    ranks: tuple[int, int]
+    calling: Collection[int] = ()
+    raised: tuple[Collection[str], Collection[str]] = ((), ())
+    ended: tuple[bool, bool] = (False, False)
+    left_out: tuple[bool, bool] = (False, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A statement at which ranks took different ways, with the nodes that they came to.
+
+    Attributes:
+        jumps: The first jump on the way of a rank, within the statement.
+        is_doubtful: Another statement is about as likely.
+    """
+
+    cost: float
+    node: FlowNode
+    ways: tuple[Way, Way]
+    then: tuple[FlowNode, FlowNode]
+    jumps: tuple[FlowNode, ...] = ()
+    is_doubtful: bool = False
+
+    @property
+    def decides(self) -> ast.AST | None:
+        """The statement, or the handler of an exception in it."""
+        handlers = (then for way, then in zip(self.ways, self.then, strict=True)
+                    if way is Way.RAISES)  # fmt: skip
+        return next(handlers, self.node).part
+
+
+class Paths:
+    """Paths of two ranks through one function."""
+
+    def __init__(self, graph: FlowGraph, seen: Seen) -> None:
+        self.graph = graph
+        self._seen = seen
+        self._names = ConditionNames(graph.function)
+        self._nodes = [graph.entry, *graph.nodes, graph.exit]
+        self._before: dict[FlowNode, list[tuple[Way, FlowNode]]] = {}
+        for node in self._nodes:
+            for way, following in node.successors:
+                self._before.setdefault(following, []).append((way, node))
+
+    def split(
+        self,
+        start: Sequence[FlowNode],
+        own: Collection[FlowNode],
+        others: Collection[FlowNode],
+        within: Callable[[FlowNode], bool] = lambda node: True,
+    ) -> Split | None:
+        """Return the most likely statement by which ranks came to different targets.
+
+        Args:
+            start: Copies of the statement that both have left; none at the entry.
+            own: Copies of the statement that the one rank came to.
+            others: Copies of the statement that the other rank came to.
+            within: Whether a statement can be the one.
+        """
+        begin = self.costs_from(start, {*own, *others})
+        to_own = self.costs_to(own, others, 0, start)
+        to_others = self.costs_to(others, own, 1, start)
+        found: list[tuple[float, float, Split]] = []
+        for node, cost in begin.items():
+            if not node.is_decision() or not within(node):
+                continue
+            for (way, then), (other_way, other_then) in permutations(node.successors, 2):
+                if then is other_then:
+                    continue
+                ways = way, other_way
+                total = cost + self._cost_of(node, ways, (then, other_then))
+                total += to_own.get(then, IMPOSSIBLE) + to_others.get(other_then, IMPOSSIBLE)
+                if total < IMPOSSIBLE:
+                    split = Split(total, node, ways, (then, other_then))
+                    found.append((total, -node.first, split))
+        if not found:
+            return None
+        found.sort(key=lambda each: each[:2])
+        split = found[0][2]
+        is_doubtful = any(_is_rival(each, split) for _, _, each in found[1:])
+        jumps = self._jumps(split, to_own, own, 0) or self._jumps(split, to_others, others, 1)
+        return Split(split.cost, split.node, split.ways, split.then, jumps, is_doubtful)
+
+    def costs_from(
+        self, start: Sequence[FlowNode], targets: Collection[FlowNode]
+    ) -> dict[FlowNode, float]:
+        """Return the cost of the way of both from a start up to each node, itself excluded."""
+        origins = list(start) or [self.graph.entry]
+        found = dict.fromkeys(origins, 0.0)
+        order = count()
+        heap = [(0.0, next(order), node) for node in origins]
+        while heap:
+            cost, _, node = heapq.heappop(heap)
+            if cost > found[node]:
+                continue
+            passing = 0.0 if node in origins else self._passing(node, targets, start)
+            for way, then in self._ways_out(node, start):
+                total = cost + passing + _OF_BOTH * self._weight(node, way, then, None)
+                if total < found.get(then, IMPOSSIBLE):
+                    found[then] = total
+                    heapq.heappush(heap, (total, next(order), then))
+        return found
+
+    def costs_to(
+        self,
+        targets: Collection[FlowNode],
+        avoided: Collection[FlowNode],
+        side: int,
+        start: Sequence[FlowNode],
+    ) -> dict[FlowNode, float]:
+        """Return the cost of the way of one rank from each node to a target, the nodes included."""
+        found = dict.fromkeys(targets, 0.0)
+        order = count()
+        heap = [(0.0, next(order), node) for node in targets]
+        while heap:
+            cost, _, node = heapq.heappop(heap)
+            if cost > found[node]:
+                continue
+            before = self._before.get(node, [])
+            if node is self.graph.entry and self._is_entered_again(start):
+                before = [*before, (Way.NEXT, self.graph.exit)]
+            for way, previous in before:
+                weight = self._weight(previous, way, node, side)
+                total = cost + weight + self._passing(previous, avoided, start)
+                if total < found.get(previous, IMPOSSIBLE):
+                    found[previous] = total
+                    heapq.heappush(heap, (total, next(order), previous))
+        return found
+
+    def _ways_out(
+        self, node: FlowNode, start: Sequence[FlowNode]
+    ) -> Sequence[tuple[Way, FlowNode]]:
+        if node is self.graph.exit and self._is_entered_again(start):
+            return [(Way.NEXT, self.graph.entry)]
+        return node.successors
+
+    def _is_entered_again(self, start: Sequence[FlowNode]) -> bool:
+        """Return whether the function can have been called again since the start."""
+        return bool(start) and not isinstance(self.graph.function, ast.Module)
+
+    def _passing(
+        self, node: FlowNode, targets: Collection[FlowNode], start: Sequence[FlowNode]
+    ) -> float:
+        if node is self.graph.exit:
+            return _ENTERED_AGAIN
+        if node in targets:
+            return _PASSED_CALL
+        has_called = any(node.first <= line <= node.last for line in self._seen.calling)
+        return _PASSED_CALL if has_called or node in start else 0.0
+
+    def _weight(self, node: FlowNode, way: Way, then: FlowNode, side: int | None) -> float:
+        """Return how unusual a way is, on one rank, or on both."""
+        if way is Way.RAISES:
+            if isinstance(node.part, ast.Raise):
+                return _UNUSUAL
+            return _EXCEPTION if side is None else self._weight_of_exception(then, side)
+        if isinstance(node.part, LOOPS):
+            has_ended = side is not None and self._seen.ended[side]
+            return _END_OF_LOOP if way is Way.FALSE and not has_ended else 0.0
+        if isinstance(node.part, ast.If):
+            jumps = way is Way.TRUE and _ends_in_jump(node.part.body)
+            jumps = jumps or (way is Way.FALSE and _ends_in_jump(node.part.orelse))
+            weight = _UNUSUAL if jumps else _CONDITION
+            if side is None:
+                return weight
+            truth = self._names.truth(node.part.test, self._seen.ranks[side])
+            if truth is None:
+                return weight
+            return _CONDITION if truth is (way is Way.TRUE) else _EXCEPTION
+        return _UNUSUAL if isinstance(node.part, ast.Raise) else 0.0
+
+    def _weight_of_exception(self, handler: FlowNode, side: int) -> float:
+        """Return how unusual it is that a rank came to a handler."""
+        raised = self._seen.raised[side]
+        if not raised:
+            return _EXCEPTION
+        types = getattr(handler.part, "type", None)
+        names = {each.id for each in ast.walk(types) if isinstance(each, ast.Name)} if types else ()
+        names = {*names, *(each.attr for each in ast.walk(types or ast.Tuple([]))
+                           if isinstance(each, ast.Attribute))}  # fmt: skip
+        if names & {*raised}:
+            return 0.0
+        return _OF_ANY if not types or names & _ANY else _OF_ANOTHER
+
+    def _cost_of(
+        self, node: FlowNode, ways: tuple[Way, Way], then: tuple[FlowNode, FlowNode]
+    ) -> float:
+        """Return how unlikely it is that ranks differ in their ways out of a statement."""
+        if Way.RAISES in ways:
+            if ways[0] is ways[1]:
+                return _EXCEPTION
+            if isinstance(node.part, ast.Raise):
+                return IMPOSSIBLE
+            side = ways.index(Way.RAISES)
+            weights = [self._weight_of_exception(then[side], each) for each in (side, 1 - side)]
+            return weights[0] - _KNOWN if weights[0] < weights[1] else _EXCEPTION
+        part = node.part
+        if isinstance(part, (ast.For, ast.AsyncFor)):
+            cost = self._by_rounds(self._names.cost_of_loop(part.iter))
+            side = ways.index(Way.FALSE)
+            ended, goes_on = self._seen.ended[side], self._seen.ended[1 - side]
+            if cost > OF_ATTRIBUTE or ended is goes_on is False:
+                return cost
+            if ended is not goes_on:
+                return 0.0 if ended and not self._seen.left_out[side] else _EXCEPTION
+            return _EXCEPTION if cost == OF_DATA else cost
+        if isinstance(part, (ast.If, ast.While)):
+            return self._cost_of_condition(part.test, ways)
+        if isinstance(part, ast.Match):
+            return self._by_rounds(self._names.cost(part.subject))
+        return IMPOSSIBLE
+
+    def _cost_of_condition(self, test: ast.expr, ways: tuple[Way, Way]) -> float:
+        truths = [self._names.truth(test, rank) for rank in self._seen.ranks]
+        if None not in truths and truths[0] == truths[1]:
+            return _EXCEPTION
+        wrong = any(
+            truth is not None and truth is not (way is Way.TRUE)
+            for truth, way in zip(truths, ways, strict=True)
+        )
+        return self._by_rounds(self._names.cost(test)) + (_EXCEPTION if wrong else 0.0)
+
+    def _by_rounds(self, cost: float) -> float:
+        """Return the cost of a condition; counters differ if a rank is compared with itself."""
+        is_one_rank = self._seen.ranks[0] == self._seen.ranks[1]
+        return OF_ANYTHING if is_one_rank and cost >= ALIKE else cost
+
+    def _jumps(
+        self, split: Split, costs: Costs, targets: Collection[FlowNode], side: int
+    ) -> tuple[FlowNode, ...]:
+        """Return the first jump on a rank's way, within the statement at which it parted."""
+        node, part = split.then[side], split.node.part
+        last = getattr(part, "end_lineno", 0)
+        if not isinstance(part, (ast.If, ast.match_case)):
+            return ()
+        while split.node.first < node.first <= last and node not in targets:
+            if isinstance(node.part, JUMPS):
+                return (node,)
+            following = [
+                (costs[then] + self._weight(node, way, then, side), number, then)
+                for number, (way, then) in enumerate(node.successors)
+                if then in costs
+            ]
+            if not following:
+                return ()
+            node = min(following)[2]
+        return ()
+
+
+def _is_rival(other: Split, best: Split) -> bool:
+    """Return whether another statement is nearly as likely, and neither is within the other.
+
+    A loop that seems to have ended earlier may also have left out a round, by a condition in it.
+    """
+    if other.decides is best.decides:
+        return False
+    more = other.cost - best.cost
+    if is_within(other.node, best.node):
+        return isinstance(best.node.part, LOOPS) and more <= _MARGIN_OF_ROUNDS
+    is_round_of_it = isinstance(other.node.part, LOOPS)
+    return more <= _MARGIN and (is_round_of_it or not is_within(best.node, other.node))
+
+
+def is_within(node: FlowNode, around: FlowNode) -> bool:
+    """Return whether a statement is in the body of another one."""
+    last = getattr(around.part, "end_lineno", None) or around.last
+    return around.first <= node.first and node.last <= last and node is not around
+
+
+def _ends_in_jump(body: Sequence[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], JUMPS)

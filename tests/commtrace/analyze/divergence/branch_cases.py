@@ -1,0 +1,696 @@
+"""Functions with the calls of two ranks and the statement by which they parted (see its test)."""
+
+from __future__ import annotations
+
+Known = dict[str, object]
+
+CASES: dict[str, tuple[str, Known]] = {
+    "if": ("""
+        def f(loss):
+            reduce()  # s
+            if loss > 10:  # d
+                reduce()  # o
+            reduce()  # t
+    """, {}),
+    "if on the others": ("""
+        def f(loss):
+            reduce()  # s
+            if loss > 10:  # d
+                reduce()  # t
+            reduce()  # o
+    """, {}),
+    "else": ("""
+        def f(loss):
+            reduce()  # s
+            if loss > 10:  # d
+                reduce()  # o
+            else:
+                gather()  # t
+    """, {}),
+    "elif": ("""
+        def f(kind):
+            reduce()  # s
+            if kind == 1:
+                first()
+            elif kind == 2:  # d
+                reduce()  # o
+            gather()  # t
+    """, {}),
+    "second elif": ("""
+        def f(kind):
+            reduce()  # s
+            if kind == 1:
+                first()
+            elif kind == 2:
+                second()
+            elif kind == 3:  # d
+                reduce()  # o
+            else:
+                gather()  # t
+    """, {}),
+    "if and elif": ("""
+        def f(kind):
+            reduce()  # s
+            if kind == 1:  # d
+                first()  # o
+            elif kind == 2:
+                second()  # t
+    """, {}),
+    "nested if": ("""
+        def f(a, b):
+            reduce()  # s
+            if a:
+                if b:  # d
+                    reduce()  # o
+                gather()  # t
+    """, {}),
+    "inner if of two": ("""
+        def f(step, loss):
+            reduce()  # s
+            if step % 5 == 0:
+                if loss > 3:  # d
+                    reduce()  # o
+            gather()  # t
+    """, {}),
+    "outer if of two": ("""
+        def f(step, loss):
+            reduce()  # s
+            if loss > 3:  # d
+                if step % 5 == 0:
+                    reduce()  # o
+            gather()  # t
+    """, {}),
+    "last call is alike in the branch": ("""
+        def f(a, b):
+            if a:
+                reduce()  # s
+                if b:  # d
+                    reduce()  # o
+            gather()  # t
+    """, {}),
+    "one line if": ("""
+        def f(a):
+            reduce()  # s
+            if a: reduce()  # o d
+            gather()  # t
+    """, {}),
+    "one line break": ("""
+        def f(loss):
+            for step in range(10):
+                reduce()  # s
+                if loss < 1: break  # d
+                gather()  # t
+            barrier()  # o
+    """, {}),
+    "break": ("""
+        def f(loss):
+            for step in range(10):
+                reduce()  # s
+                if loss < 1:  # d
+                    print("stopped")
+                    break  # j
+                gather()  # t
+            barrier()  # o
+    """, {}),
+    "break in the else": ("""
+        def f(loss):
+            for step in range(10):
+                reduce()  # s
+                if loss > 1:  # d
+                    gather()  # t
+                else:
+                    break  # j
+            barrier()  # o
+    """, {}),
+    "continue": ("""
+        def f(loss):
+            for step in range(10):
+                reduce()  # s
+                if loss > 3:  # d
+                    continue  # j
+                gather()  # t
+            barrier()  # o
+    """, {}),
+    "continue before any call": ("""
+        def f(batch, STEPS):
+            for step in range(6):
+                if batch is None:  # d
+                    continue  # j
+                reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "return": ("""
+        def f(x):
+            reduce()  # s1
+            if x is None:  # d
+                return  # j
+            reduce()  # t1
+        def main():
+            f(3)  # s0 t0
+            barrier()  # o0
+    """, {}),
+    "raise": ("""
+        def f(x):
+            reduce()  # s1
+            if x is None:  # d
+                raise ValueError  # j
+            reduce()  # t1
+        def main():
+            try:
+                f(3)  # s0 t0
+            except ValueError:
+                pass
+            barrier()  # o0
+    """, {}),
+    "loader": ("""
+        def f(loader):
+            for batch in loader:  # d
+                reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "loader of enumerate": ("""
+        def f(loader):
+            for number, batch in enumerate(loader):  # d
+                reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "loop in a loop": ("""
+        def f(loader):
+            for epoch in range(3):
+                for batch in loader:  # d
+                    reduce()  # s t
+                validate()  # o
+    """, {}),
+    "loop with an else": ("""
+        def f(loader):
+            for batch in loader:
+                reduce()  # s
+                if batch is None:  # d
+                    break  # j
+                gather()  # t
+            else:
+                all_done()
+            barrier()  # o
+    """, {}),
+    "else of a loop": ("""
+        def f(candidates):
+            reduce()  # s
+            for each in range(3):
+                if candidates[each]:  # d
+                    break  # j
+            else:
+                gather()  # o
+            barrier()  # t
+    """, {}),
+    "while": ("""
+        def f(loss):
+            while loss > 3:  # d
+                reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "endless while": ("""
+        def f(queue):
+            while True:
+                item = queue.get()
+                if item is None:  # d
+                    break  # j
+                reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "with": ("""
+        def f(model, loss):
+            with model.no_sync():
+                reduce()  # s
+                if loss > 3:  # d
+                    reduce()  # o
+            gather()  # t
+    """, {}),
+    "return out of with": ("""
+        def f(lock, loss):
+            with lock:
+                reduce()  # s1
+                if loss > 3:  # d
+                    return  # j
+                reduce()  # t1
+        def main(lock):
+            f(lock, 3)  # s0 t0
+            barrier()  # o0
+    """, {}),
+    "handler": ("""
+        def f(model):
+            for step in range(6):
+                try:
+                    model()
+                    reduce()  # s t
+                except ValueError:  # d
+                    print("skipped")
+            barrier()  # o
+    """, {}),
+    "handler of an exception that is known": ("""
+        def f(model, loader):
+            for batch in loader:
+                try:
+                    model()
+                    reduce()  # s t
+                except KeyError:
+                    print("key")
+                except ValueError:  # d
+                    print("skipped")
+            barrier()  # o
+    """, {"raised": (("ValueError",), ())}),
+    "call in a handler": ("""
+        def f(model):
+            reduce()  # s
+            try:
+                model()
+            except ValueError:  # d
+                reduce()  # o
+            gather()  # t
+    """, {}),
+    "if rather than an exception": ("""
+        def f(model, loss):
+            reduce()  # s
+            try:
+                model()
+                if loss > 3:  # d
+                    reduce()  # o
+            except ValueError:
+                pass
+            gather()  # t
+    """, {}),
+    "else of try": ("""
+        def f(model):
+            reduce()  # s
+            try:
+                model()
+            except ValueError:  # d
+                pass
+            else:
+                reduce()  # o
+            gather()  # t
+    """, {}),
+    "finally": ("""
+        def f(model, loss):
+            try:
+                reduce()  # s
+                if loss > 3:  # d
+                    reduce()  # o
+            finally:
+                gather()  # t
+    """, {}),
+    "return through finally": ("""
+        def f(model, loss):
+            try:
+                reduce()  # s
+                if loss > 3:  # d
+                    return  # j
+                reduce()  # t
+            finally:
+                gather()  # o
+    """, {}),
+    "break through finally": ("""
+        def f(loss):
+            for step in range(6):
+                try:
+                    reduce()  # s
+                    if loss > 3:  # d
+                        break  # j
+                    reduce()  # t
+                finally:
+                    log()
+            barrier()  # o
+    """, {}),
+    "suppress": ("""
+        def f(model):
+            for step in range(6):
+                with contextlib.suppress(ValueError):  # d
+                    model()
+                    reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "match": ("""
+        def f(kind):
+            reduce()  # s
+            match kind:  # j
+                case "a":  # d
+                    reduce()  # o
+                case _:
+                    gather()  # t
+    """, {}),
+    "match without a case": ("""
+        def f(kind):
+            reduce()  # s
+            match kind:  # j
+                case "a":  # d
+                    reduce()  # o
+            gather()  # t
+    """, {}),
+    "conditional expression": ("""
+        def f(x, sync):
+            reduce()  # s
+            x = reduce(x) if sync else x  # o d
+            gather()  # t
+    """, {}),
+    "and": ("""
+        def f(x, sync):
+            reduce()  # s
+            sync and reduce(x)  # o d
+            gather()  # t
+    """, {}),
+    "call in a condition": ("""
+        def f(x, sync):
+            reduce()  # s
+            if sync and agree(x):  # o d
+                log()
+            gather()  # t
+    """, {}),
+    "comprehension": ("""
+        def f(xs):
+            reduce()  # s
+            ys = [reduce(x) for x in xs if x]  # o d
+            gather()  # t
+    """, {}),
+    "branch after a condition that calls": ("""
+        def f(x):
+            if agree(x):  # s d
+                reduce()  # o
+            gather()  # t
+    """, {}),
+    "statement of several lines": ("""
+        def f(x, loss):
+            reduce()  # s
+            if (  # d
+                loss > 3
+                and x
+            ):
+                reduce(
+                    x,  # o
+                )
+            gather(
+                x,  # t
+            )
+    """, {}),
+    "decorated": ("""
+        @wrapped(
+            3
+        )
+        def f(x, loss):
+            reduce()  # s
+            if loss > 3:  # d
+                reduce()  # o
+            gather()  # t
+    """, {}),
+    "nested function before": ("""
+        def f(loader, loss):
+            def log(x):
+                return x
+
+            for batch in loader:
+                reduce()  # s
+                if loss > 3:  # d
+                    break  # j
+                gather()  # t
+            barrier()  # o
+    """, {}),
+    "in a nested function": ("""
+        def f(loader):
+            def closure():
+                reduce()  # s1
+                if x > 3:  # d
+                    return  # j
+                gather()  # t1
+            for batch in loader:
+                opt(closure)  # s0 t0
+                barrier()  # o0
+    """, {}),
+    "returned early": ("""
+        def save(rank):
+            if rank % 2:
+                log()
+            if rank != 1:  # d
+                return  # j
+            barrier()  # o1
+        def main(rank):
+            for step in range(6):
+                reduce()  # s0
+                if step == 3:
+                    save(rank)  # o0
+                gather()  # t0
+    """, {}),
+    "returned early in all steps": ("""
+        def save(state):
+            if state.is_empty():  # d
+                return  # j
+            barrier()  # o1
+        def main(state):
+            reduce()  # s0
+            save(state)  # o0
+            gather()  # t0
+    """, {}),
+    "returned early two functions down": ("""
+        def write(path):
+            if path.exists():  # d
+                return  # j
+            barrier()  # o2
+        def save(state):
+            log()
+            write(state.path)  # o1
+        def main(state):
+            reduce()  # s0
+            save(state)  # o0
+            gather()  # t0
+    """, {}),
+    "others go on inside": ("""
+        def train(loader):
+            for batch in loader:  # d
+                reduce()  # s1 t1
+        def main(loader):
+            train(loader)  # s0 t0
+            barrier()  # o0
+    """, {}),
+    "loop of the caller": ("""
+        def epoch(batches):
+            for batch in batches:
+                reduce()  # s1 t1
+        def main(stopper):
+            for number in range(3):
+                epoch(3)  # s0 t0
+                if stopper.done():  # d
+                    break  # j
+            barrier()  # o0
+    """, {"ended": (True, True)}),
+    "loader of the callee": ("""
+        def epoch(loader):
+            for batch in loader:  # d
+                reduce()  # s1 t1
+        def main(stopper):
+            for number in range(3):
+                epoch(loader)  # s0 t0
+                if stopper.done():
+                    break
+            barrier()  # o0
+    """, {"ended": (True, False)}),
+    "the other function of the loop": ("""
+        def step(x):
+            reduce()  # s1
+            gather()  # t1
+        def evaluate(x):
+            reduce()  # o1
+        def main(x):
+            for number in range(3):
+                if x[number]:  # d
+                    step(x)  # s0 t0
+                else:
+                    evaluate(x)  # o0
+    """, {}),
+    "skipped before the function": ("""
+        def step(x):
+            reduce()  # t1
+            gather()  # s1
+        def main(x):
+            for number in range(3):
+                if x.bad:  # d
+                    continue  # j
+                step(x)  # s0 t0
+            barrier()  # o0
+    """, {}),
+    "left out in a loop of modules": ("""
+        def forward(self, x, drop):
+            for number, layer in enumerate(self.layers):
+                if number == drop:  # d
+                    continue  # j
+                x = layer(x)  # s o t
+            return x
+    """, {"looped": "layers"}),
+    "left out in a loop by if": ("""
+        def forward(self, x, drop):
+            for number, layer in enumerate(self.layers):
+                if number != drop:  # d
+                    x = layer(x)  # s o t
+            return x
+    """, {"looped": "layers"}),
+    "role of a rank": ("""
+        def f(rank, step, x):
+            reduce()  # s
+            if rank == 2:
+                log()
+            if rank == 1 and step == 3:  # d
+                reduce()  # o
+            gather()  # t
+    """, {}),
+    "role of the other rank": ("""
+        def f(step, x):
+            rank = dist.get_rank()
+            reduce()  # s
+            if rank == 0:  # d
+                if step == 3:
+                    gather()  # t
+            barrier()  # o
+    """, {}),
+    "main process": ("""
+        def f(accelerator, x):
+            reduce()  # s
+            if x > 3:
+                if accelerator.is_main_process:  # d
+                    gather()  # t
+            barrier()  # o
+    """, {}),
+    "name of a condition": ("""
+        def f(step, x):
+            is_writer = dist.get_rank() == 0
+            reduce()  # s
+            if step == 3:
+                if is_writer:  # d
+                    gather()  # t
+            barrier()  # o
+    """, {}),
+    "a round left out before the end of the loader": ("""
+        def f(loader):
+            for batch in loader:
+                if batch.is_bad:  # d
+                    continue  # j
+                reduce()  # s t
+            barrier()  # o
+    """, {"ended": (True, False), "left_out": (True, False)}),
+    "a rank compared with its own earlier round": ("""
+        def f(rank):
+            for step in range(6):
+                if rank == 0:
+                    send()
+                elif step != 3:  # d
+                    receive()  # t
+                reduce()  # s o
+    """, {"ranks": (1, 1)}),
+    "ended": ("""
+        def train(loader, loss):
+            for batch in loader:
+                reduce()  # s1 t1
+                if loss > 3:  # d
+                    return  # j
+        train(3, 4)  # s0 t0
+    """, {"ended": (True, True)}),
+    "module level": ("""
+        for step in range(3):
+            reduce()  # s
+            if loss > 3:  # d
+                break  # j
+            gather()  # t
+        barrier()  # o
+    """, {}),
+    "async": ("""
+        async def f(loader, loss):
+            async for batch in loader:
+                await reduce()  # s
+                if loss > 3:  # d
+                    break  # j
+                await gather()  # t
+            await barrier()  # o
+    """, {}),
+    "method": ("""
+        class Trainer:
+            def f(self, loss):
+                reduce()  # s
+                if loss > 3:  # d
+                    self.reduce()  # o
+                self.gather()  # t
+    """, {}),
+    "generator": ("""
+        def batches(loader):
+            for batch in loader:
+                reduce()  # s1
+                if batch.is_bad:  # d
+                    continue  # j
+                gather()  # t1
+                yield batch
+        def main(loader):
+            for batch in batches(loader):  # s0 t0
+                pass
+            barrier()  # o0
+    """, {"calling": (3, 6)}),
+}  # fmt: skip
+
+NO_BRANCH: dict[str, tuple[str, Known]] = {
+    "same call": ("""
+        def f(x):
+            reduce()  # s o t
+    """, {}),
+    "straight": ("""
+        def f(x):
+            reduce()  # s
+            reduce()  # o
+            gather()  # t
+    """, {}),
+    "counters": ("""
+        def f():
+            for step in range(6):
+                reduce()  # s
+                if step == 3:
+                    gather()  # o
+                barrier()  # t
+    """, {}),
+    "unknown function": ("""
+        def f(x):
+            reduce()  # s0 o0
+        def g(x):
+            gather()  # t0
+    """, {}),
+    "several functions could have returned early": ("""
+        def write(state):
+            if state.is_empty():
+                return
+            barrier()  # o2
+        def save(state):
+            if state.is_known():
+                return
+            write(state)  # o1
+        def main(state):
+            reduce()  # s0
+            save(state)  # o0
+            gather()  # t0
+    """, {}),
+    "two conditions in turn": ("""
+        def f(loss, norm):
+            for step in range(6):
+                reduce()  # s
+                if loss > 3:
+                    break
+                if norm > 3:
+                    break
+                gather()  # t
+            barrier()  # o
+    """, {}),
+    "a round left out or the end of the loop": ("""
+        def f(loader):
+            for batch in loader:
+                if batch.is_bad:
+                    continue
+                reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "constant loop": ("""
+        def f():
+            for step in range(STEPS):
+                reduce()  # s t
+            barrier()  # o
+    """, {}),
+}  # fmt: skip

@@ -1,0 +1,75 @@
+"""Statements by which two ranks part, in functions whose comments mark calls and the answer.
+
+`s` marks the last common call, `o` the next one of rank 1, `t` that of rank 0, and `d` the first
+statement to be found; what follows it is marked `j`. Numbers are levels of frames, from 0: `s0` is
+a line in the outermost function, from which the function with `s1` is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from textwrap import dedent
+
+import pytest
+
+from commtrace.analyze.divergence.explaining import Explainer
+from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
+from commtrace.analyze.divergence.splits import Seen
+
+from .branch_cases import CASES, NO_BRANCH
+
+FILE = "train.py"
+
+
+def marks_of(text: str) -> dict[str, int]:
+    """Lines by mark."""
+    found = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        _, _, comment = line.partition("#")
+        for mark in re.findall(r"\b[sotdj]\d?\b", comment):
+            found[mark if mark[1:] or mark in "dj" else f"{mark}0"] = number
+    return found
+
+
+def function_around(text: str, line: int) -> str:
+    """Name of the innermost function of a line."""
+    around = [
+        each
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and each.lineno <= line <= (each.end_lineno or 0)
+    ]
+    return max(around, key=lambda each: each.lineno).name if around else "<module>"
+
+
+def chain_at(text: str, marks: dict[str, int], mark: str) -> CallChain:
+    """Frames that a mark names."""
+    lines = [line for name, line in sorted(marks.items()) if name[0] == mark]
+    return tuple([CallFrame(FILE, line, function_around(text, line)) for line in lines])
+
+
+def found_in(text: str, **known: object) -> tuple[list[int], dict[str, int]]:
+    """Lines that are found in a text, and its marks."""
+    text = dedent(text).lstrip("\n")
+    marks = marks_of(text)
+    looped = known.pop("looped", None)
+    seen = Seen(**{"ranks": (1, 0), **known})  # type: ignore[arg-type]
+    lines = dict(enumerate(text.split("\n"), 1))
+    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: seen, looped)  # type: ignore[arg-type]
+    own, others = (chain_at(text, marks, mark) or None for mark in "ot")
+    return [each.line for each in explainer.lines(chain_at(text, marks, "s"), own, others)], marks
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_statement_that_decided_is_found(name: str) -> None:
+    text, known = CASES[name]
+    found, marks = found_in(text, **known)
+    expected = [marks[mark] for mark in "dj" if mark in marks]
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", NO_BRANCH)
+def test_where_no_statement_can_have_decided_none_is_named(name: str) -> None:
+    text, known = NO_BRANCH[name]
+    assert found_in(text, **known)[0] == []
