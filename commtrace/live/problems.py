@@ -26,7 +26,14 @@ from commtrace.units import counted
 HANG, WAITING, MISMATCH, STRAGGLER = "hang", "waiting", "mismatch", "straggler"
 
 _DISAGREEMENTS = frozenset(("kind", "reduce_op", "root", "dtype", "size"))
-_OF_HANGS = _DISAGREEMENTS | {"deadlock", "missing call", "extra call", "transfer", "group order"}
+_OF_HANGS = _DISAGREEMENTS | {
+    "deadlock",
+    "missing call",
+    "extra call",
+    "transfer",
+    "tag",
+    "group order",
+}
 _MOST_BYTES = 16_000_000
 """Size of a run up to which all of it is checked while it hangs."""
 _SUMMARY = "cannot check the tail of the run"

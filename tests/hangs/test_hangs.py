@@ -65,7 +65,7 @@ EXPECTED = {
     ),
     "recompile_on_one_rank": Expected(
         *(1, "", "dist.all_reduce(output)"),
-        event="compiled again since guards had failed (<lambda>: 0/0: tensor 'x' size mismatch",
+        event="compiles again since guards had failed (<lambda>: 0/0: tensor 'x' size mismatch",
         hangs_for_s=5,
     ),
     "uneven_loader": Expected(
@@ -106,12 +106,12 @@ EXPECTED = {
     ),
     "dead_data_worker": Expected(
         *(1, "", "dist.all_reduce(batch)  # of the worker"),
-        event="waited for a batch of its data loader",
+        event="waits for a batch of its data loader",
         hangs_for_s=4,
     ),
     "paused_rank": Expected(
         *(2, "", "dist.all_reduce(torch.ones(8))  # pauses"),
-        event="gave no sign of life",
+        event="has been in `os.kill(os.getpid(), signal.SIGSTOP)`",
         hangs_for_s=8,
     ),
 }

@@ -79,9 +79,9 @@ def deadlocks(
         blamed, why = _departed(frames, cycle, num_in)
         ranks = blamed or {wait.rank for wait in cycle}
         source = next(wait.source for wait in cycle if wait.rank in ranks)
-        tags = _tags_text(cycle)
+        problem, differing = _differing(frames, cycle)
         yield Problem(
-            problem="deadlock",
+            problem=problem,
             is_fault=True,
             group=group,
             mesh_axis=covered.axes.get(group, ""),
@@ -90,9 +90,36 @@ def deadlocks(
             is_one_of_ranks=not blamed,
             found="; ".join(wait.text for wait in cycle),
             source=source,
-            explanation=f"{tags}Deadlock cycle: {'; '.join(links)}.{why}",
+            explanation=f"{differing}Deadlock cycle: {'; '.join(links)}.{why}",
             at_ns=int(np.min([wait.at_ns for wait in cycle])),
         )
+
+
+def _differing(frames: Frames, cycle: list[Wait]) -> tuple[str, str]:
+    """Return the problem of a cycle, and a sentence if its calls were meant to meet but differ."""
+    if text := _tags_text(cycle):
+        return "tag", text
+    if text := _groups_text(frames, cycle):
+        return "group order", text
+    return "deadlock", ""
+
+
+def _groups_text(frames: Frames, cycle: list[Wait]) -> str:
+    """Return a sentence if one line uses other groups of the same ranks on each rank."""
+    groups = frames.groups.astype({"name": object, "ranks": object})
+    members = dict(zip(groups["name"], groups["ranks"], strict=True))
+    first = cycle[0]
+    is_one_line = (
+        all(wait.group and wait.source and wait.source == first.source for wait in cycle)
+        and len({members.get(wait.group, wait.group) for wait in cycle}) == 1
+    )
+    if not is_one_line or len({wait.group for wait in cycle}) != len(cycle):
+        return ""
+    used = "; ".join(f"rank {wait.rank} uses group {wait.group}" for wait in cycle)
+    return (
+        f"The groups of {first.source} differ, though their ranks are the same: {used}. They were "
+        "created in another order, or are named by another variable. "
+    )
 
 
 def _at(wait: Wait) -> str:

@@ -16,7 +16,6 @@ is over does not say where a rank is.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +26,7 @@ from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG, PROFILER
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.source_lines import line_text
+from commtrace.exit_codes import SIGNAL_EXIT_CODE, text_of_exit
 from commtrace.schema import (
     COMPILE,
     DATA_WAIT,
@@ -55,13 +55,6 @@ _NO_LATER = {
 """Words by the source of an import, which has no signs of life."""
 _SILENT_NS = 3_000_000_000
 _RUNNING_NS = 1_000_000_000
-_SIGNALS = {
-    signal.SIGKILL: "possibly for lack of memory",
-    signal.SIGSEGV: "a crash in native code",
-    signal.SIGBUS: "a crash in native code",
-    signal.SIGABRT: "aborted by native code",
-    signal.SIGTERM: "asked to end",
-}
 _INSIDE = {
     DATA_WAIT: "waits for a batch of its data loader",
     COMPILE: "compiles",
@@ -84,10 +77,12 @@ class End:
     text: str
     source: str = ""
     at_ns: int = -1
+    until: str = ""
 
     def sentence_part(self) -> str:
         """Return the words with the line: `is stuck at train.py:12 in lock.acquire()`."""
-        return f"{self.text} at {self.source}" if self.source else self.text
+        where = f" at {self.source}" if self.source else ""
+        return f"{self.text}{where}{self.until}"
 
 
 @of_run
@@ -135,9 +130,12 @@ def _end_of(
     rank = int(row["rank"])
     if source:
         return End(rank, UNKNOWN, _NO_LATER.get(source, "has no later call in its file"))
-    for find in (_fatal, _signal, _closed, _inside, _stuck):
+    # Where it was comes before a signal, by which a rank that hangs may be ended at last.
+    for find in (_fatal, _closed, _inside, _stuck, _signal):
         if (found := find(rank, row, events, last_ns)) is not None:
-            return found
+            is_killed = found.state in (INSIDE, STUCK) and _killed(row)
+            until = f", until it {_killed(row)}" if is_killed else ""
+            return replace(found, until=until)
     alive = max(int(row["alive_ns"]), int(row["end_ns"]))
     if 0 <= alive <= latest - _SILENT_NS:
         lasted = text_of_duration(latest - alive)
@@ -158,14 +156,14 @@ def _fatal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int
 
 
 def _signal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
-    code = int(row.get("exit_code", -1))
-    if code >= -1:
-        return None
-    known = {each.value: each for each in signal.Signals}
-    name = known.get(-code)
-    hint = f", {_SIGNALS[name]}" if name in _SIGNALS else ""
-    text = f"was killed by signal {-code}" + (f" ({name.name}{hint})" if name else "")
-    return End(rank, KILLED, text)
+    return End(rank, KILLED, killed) if (killed := _killed(row)) else None
+
+
+def _killed(row: Mapping[Any, Any]) -> str:
+    """Return by which signal a rank ended by itself, before its launcher ended the others."""
+    code = int(row["exit_code"])
+    text = text_of_exit(SIGNAL_EXIT_CODE - code) if code < -1 else ""
+    return text if not text or text.startswith("crashed") else f"was {text}"
 
 
 def _closed(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:

@@ -17,7 +17,7 @@ WAITS_NS = 5_000_000_000
 BEGINS_NS = 60_000_000_000
 """Age of a run up to which its ranks may still begin to record."""
 
-_MAY_ARRIVE = ("missing call", "extra call", "deadlock", "transfer")
+_MAY_ARRIVE = ("missing call", "extra call", "deadlock", "tag", "transfer")
 _ADDED = " The run went on while it was read, so that this may be none."
 
 

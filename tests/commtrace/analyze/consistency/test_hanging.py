@@ -80,8 +80,8 @@ def test_a_dump_does_not_show_whether_most_are_held_up() -> None:
 @pytest.mark.parametrize(
     ("events", "of_rank", "words"),
     [
-        ((), {"exit_code": {1: -signal.SIGKILL}}, "was killed by signal 9 (SIGKILL, possibly"),
-        ((), {"exit_code": {1: -signal.SIGSEGV}}, "was killed by signal 11 (SIGSEGV, a crash"),
+        ((), {"exit_code": {1: -signal.SIGKILL}}, "was killed by signal 9 (SIGKILL), possibly"),
+        ((), {"exit_code": {1: -signal.SIGSEGV}}, "crashed in native code: signal 11"),
         ((event(1, "fatal", text="KeyError: 1"),), {}, "was ended by KeyError: 1 at train.py:33"),
         ((event(1, "data_wait"),), {}, "waits for a batch of its data loader at train.py:33"),
         ((event(1, "store", text="key ready"),), {}, "waits for the store (key ready) at train"),
@@ -172,7 +172,7 @@ def test_ends_of_a_transfer_with_other_tags_do_not_meet() -> None:
     program.one(0, "send", "world", peer=1, source_line=12, tag=3, **in_flight)
     program.one(1, "recv", "world", peer=0, source_line=15, tag=4, **in_flight)
     (fault,) = faults(hung(program))
-    assert fault["problem"] == "deadlock"
+    assert fault["problem"] == "tag"
     assert fault["explanation"].startswith(
         "The tags differ: rank 0 sends with tag 3, and rank 1 receives with tag 4."
     )
@@ -232,6 +232,18 @@ def test_groups_of_equal_ranks_in_another_order_are_a_fault(num_swapped: int) ->
     found = faults(hung(waiting(4), *made))
     assert [each["problem"] for each in found] == ["group order"] * (num_swapped > 0)
     assert [each["ranks"] for each in found] == [["0", ""][num_swapped - 1]] * (num_swapped > 0)
+
+
+def test_one_line_with_other_groups_of_the_same_ranks_is_named() -> None:
+    program = Program(4, 4)
+    for rank in program.ranks:
+        axis = "world" if rank < 2 else "tp"
+        program.one(rank, "all_reduce", axis, complete_ns=-1, call_ns=-1)
+    (fault,) = faults(hung(program))
+    assert fault["problem"] == "group order"
+    assert "The groups of train.py:7 differ, though their ranks are the same" in verdict_of(
+        fault, None
+    )
 
 
 def test_ranks_may_create_their_groups_at_lines_of_their_own() -> None:
