@@ -9,7 +9,6 @@ Recordings have each creation as an event; the importer of dumps has found unlik
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, numbers_text
 from commtrace.analyze.frame import Frames
+from commtrace.group_request import parsed_request
 from commtrace.schema import NEW_GROUP
 from commtrace.units import text_of_ranks
 
 _WHY = "Ranks must create groups in the same order, or they communicate with others than meant."
-_RANKS = re.compile(r"\branks=(\S*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Creation:
     """One call of `new_group` of a rank.
 
     Attributes:
-        members: The ranks that it passed, as text.
+        members: The ranks that it passed, in words.
         is_open: It had not returned.
     """
 
@@ -48,19 +47,27 @@ def creations(frames: Frames) -> dict[int, list[Creation]]:
     rows = events[events["kind"] == NEW_GROUP]
     # One that takes long has a row while it goes on; the last one is that of its end.
     rows = rows.drop_duplicates(["rank", "thread", "at_ns"], keep="last")
+    everyone = tuple(sorted(frames.ranks["rank"].tolist()))
     found: dict[int, list[Creation]] = {}
     for row in rows.sort_values(["rank", "at_ns"], kind="stable").to_dict("records"):
-        named = _RANKS.search(str(row["text"]))
         found.setdefault(int(row["rank"]), []).append(
             Creation(
                 rank=int(row["rank"]),
-                members=named[1] if named else "",
+                members=_members_text(str(row["text"]), everyone),
                 source=source_of(row),
                 at_ns=int(row["at_ns"]),
                 is_open=int(row["duration_ns"]) < 0,
             )
         )
     return found
+
+
+def _members_text(text: str, everyone: tuple[int, ...]) -> str:
+    request = parsed_request(text)
+    if request is None:
+        return "unknown ranks"
+    members = request.ranks
+    return "all ranks" if members in (None, everyone) else text_of_ranks(members or ())
 
 
 def waiting_in_creation(frames: Frames) -> list[tuple[Creation, int, tuple[int, ...]]]:
@@ -109,7 +116,7 @@ def _unlike_creations(frames: Frames) -> Iterator[Problem]:
             set(by_line.values()) <= known for known in lines.values()
         )
         if len(set(by_members.values())) > 1:
-            yield _problem(at, by_members, number, "passes ranks ")
+            yield _problem(at, by_members, number, "passes ")
             return
         if are_swapped and len(set(map(len, made.values()))) == 1:
             yield _problem(at, by_line, number, "makes it ")
@@ -125,7 +132,7 @@ def _problem(at: dict[int, Creation], values: dict[int, str], number: int, verb:
     for value, _ in votes:
         ranks = [rank for rank, each in values.items() if each == value]
         source = at[ranks[0]].source
-        members = "" if verb.startswith("makes") else f"{value or 'of all'} "
+        members = "" if verb.startswith("makes") else f"{value} "
         each = "each of " if len(ranks) > 1 else ""
         texts.append(f"{each}{text_of_ranks(ranks)} {verb}{members}at {source}")
     first = at[min(blamed or values)]

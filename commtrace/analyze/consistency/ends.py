@@ -1,4 +1,4 @@
-"""What a rank was doing when the recording of the run ends, if it is in no call.
+"""States of ranks at the end of the recording, if they are in no call.
 
     raised      an exception ended it
     killed      its process ended by a signal, as its launcher saw it
@@ -70,7 +70,7 @@ _INSIDE = {
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a rank was doing at the end, in words that follow its name, and the user's line."""
+    """State of a rank at the end, in words that follow its name, and the user's line."""
 
     rank: int
     state: str

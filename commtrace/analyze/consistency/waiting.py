@@ -89,7 +89,7 @@ def waits_for_groups(frames: Frames) -> list[Wait]:
             others=others,
             group="",
             number=-1,
-            text=f"new_group of ranks {each.members}" if each.members else "new_group",
+            text=f"new_group of {each.members}",
             source=each.source,
             at_ns=each.at_ns,
             creation=number,

@@ -46,7 +46,7 @@ class RankDivergence:
     at_ns: int
 
 
-class Description:
+class DivergenceWords:
     """One divergence in words.
 
     Args:

@@ -20,7 +20,7 @@ from commtrace.analyze.consistency.departures import Departure, departures
 from commtrace.analyze.consistency.numbered import calls_of_ranks
 from commtrace.analyze.consistency.problem import DIFFERENT, ranks_in
 from commtrace.analyze.consistency.waiting import hanging_calls
-from commtrace.analyze.divergence.description import Description, RankDivergence
+from commtrace.analyze.divergence.description import DivergenceWords, RankDivergence
 from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.sequences import Parting, parting
 from commtrace.analyze.divergence.sides import labels_of, sides_of, sides_of_cycle
@@ -116,7 +116,9 @@ def _of_rounds(frames: Frames, fault: dict[str, object], left: Departure) -> Ran
     calls = calls_of_ranks(frames, [left.rank])
     parted = Parting((left.before, left.before), left.made, left.usual)
     own = [left.rank]
-    description = Description(frames, fault, own, own, calls, parted, num_rounds=left.num_rounds)
+    description = DivergenceWords(
+        frames, fault, own, own, calls, parted, num_rounds=left.num_rounds
+    )
     return description.row(may_be_either=False)
 
 
@@ -136,7 +138,7 @@ def _described(
     number = int(str(fault["number"]))
     parted = parting(calls, *ranks, group, number, labels_of(frames, *ranks))
     alike = made_alike(frames, calls, ranks, group)
-    description = Description(frames, fault, own, others, calls, parted, alike)
+    description = DivergenceWords(frames, fault, own, others, calls, parted, alike)
     return description.row(may_be_either=may_be_either)
 
 

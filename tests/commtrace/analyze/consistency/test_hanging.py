@@ -201,7 +201,7 @@ def test_ranks_that_wait_in_the_creation_of_a_group_are_victims() -> None:
     (fault,) = faults(hung(waiting(3, 1), *made, *waits))
     assert (fault["problem"], fault["ranks"], fault["is_one_of_ranks"]) == ("deadlock", "1", False)
     assert "rank 1 waits in all_reduce 3 of group world at train.py:8" in fault["explanation"]
-    assert "waits in new_group of ranks 0,1 at train.py:31 for rank 1" in fault["explanation"]
+    assert "waits in new_group of ranks 0, 1 at train.py:31 for rank 1" in fault["explanation"]
 
 
 def test_a_rank_that_did_not_come_to_the_creation_of_a_group_is_named() -> None:
@@ -210,7 +210,7 @@ def test_a_rank_that_did_not_come_to_the_creation_of_a_group_is_named() -> None:
     (fault,) = faults(frames)
     assert (fault["problem"], fault["ranks"]) == ("missing call", "1")
     assert fault["explanation"].startswith(
-        "Ranks 0, 2 wait in new_group of ranks 0,1: rank 1 has not come there; rank 1 has been"
+        "Ranks 0, 2 wait in new_group of ranks 0, 1: rank 1 has not come there; rank 1 has been"
     )
 
 
@@ -218,8 +218,8 @@ def test_a_group_that_one_rank_creates_of_others_is_a_fault() -> None:
     made = [creation(rank, 0, "1,2" if rank == 2 else "0,1") for rank in range(3)]
     (fault,) = faults(hung(waiting(3), *made))
     assert (fault["problem"], fault["ranks"]) == ("group order", "2")
-    assert "each of ranks 0, 1 passes ranks 0,1 at train.py:30" in fault["explanation"]
-    assert "rank 2 passes ranks 1,2 at train.py:30" in fault["explanation"]
+    assert "each of ranks 0, 1 passes ranks 0, 1 at train.py:30" in fault["explanation"]
+    assert "rank 2 passes ranks 1, 2 at train.py:30" in fault["explanation"]
 
 
 @pytest.mark.parametrize("num_swapped", [0, 1, 2])
