@@ -14,7 +14,8 @@ _CUT = MAX_CHARACTERS_SHOWN
 def lines_of_file(frames: Frames, file: str) -> dict[int, str]:
     """Return the lines of a file, as it is now if the recorded lines are still in it.
 
-    An imported trace has recorded none.
+    A file of which none were recorded is read if it has not changed since the run began; of an
+    imported trace, in any case.
     """
     rows = frames.sources[frames.sources["file"] == file]
     recorded = {
@@ -23,10 +24,21 @@ def lines_of_file(frames: Frames, file: str) -> dict[int, str]:
         for place, text in enumerate(str(row.text).split("\n"))
     }
     folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
-    found = next(filter(None, (read_lines(folder / file) for folder in folders)), [])
-    now = dict(enumerate(found, 1))
+    path = next((folder / file for folder in folders if read_lines(folder / file)), None)
+    now = {} if path is None else dict(enumerate(read_lines(path), 1))
     is_same = all(_is_line(now.get(line, "").rstrip(), text) for line, text in recorded.items())
-    return now if is_same and (recorded or frames.run.get("imported_from")) else recorded
+    if recorded:
+        return now if is_same else recorded
+    return now if frames.run.get("imported_from") or _is_older(path, frames) else {}
+
+
+def _is_older(path: Path | None, frames: Frames) -> bool:
+    """Return whether a file was last changed before the run began."""
+    start_ns = frames.ranks["start_ns"].min()
+    try:
+        return path is not None and path.stat().st_mtime_ns < start_ns
+    except OSError:
+        return False
 
 
 def _is_line(text: str, recorded: str) -> bool:

@@ -22,6 +22,8 @@ from commtrace.schema import DATA_END, EXCEPTION
 _MOST_ROUNDS = 200
 _OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
 _UNKNOWN = -1
+_LEAVES = re.compile(r"(?:async )?for\b|while\b|break\b|return\b|raise\b|except\b")
+"""Statements by which a rank leaves a loop whose rounds are alike."""
 
 
 def branch_text(
@@ -48,6 +50,8 @@ def branch_text(
     found = explainer.lines(
         common, *(None if each is None else _chain(each) for each in (own, others))
     )
+    if parted.earliest_ns >= 0 and not any(_LEAVES.match(each.text) for each in found):
+        return ""  # they may have parted in an earlier round, at another condition
     return ", ".join(f"`{each.text}` ({each.file}:{each.line})" for each in found)
 
 

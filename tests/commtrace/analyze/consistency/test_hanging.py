@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +104,19 @@ def test_what_a_rank_that_is_missing_was_doing_is_said(
     verdict = verdict_of(fault, row)
     assert verdict.startswith(f"Rank 1 {words[:20]}")
     assert verdict.endswith("others wait at train.py:8")
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_the_line_of_a_file_that_was_not_recorded_is_read_if_it_has_not_changed(
+    is_older: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "vocabulary.py"
+    path.write_text("import re\nfor word in words:  # many\n")
+    changed = START_NS - SECOND if is_older else START_NS + SECOND
+    os.utime(path, ns=(changed, changed))
+    stuck = event(1, "stuck", source_file=str(path), source_line=2)
+    text = ends(hung(waiting(3, 0, 2), stuck))[1].text
+    assert ("`for word in words:`" in text) == is_older
 
 
 @pytest.mark.parametrize("kind", ["gc_pause", "compile", "data_wait", "not_running"])
