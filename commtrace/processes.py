@@ -33,6 +33,20 @@ _PARENT_POLL_INTERVAL_S = 1.0
 _GRACE_S: Mapping[int, float] = {signal.SIGINT: 10.0}
 _USUAL_GRACE_S = 30.0  # as batch systems have between their two signals
 
+_GUARD = """
+import os, signal, sys
+groups = set()
+for line in sys.stdin:
+    number = int(line)
+    groups.add(number) if number > 0 else groups.discard(-number)
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+"""Program that reads ids of process groups, `-id` of one that has ended, and kills those left."""
+
 Process = subprocess.Popen[bytes]
 OnWait = Callable[[int, Sequence[int], float], None]
 """Called with the signal that asked this process to end (0: none did), the ranks that still run,
@@ -83,11 +97,13 @@ def run_ranks(
         OSError: a process cannot be started; none is left running.
     """
     processes: list[Process] = []
-    with _signals() as received:
+    with contextlib.ExitStack() as stack:
+        received = stack.enter_context(_signals())
         try:
             for environment in environments:
                 processes.append(subprocess.Popen(command, env=environment, start_new_session=True))
-            failed = _watch(processes, received, is_over)
+            guard = stack.enter_context(_guard(processes))
+            failed = _watch(processes, received, is_over, guard)
             if failed and not all(map(_has_ended, processes)):
                 time.sleep(_PEER_GRACE_S)
         except BaseException:
@@ -102,15 +118,63 @@ def run_ranks(
 
 
 def _watch(
-    processes: Sequence[Process], received: Sequence[int], is_over: Callable[[], bool]
+    processes: Sequence[Process],
+    received: Sequence[int],
+    is_over: Callable[[], bool],
+    guard: Callable[[], None],
 ) -> list[int]:
     """Wait until all have ended or must be ended; return the ranks that failed."""
     while not received and not is_over():
+        guard()
         failed = [rank for rank, each in enumerate(processes) if each.poll()]
         if failed or all(map(_has_ended, processes)):
             return failed
         time.sleep(_POLL_INTERVAL_S)
     return []
+
+
+@contextlib.contextmanager
+def _guard(processes: Sequence[Process]) -> Iterator[Callable[[], None]]:
+    """Have a process kill the groups of running ranks if this one is killed during the body.
+
+    A rank dies with its parent by itself, but what it has started, such as workers of a data
+    loader, does not. The yielded function tells the guard which ranks have ended, since their ids
+    may be given to other processes.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _GUARD]
+    try:
+        guard = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:  # no more processes: the ranks run unguarded
+        yield lambda: None
+        return
+    assert guard.stdin is not None
+    told = guard.stdin
+    running = {each.pid for each in processes}
+
+    def tell(text: str) -> None:
+        with contextlib.suppress(OSError):  # somebody has killed it
+            told.write(text.encode())
+
+    def forget_ended() -> None:
+        ended = {each.pid for each in processes if _has_ended(each)} & running
+        if ended:
+            running.difference_update(ended)
+            tell("".join(f"-{pid}\n" for pid in ended))
+
+    tell("".join(f"{pid}\n" for pid in running))
+    try:
+        yield forget_ended
+    finally:
+        guard.kill()
+        guard.wait()
+        told.close()
 
 
 def _has_ended(process: Process) -> bool:

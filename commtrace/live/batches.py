@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from commtrace.tracefile.encoding import NOT_ALIKE, decode, not_known
+from commtrace.tracefile.encoding import ALL_UNKNOWN, NOT_ALIKE, decode, not_known
 from commtrace.tracefile.reading import DamageError, inflate, is_int, text_in
 from commtrace.tracefile.spool import LENGTH, NUMBERS, SPOOL_TABLES, numbers_of
 
@@ -105,7 +105,9 @@ class Batch:
         if described is None:
             return np.empty((len(columns), 0), dtype=np.int64)
         try:
-            planes = [described.columns[column.name]["planes"] for column in columns]
+            planes = [
+                described.columns.get(column.name, ALL_UNKNOWN)["planes"] for column in columns
+            ]
         except (KeyError, TypeError):
             decoded = self.columns(name, [column.name for column in columns], ())
             return np.array([np.asarray(each, dtype=np.int64) for each in decoded])

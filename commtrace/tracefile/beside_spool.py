@@ -33,6 +33,7 @@ MAIN_THREAD = "main_thread"
 """Name of the fact of a spool with the number that Python gives to the main thread."""
 
 _SEGMENT = re.compile(rf"\.s(\d{{1,9}}){re.escape(SPOOL_SUFFIX)}$")
+_RECORDER = f"{Path(__file__).parents[1] / 'recorder'}{os.sep}"
 _NAME_OF_MAIN = "MainThread"
 _HANGUP, _SHELL_CODE_OF_HANGUP = -1, 129
 
@@ -144,7 +145,11 @@ def _row(thread: DumpedThread, number: int, facts: Mapping[str, Any], at_ns: int
         source_file=file,
         source_line=line,
         source_function=function,
-        stack="\n".join(f"{file}:{line} {function}" for file, line, function in thread.frames),
+        stack="\n".join(
+            f"{file}:{line} {function}"
+            for file, line, function in thread.frames
+            if not file.startswith(_RECORDER)
+        ),
     )
 
 

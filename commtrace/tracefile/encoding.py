@@ -83,6 +83,10 @@ def encode_ints(values: Sequence[int]) -> tuple[Description, bytes]:
     return {"width": width}, _pack(_TYPECODES[width], values)
 
 
+ALL_UNKNOWN: Description = {"planes": [0xFF] * 8}
+"""Description of integers that are all -1."""
+
+
 def encode_planes(values: array[int]) -> tuple[Description, bytes]:
     """Encode an array of 64-bit integers byte plane by byte plane, as description and bytes.
 

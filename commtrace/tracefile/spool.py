@@ -38,6 +38,7 @@ from typing import Any, BinaryIO
 
 from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, INSTANT, TABLES, Column
 from commtrace.tracefile.encoding import (
+    ALL_UNKNOWN,
     encode_floats,
     encode_ints,
     encode_planes,
@@ -265,6 +266,8 @@ def _encode_numbers(
     described, width = {}, len(columns)
     for place, column in enumerate(columns):
         description, data = encode_planes(flat[place::width])
+        if description == ALL_UNKNOWN:
+            continue
         blobs.append(data)
         described[column.name] = {**description, "bytes": len(data)}
     return {"rows": len(flat) // width, "columns": described}

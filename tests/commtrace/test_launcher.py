@@ -220,12 +220,15 @@ print("exit code", result.exit_code)
 @pytest.mark.parametrize(
     ("number", "expected"), [(signal.SIGKILL, ""), (signal.SIGTERM, f"exit code {128 + 15}\n")]
 )
-def test_ranks_end_with_the_launcher(
+def test_ranks_and_what_they_have_started_end_with_the_launcher(
     number: signal.Signals, expected: str, script: Any, tmp_path: Path
 ) -> None:
     path = script(
         f"""
-        open(os.path.join({str(tmp_path)!r}, str(os.getpid()) + ".pid"), "w").close()
+        import subprocess
+        worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        for pid in (os.getpid(), worker.pid):
+            open(os.path.join({str(tmp_path)!r}, str(pid) + ".pid"), "w").close()
         time.sleep(600)
         """
     )
@@ -236,7 +239,7 @@ def test_ranks_end_with_the_launcher(
     )  # fmt: skip
     pids: list[int] = []
     try:
-        wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 2, 60)
+        wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 4, 60)
         pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
         process.send_signal(number)
         assert process.communicate(timeout=40)[0] == expected

@@ -40,6 +40,7 @@ def main() -> None:
             dist.send(torch.ones(4), 1, tag=5)
         else:
             dist.recv(torch.empty(4), 0, tag=5)
+    dist.new_group([0, 1], backend="gloo")
     dist.barrier()
     dist.destroy_process_group()
 

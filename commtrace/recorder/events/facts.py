@@ -28,15 +28,27 @@ from commtrace.tracefile import EVERY
 from commtrace.tracefile.beside_spool import MAIN_THREAD
 from commtrace.tracefile.liveness import BEAT, BEAT_S, boot
 
+_latest_ranks: dict[int, int] = {}
+"""By process id, the rank in the latest process group."""
+
 
 def process_rank() -> int | None:
     """Return this process's global rank, or None without a process group."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    rank = _latest_ranks[os.getpid()] = dist.get_rank()
+    return rank
 
 
 def likely_rank() -> int:
-    """Return this process's global rank, as its launcher states it before there is a group."""
-    return _first_rank(_launched())
+    """Return this process's global rank: without a group that of the latest one, if any.
+
+    Before the first group, it is the rank that the launcher states.
+    """
+    rank = process_rank()
+    if rank is None:
+        rank = _latest_ranks.get(os.getpid())
+    return _first_rank(_launched()) if rank is None else rank
 
 
 def _launched() -> LaunchedRank | None:

@@ -136,6 +136,8 @@ class StoreCalls:
             if not self._is_on or getattr(self._thread, "is_in_call", False):
                 return function(*args, **options)
             event = note_here(kind)
+            if kind == DESTROY_PROCESS_GROUP and event.code is None:
+                return function(*args, **options)  # by commtrace itself, when the program is over
             event.text = _described(describe, args, options, None)
             self._thread.is_in_call = True
             self._ongoing.begin(event)

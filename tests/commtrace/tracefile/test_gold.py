@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.group_request import GroupRequest, parsed_request
 from commtrace.schema import FORMAT_VERSION, TABLES
 from commtrace.tracefile import read_trace
 
@@ -175,3 +176,15 @@ def test_version_11_states_the_frames_around_a_line() -> None:
     assert set(read_trace(GOLD / "run-v10.json").tables["comm"]["callers"]) == {""}
     callers = set(read_trace(GOLD / "run-v11.json").tables["comm"]["callers"])
     assert {each.rpartition(" ")[2] for each in callers} == {"<module>"}
+
+
+def test_version_11_states_created_groups_and_exit_codes() -> None:
+    assert set(read_trace(GOLD / "run-v10.json").tables["ranks"]["exit_code"]) == {-1}
+    trace = read_trace(GOLD / "run-v11.json")
+    assert list(trace.tables["ranks"]["exit_code"]) == [0, 0]
+    table = trace.tables["host_events"]
+    assert set(table["stack"]) == {""}
+    texts = [
+        text for kind, text in zip(table["kind"], table["text"], strict=True) if kind == "new_group"
+    ]
+    assert [parsed_request(text) for text in texts] == [GroupRequest((0, 1), "gloo", "1")] * 2
