@@ -133,7 +133,7 @@ class Paths:
             if not node.is_decision() or not within(node):
                 continue
             for (way, then), (other_way, other_then) in permutations(node.successors, 2):
-                if then is other_then:
+                if then is other_then or _gain(to_own, to_others, then, other_then) <= 0:
                     continue
                 ways = way, other_way
                 total = cost + self._cost_of(node, ways, (then, other_then))
@@ -313,6 +313,13 @@ class Paths:
                 return ()
             node = min(following)[2]
         return ()
+
+
+def _gain(to_own: Costs, to_others: Costs, then: FlowNode, other_then: FlowNode) -> float:
+    """Return how much dearer the ways to both targets are if ranks go each other's way."""
+    as_taken = to_own.get(then, IMPOSSIBLE) + to_others.get(other_then, IMPOSSIBLE)
+    exchanged = to_own.get(other_then, IMPOSSIBLE) + to_others.get(then, IMPOSSIBLE)
+    return exchanged - as_taken
 
 
 def _is_rival(other: Split, best: Split) -> bool:

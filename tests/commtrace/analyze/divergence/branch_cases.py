@@ -630,6 +630,14 @@ CASES: dict[str, tuple[str, Known]] = {
 }  # fmt: skip
 
 NO_BRANCH: dict[str, tuple[str, Known]] = {
+    "a role beside the way": ("""
+        def f(rank):
+            for batch in loader:
+                backward(batch)  # t
+                gather()  # s o
+                if rank == 0:
+                    print(batch)
+    """, {}),
     "same call": ("""
         def f(x):
             reduce()  # s o t
