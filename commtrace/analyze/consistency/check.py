@@ -24,7 +24,7 @@ from commtrace.analyze.consistency.absences import (
 )
 from commtrace.analyze.consistency.awaited import lone_waits, rows_of_lone
 from commtrace.analyze.consistency.coverage import coverage
-from commtrace.analyze.consistency.creation import unlike_groups
+from commtrace.analyze.consistency.creation import inside_creation, unlike_groups
 from commtrace.analyze.consistency.deadlocks import (
     deadlock_cycles,
     deadlocks,
@@ -37,6 +37,7 @@ from commtrace.analyze.consistency.in_flight import (
     explained_absences,
     stuck_calls,
 )
+from commtrace.analyze.consistency.lost_ranks import lost_ranks
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS, Problem
 from commtrace.analyze.consistency.progress import groups_in_progress, unlike_progress
@@ -84,7 +85,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         and (each.group, each.number) not in explained | explained_absences(absent, stuck)
         and each.number <= differing.get(each.group, each.number)
     ]
-    inside = hangs_in(hanging, all_waits)
+    inside = inside_creation(frames) | hangs_in(hanging, all_waits)
     reported = rows_of(rings) | rows_of_lone(all_waits, inside)
     then: list[Callable[[], list[Problem]]] = [
         lambda: [*disagreements(frames, covered, differing)],
@@ -104,6 +105,8 @@ def consistency(frames: Frames) -> pd.DataFrame:
     ]
     if not any(each.is_fault for each in problems):
         problems += missing_calls(frames, covered, unexplained, inside, of_victims=True)
+    if not any(each.is_fault for each in problems):
+        problems += lost_ranks(frames)
     problems = [*without_recent(frames, problems)]
     faults = [each.at_ns for each in problems if each.is_fault and each.at_ns >= 0]
     problems += calls_in_flight(covered, stuck, min(faults, default=None))

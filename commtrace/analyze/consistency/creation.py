@@ -85,6 +85,12 @@ def waiting_in_creation(frames: Frames) -> list[tuple[Creation, int, tuple[int, 
     return waits
 
 
+def inside_creation(frames: Frames) -> dict[int, str]:
+    """Return the creation that a rank has not returned from, by rank."""
+    last = {rank: own[-1] for rank, own in creations(frames).items()}
+    return {rank: f"new_group of {each.members}" for rank, each in last.items() if each.is_open}
+
+
 def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
     """Yield one problem for each group on whose identity or order of creation ranks disagree."""
     for group, ranks, text in frames.run.get("unlike_groups") or ():

@@ -22,8 +22,10 @@ from commtrace.schema import DATA_END, EXCEPTION
 _MOST_ROUNDS = 200
 _OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
 _UNKNOWN = -1
-_LEAVES = re.compile(r"(?:async )?for\b|while\b|break\b|return\b|raise\b|except\b")
+_LEAVES = re.compile(r"break\b|return\b|raise\b|except\b")
 """Statements by which a rank leaves a loop whose rounds are alike."""
+_LEAVES_OR_ENDS = re.compile(rf"(?:async )?for\b|while\b|{_LEAVES.pattern}")
+"""Those, and a loop itself, if its data ended."""
 
 
 def branch_text(
@@ -50,7 +52,8 @@ def branch_text(
     found = explainer.lines(
         common, *(None if each is None else _chain(each) for each in (own, others))
     )
-    if parted.earliest_ns >= 0 and not any(_LEAVES.match(each.text) for each in found):
+    leaves = _LEAVES_OR_ENDS if seen.has_ended_data() else _LEAVES
+    if parted.earliest_ns >= 0 and not any(leaves.match(each.text) for each in found):
         return ""  # they may have parted in an earlier round, at another condition
     return ", ".join(f"`{each.text}` ({each.file}:{each.line})" for each in found)
 
@@ -176,6 +179,10 @@ class _Circumstances:
             ended and not _had_all(frames, calls, rank, each, other)
             for ended, each, rank, other in zip(self._ended, events, ranks, then[::-1], strict=True)
         ]
+
+    def has_ended_data(self) -> bool:
+        """Return whether a data loader of one of both ended meanwhile."""
+        return any(self._ended)
 
     def of(self, frame: CallFrame, graph: FlowGraph) -> Seen:
         """Return what is known of a function."""

@@ -90,8 +90,9 @@ class DivergenceWords:
         common = parted.common
         branch = branch_text(self._frames, self._calls, parted, (self._own[0], self._others[0]))
         event, event_rank = self._event(), self._own[0]
-        if not event and may_be_either and (event := self._event_on(1)):
-            event_rank = self._others[0]
+        if not event:
+            event = (may_be_either and self._event_on(1)) or self._other_thread(1)
+            event_rank = self._others[0] if event else event_rank
         at_ns = UNKNOWN if common is None else int(common[0]["issue_ns"])
         row = RankDivergence(
             problem=str(fault["problem"]),
@@ -234,20 +235,32 @@ class DivergenceWords:
         return self._other_thread(side) if event is None else text_of_event(event)
 
     def _other_thread(self, side: int) -> str:
-        """Return a sentence part if a rank, and not the other, made its call in another thread."""
-        calls = self._parted.own, self._parted.others
-        changed = [
-            last is not None
-            and call is not None
-            and last["thread"] != call["thread"]
-            # The backward pass has a thread of its own.
-            and "backward" not in (last["phase"], call["phase"])
-            for last, call in zip(self._parted.common or (None, None), calls, strict=True)
-        ]
-        if not changed[side] or changed[1 - side]:
+        """Return a sentence part if threads of a rank took turns in another order than usual.
+
+        Either both ranks made both calls, in other threads and in opposite orders, or a rank made
+        its call in a thread that had made none in the group before.
+        """
+        calls = (self._parted.own, self._parted.others)
+        common = self._parted.common or (None, None)
+        call, last, rank = calls[side], common[side], (self._own, self._others)[side][0]
+        other = calls[1 - side]
+        if call is None or last is None or other is None or call["thread"] == last["thread"]:
+            return ""
+        if "backward" in (last["phase"], call["phase"]):  # which has a thread of its own
+            return ""
+        in_group = self._calls[self._calls["group"] == call["group"]]
+        own = in_group[in_group["rank"] == rank]
+        is_new = not (own.loc[own["id"] < call["id"], "thread"] == call["thread"]).any()
+        following = in_group[in_group["number"] == call["number"] + 1].set_index("rank")
+        is_swapped = all(
+            each in following.index
+            and all(following.loc[each, name] == met[name] for name in ("kind", "source_line"))
+            for each, met in ((rank, other), (int(other["rank"]), call))
+        )
+        if not (is_new or is_swapped):
             return ""
         return (
-            "made its call in another thread than the one before: the order of threads that share "
+            "made this call in another thread than the one before: the order of threads that share "
             "a group differs between ranks"
         )
 

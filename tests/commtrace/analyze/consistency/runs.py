@@ -93,7 +93,7 @@ def crossed(num_ranks: int, swapped: list[int]) -> Program:
     for rank in program.ranks:
         axes = ("world", "tp") if rank in swapped else ("tp", "world")
         for axis in axes:
-            program.one(rank, "all_reduce", axis, is_async=True)
+            program.one(rank, "all_reduce", axis, is_async=True, source_line=7 + (axis == "world"))
     return program
 
 

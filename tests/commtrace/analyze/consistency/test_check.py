@@ -235,7 +235,7 @@ def test_a_run_that_hangs_in_opposite_orders_is_a_deadlock(seed: int) -> None:
     assert found(problems) == [("deadlock", "tp0", 0, "0,1")]
     assert problems[0]["explanation"] == (
         "Deadlock cycle: rank 0 waits in all_reduce 0 of tp (group tp0) at train.py:7 for rank "
-        "1; rank 1 waits in all_reduce 1 of group world at train.py:7 for rank 0. Which of the "
+        "1; rank 1 waits in all_reduce 1 of group world at train.py:8 for rank 0. Which of the "
         "two ranks is wrong is unknown."
     )
 

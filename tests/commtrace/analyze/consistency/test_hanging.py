@@ -264,3 +264,43 @@ def test_one_line_with_other_groups_of_the_same_ranks_is_named() -> None:
 def test_ranks_may_create_their_groups_at_lines_of_their_own() -> None:
     made = [creation(rank, 0, "0,1,2", line=30 + rank) for rank in range(3)]
     assert faults(hung(waiting(3), *made)) == []
+
+
+@pytest.mark.parametrize("swapped", [True, False])
+def test_threads_that_take_turns_in_another_order_are_named(swapped: bool) -> None:
+    """The main thread reduces, another one gathers; a rank alone may leave the gathering out."""
+    program = Program(3, 3)
+    for _ in range(3):
+        program.all("all_reduce", "world", source_line=12, thread=1)
+        program.all("all_gather", "world", source_line=15, thread=2)
+    program.all("all_reduce", "world", source_line=12, thread=1)
+    in_flight = {"complete_ns": -1, "call_ns": -1}
+    for rank in program.ranks:
+        calls = [("all_gather", 15, 2), ("all_reduce", 12, 1)]
+        calls = calls[::-1] if rank == 2 and swapped else calls[1:] if rank == 2 else calls
+        for kind, line, thread in calls:
+            program.one(rank, kind, "world", source_line=line, thread=thread, **in_flight)
+    (row, *_) = divergences(hung(program)).to_dict("records")
+    assert row["ranks"] == "2"
+    assert ("another thread than the one before" in row["event"]) == swapped
+
+
+@pytest.mark.parametrize("kind", ["killed", "raised"])
+def test_a_rank_that_is_lost_while_the_others_fail_is_a_fault(kind: str) -> None:
+    """The others' call ends, by an error, once the connection is closed."""
+    program = waiting(3)
+    for rank in (0, 2):
+        program.one(rank, "all_reduce", "world", source_line=8)
+    error = [event(1, "fatal", text="KeyError: 3")] if kind == "raised" else []
+    closed = {"text": "RuntimeError: closed", "source_line": 8}
+    others = [event(rank, "fatal", 9_000, **closed) for rank in (0, 2)]
+    codes = {1: -9} if kind == "killed" else {}
+    (fault,) = faults(hung(program, *error, *others, exit_code=codes))
+    assert (fault["problem"], fault["ranks"]) == ("lost rank", "1")
+    assert ("KeyError: 3 at train.py:33" in fault["explanation"]) == (kind == "raised")
+    assert ("killed by signal 9" in fault["explanation"]) == (kind == "killed")
+
+
+def test_an_exception_that_all_ranks_raise_at_one_line_is_no_fault() -> None:
+    errors = [event(rank, "fatal", text="KeyError: 3") for rank in range(3)]
+    assert faults(hung(waiting(3), *errors)) == []
