@@ -138,8 +138,8 @@ def _guard(processes: Sequence[Process]) -> Iterator[Callable[[], None]]:
     """Have a process kill the groups of running ranks if this one is killed during the body.
 
     A rank dies with its parent by itself, but what it has started, such as workers of a data
-    loader, does not. The yielded function tells the guard which ranks have ended, since their ids
-    may be given to other processes.
+    loader, does not. The yielded function reports ranks that have ended to the guard, since their
+    ids may be given to other processes.
     """
     command = [sys.executable, "-I", "-S", "-c", _GUARD]
     try:

@@ -61,6 +61,8 @@ _FRAMES_OF_MODULES = {
     "commtrace.recorder.interception.kernels": OWN,
     "commtrace.recorder.interception.waits": OWN,
     "commtrace.recorder.attribution.step_calls": OWN,
+    "commtrace.recorder.host_events.data_loading": OWN,
+    "commtrace.recorder.host_events.store_calls": OWN,
 }
 
 kinds_of_modules: dict[str, int] = {}
