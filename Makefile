@@ -115,6 +115,9 @@ compiled: $(READY) ## 500 random programs, compiled: the same collectives on all
 fuzz: $(READY) ## 10,000 spoiled traces, profiles, dumps and baselines through every reading command
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS) --json build/fuzz.json
 
+hangs: $(READY) ## score of check and of the alarm on hangs that others wrote
+	$(BIN)/python -m tests.hangs.score $(HANGS_ARGS)
+
 docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
 	$(BIN)/python docs/bytes.py
 	$(BIN)/python docs/trace_format.py

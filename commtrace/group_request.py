@@ -51,7 +51,8 @@ def parsed_request(text: str) -> GroupRequest | None:
     >>> parsed_request("ranks=0,1,4-7 name=3").ranks
     (0, 1, 4, 5, 6, 7)
     """
-    words = dict(word.partition("=")[::2] for word in text.split(" "))
+    pairs = [word.partition("=") for word in text.split(" ")]
+    words: dict[str, str] = {name: value for name, _, value in pairs}
     try:
         members = words.pop("ranks")
         ranks = None if members == _ALL else _members_in(members)

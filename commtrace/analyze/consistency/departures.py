@@ -105,6 +105,6 @@ def _departure(rank: int, own: pd.DataFrame, since_ns: int) -> Departure | None:
         is_left_out = any(
             codes[place] == expected and codes[place + 1] == codes[at] for place in range(at - 1)
         )
-        rows = (own.iloc[place] for place in (at - 1, at, followed[-1]))
-        return Departure(rank, *rows, len(followed), is_left_out)
+        before, made, last = (own.iloc[place] for place in (at - 1, at, followed[-1]))
+        return Departure(rank, before, made, last, len(followed), is_left_out)
     return None

@@ -89,9 +89,9 @@ class End:
 def ends(frames: Frames) -> dict[int, End]:
     """Return what each recorded rank was doing at the end, by rank."""
     table = frames.ranks
-    latest = int(table[["alive_ns", "end_ns"]].max().max()) if len(table) else -1
-    events = {int(rank): rows for rank, rows in frames.host_events.groupby("rank")}
-    none = frames.host_events.iloc[:0]
+    latest = max([*table["alive_ns"].tolist(), *table["end_ns"].tolist()], default=-1)
+    events = {int(str(rank)): rows for rank, rows in frames.host_events.groupby("rank")}
+    none = pd.DataFrame(frames.host_events.iloc[:0])
     source = str(frames.run.get("imported_from", ""))
     last_call = pd.concat(frames.by_ranks(_last_activity)).groupby(level=0).max()
     return {

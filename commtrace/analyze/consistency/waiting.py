@@ -177,7 +177,7 @@ def _hanging(frames: Frames, hosts: frozenset[int]) -> pd.DataFrame:
     comm = frames.comm
     is_last = np.zeros(len(comm), dtype=bool)
     of_thread = comm.groupby(["rank", "thread"], sort=False)["id"]
-    is_last[comm.index.get_indexer(of_thread.idxmax())] = True
+    is_last[comm.index.get_indexer(pd.Index(of_thread.idxmax()))] = True
     is_open = (comm["complete_ns"] < 0).to_numpy()
     is_on_host = comm["rank"].isin(hosts).to_numpy() if hosts else np.zeros(len(comm), dtype=bool)
     is_async = comm["is_async"].to_numpy(dtype=bool) & (comm["call_ns"] >= 0).to_numpy()

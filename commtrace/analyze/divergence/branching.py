@@ -22,10 +22,7 @@ from commtrace.schema import DATA_END, EXCEPTION
 _MOST_ROUNDS = 200
 _OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
 _UNKNOWN = -1
-_LEAVES = re.compile(r"break\b|return\b|raise\b|except\b")
-"""Statements by which a rank leaves a loop whose rounds are alike."""
-_LEAVES_OR_ENDS = re.compile(rf"(?:async )?for\b|while\b|{_LEAVES.pattern}")
-"""Those, and a loop itself, if its data ended."""
+_LOOP = re.compile(r"(?:async )?for\b|while\b")
 
 
 def branch_text(
@@ -52,9 +49,9 @@ def branch_text(
     found = explainer.lines(
         common, *(None if each is None else _chain(each) for each in (own, others))
     )
-    leaves = _LEAVES_OR_ENDS if seen.has_ended_data() else _LEAVES
-    if parted.earliest_ns >= 0 and not any(leaves.match(each.text) for each in found):
-        return ""  # they may have parted in an earlier round, at another condition
+    is_loop = len(found) == 1 and _LOOP.match(found[0].text)
+    if parted.earliest_ns >= 0 and is_loop and not seen.has_ended_data():
+        return ""  # one may have left out a round before, rather than the last one
     return ", ".join(f"`{each.text}` ({each.file}:{each.line})" for each in found)
 
 
@@ -152,6 +149,7 @@ class _Circumstances:
         compared: tuple[int, int],
     ) -> None:
         self._ranks = compared
+        self._is_sure = parted.earliest_ns < 0
         self._calling: dict[str, set[int]] = {}
         of_place = ["callers", "source_file", "source_line", "source_function"]
         ends = [each["id"] for each in parted.common or ()]
@@ -191,7 +189,7 @@ class _Circumstances:
         lines = {line for line in self._calling.get(frame.file, ()) if first <= line <= last}
         raised = self._raised[0], self._raised[1]
         ended, left_out = ((each[0], each[1]) for each in (self._ended, self._left_out))
-        return Seen(self._ranks, lines, raised, ended, left_out)
+        return Seen(self._ranks, lines, raised, ended, left_out, self._is_sure)
 
 
 def _had_all(

@@ -64,6 +64,7 @@ class Seen:
         raised: For each rank, names of the exceptions that it raised meanwhile.
         ended: For each rank, whether it ran out of data meanwhile.
         left_out: For each rank that did, whether it had left out a round before.
+        is_sure: The round in which they parted is known.
     """
 
     ranks: tuple[int, int]
@@ -71,6 +72,7 @@ class Seen:
     raised: tuple[Collection[str], Collection[str]] = ((), ())
     ended: tuple[bool, bool] = (False, False)
     left_out: tuple[bool, bool] = (False, False)
+    is_sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +291,11 @@ class Paths:
         return self._by_rounds(self._names.cost(test)) + (_EXCEPTION if wrong else 0.0)
 
     def _by_rounds(self, cost: float) -> float:
-        """Return the cost of a condition; counters differ if a rank is compared with itself."""
-        is_one_rank = self._seen.ranks[0] == self._seen.ranks[1]
+        """Return the cost of a condition; counters differ if a rank is compared with itself.
+
+        They do not if it is unknown in which round it went another way.
+        """
+        is_one_rank = self._seen.ranks[0] == self._seen.ranks[1] and self._seen.is_sure
         return OF_ANYTHING if is_one_rank and cost >= ALIKE else cost
 
     def _jumps(

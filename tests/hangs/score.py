@@ -1,0 +1,142 @@
+"""Score of `commtrace check`, and of the alarm, on programs whose authors had read the docs only.
+
+    python -m tests.hangs.score                      all programs of `held_out`, 20 to 30 minutes
+    python -m tests.hangs.score h01 h05 --parallel 2
+
+Each program is run on gloo ranks with a time-out and watched meanwhile. Its answer was written
+before it was run: who did something else, its line, where others wait, and the branch. It is
+
+    right     the blamed ranks, both lines and the branch, if there is one, are named
+    half      the blamed ranks are right, or in doubt
+    wrong     no fault, or a fault that blames other ranks without a doubt
+
+A healthy program has no fault and no alarm. The exit code is 1 if one blames wrongly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from commtrace.analyze import load
+from commtrace.analyze.consistency import consistency
+from commtrace.analyze.divergence import divergences, of_fault, verdict_of
+from commtrace.tracefile import read_trace
+
+PROGRAMS = Path(__file__).with_name("held_out")
+RIGHT, HALF, WRONG = "right", "half", "wrong"
+_COMMTRACE = [sys.executable, "-m", "commtrace_cli"]
+_ENDS_AFTER_S = 400
+
+
+def answers(names: list[str]) -> list[dict[str, Any]]:
+    """Answers of the programs whose folders begin with one of some names; of all without names."""
+    known = json.loads((PROGRAMS / "answers.json").read_text("utf-8"))
+    return [each for each in known if not names or each["file"].startswith(tuple(names))]
+
+
+def recorded(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> tuple[Path, str]:
+    """Run of a program, and the ranks that the alarm named; `-` without an alarm."""
+    program = PROGRAMS / answer["file"]
+    path = folder / f"{program.parent.name}.json"
+    alarm = folder / f"{program.parent.name}.alarm"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    until = _ENDS_AFTER_S if answer["healthy"] else timeout_s
+    run = [*_COMMTRACE, "run", "--nproc", str(answer["world"]), "--timeout", str(until)]
+    on_hang = "30s" if answer["healthy"] else "9s"
+    command = f'echo "${{COMMTRACE_RANKS:-none}}" > {alarm}'
+    quiet: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL,
+        "env": environment, "cwd": program.parent,
+    }  # fmt: skip
+    watch = subprocess.Popen(
+        [*_COMMTRACE, "watch", str(path), "--on-hang", on_hang, "--exec", command], **quiet
+    )
+    try:
+        subprocess.run(
+            [*run, "-o", str(path), str(program)], check=False, timeout=_ENDS_AFTER_S, **quiet
+        )
+        watch.wait(30)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        watch.kill()
+        watch.wait()
+    return path, alarm.read_text("utf-8").strip() if alarm.exists() else "-"
+
+
+def judged(answer: dict[str, Any], path: Path) -> tuple[str, str]:
+    """Score of a run, and the verdict of its first fault."""
+    frames = load(read_trace(path))
+    table = consistency(frames)
+    faults = table[table["is_fault"]].to_dict("records")
+    if answer["healthy"]:
+        return (WRONG, faults[0]["explanation"]) if faults else (RIGHT, "")
+    if not faults:
+        return WRONG, "no fault"
+    rows = of_fault(divergences(frames), faults[0])
+    verdict = verdict_of(faults[0], next(iter(rows), None))
+    sides = [set(each) for each in answer.get("either_side", [answer["culprit_ranks"]])]
+    blamed = [
+        {int(rank) for rank in fault["ranks"].split(",") if rank}
+        for fault in faults
+        if not fault["is_one_of_ranks"]
+    ]
+    if any(each and each not in sides for each in blamed):
+        return WRONG, verdict
+    is_known = bool(blamed and (blamed[0] or len(sides) > 1))
+    text = " ".join([verdict, *map(str, faults[0].values()), *(str(row) for row in rows)])
+    own = [answer["culprit_line"], *answer.get("also_lines", [])]
+    waits = [answer["waiting_line"], *answer.get("also_waiting_lines", [])]
+    has_lines = all(any(line in text for line in lines) for lines in (own, waits))
+    branch = answer["branch_line"]
+    has_branch = branch is None or branch in text or answer.get("branch_is_optional", False)
+    return (RIGHT if is_known and has_lines and has_branch else HALF), verdict
+
+
+def scored(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> tuple[str, str]:
+    """Run a program, print its line, and return the score of `check`, and that of the alarm."""
+    path, alarm = recorded(answer, folder, timeout_s=timeout_s)
+    score, verdict = judged(answer, path) if path.exists() else (WRONG, "no recording")
+    named = {int(rank) for rank in alarm.split(",")} if alarm not in ("-", "none") else set()
+    if answer["healthy"]:
+        of_alarm = RIGHT if alarm == "-" else WRONG
+    else:
+        culprits = set(answer["culprit_ranks"])
+        is_half = culprits < named or not named
+        of_alarm = RIGHT if named == culprits else HALF if is_half else WRONG
+    name = answer["file"].partition("/")[0]
+    print(f"{name:24} {score:6} alarm {of_alarm:6} {verdict}", flush=True)
+    return score, of_alarm
+
+
+def main() -> int:
+    """Score the programs that are asked for, and print the sums."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="beginnings of the folders' names")
+    parser.add_argument("--parallel", type=int, default=1, help="programs at a time")
+    parser.add_argument("--timeout", type=int, default=45, help="seconds of a rank that hangs")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.parallel) as pool:
+        score = partial(scored, folder=Path(folder), timeout_s=asked.timeout)
+        known = answers(asked.names)
+        of_hanging = [*pool.map(score, [each for each in known if not each["healthy"]])]
+        of_healthy = [*pool.map(score, [each for each in known if each["healthy"]])]
+    for name, scores in (("hanging", of_hanging), ("healthy", of_healthy)):
+        for what, sums in zip(("check", "alarm"), zip(*scores, strict=True), strict=False):
+            text = ", ".join(f"{num} {score}" for score, num in Counter(sums).most_common())
+            print(f"{what} of {len(scores)} {name} programs: {text}")
+    return int(any(WRONG in each for each in [*of_hanging, *of_healthy]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
