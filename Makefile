@@ -24,7 +24,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values check-values bench-operators opdb refused programs compiled fuzz docs docs-site notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values check-values bench-operators opdb refused programs compiled fuzz hangs docs docs-site notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

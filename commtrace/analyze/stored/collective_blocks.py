@@ -54,7 +54,7 @@ COLUMNS = (
     *("input_splits", "output_splits", "expert_rows", "source_spec"),
     *("issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "phase", "module", "thread"),
     *("source_file", "source_line", "device", "stream", "algorithm", "protocol", "device_ns"),
-    *("used_shard", "run_delay_ns"),
+    *("used_shard", "run_delay_ns", "tag"),
 )
 """Columns of table `comm` that calls in blocks have."""
 

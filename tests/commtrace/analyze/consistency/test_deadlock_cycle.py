@@ -6,7 +6,8 @@ import doctest
 
 from commtrace.analyze.consistency import deadlock_cycle
 from commtrace.analyze.consistency.deadlock_cycle import graph_of, shortest_cycle
-from commtrace.analyze.consistency.waiting import Wait, deadlock_cycles
+from commtrace.analyze.consistency.deadlocks import deadlock_cycles
+from commtrace.analyze.consistency.waiting import Wait
 
 
 def test_the_shortest_way_back_is_found() -> None:

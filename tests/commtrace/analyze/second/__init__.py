@@ -131,7 +131,7 @@ SECOND: dict[str, Second] = {
                 "instead",
                 "instead_source",
             ),
-            *("branch", "event", "event_rank", "explanation", "at_ns"),
+            *("branch", "event", "event_rank", "explanation", "verdict", "at_ns"),
         ],
     ),
     "findings": Second(
