@@ -182,6 +182,7 @@ PRINTERS = {
     "commtrace/auto_start.py": "speaks to a program's user, visibly",
     "commtrace/session/recording.py": "speaks to a program's user, visibly",
     "commtrace/comm_mode/mode.py": "prints what torch's own mode does, made visible",
+    "commtrace/launcher.py": "says for whom it waits, in words of its own",
     "commtrace/watchdog.py": "writes to a file of its own",
 }
 FORBIDDEN = re.compile(

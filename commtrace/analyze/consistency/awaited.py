@@ -38,9 +38,14 @@ def lone_waits(
         yield _of_idle(frames, covered, idle, waits_for)
 
 
-def rows_of_lone(all_waits: list[Wait], inside: Mapping[int, str]) -> set[int]:
-    """Return the rows of the transfers that `lone_waits` reports."""
-    return {wait.row for wait in all_waits if wait.row >= 0 and _idle(wait, inside)}
+def pairs_of_lone(all_waits: list[Wait], inside: Mapping[int, str]) -> set[str]:
+    """Return the two ranks of each transfer that `lone_waits` reports, as in column `ranks`."""
+    return {
+        numbers_text((wait.rank, rank))
+        for wait in all_waits
+        if wait.creation < 0
+        for rank in _idle(wait, inside)
+    }
 
 
 def _idle(wait: Wait, inside: Mapping[int, str]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from commtrace.analyze.consistency.absences import (
     missing_ranks,
     not_compared,
 )
-from commtrace.analyze.consistency.awaited import lone_waits, rows_of_lone
+from commtrace.analyze.consistency.awaited import lone_waits, pairs_of_lone
 from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.creation import inside_creation, unlike_groups
 from commtrace.analyze.consistency.deadlocks import (
@@ -86,13 +86,17 @@ def consistency(frames: Frames) -> pd.DataFrame:
         and each.number <= differing.get(each.group, each.number)
     ]
     inside = inside_creation(frames) | hangs_in(hanging, all_waits)
-    reported = rows_of(rings) | rows_of_lone(all_waits, inside)
+    pairs = pairs_of_lone(all_waits, inside)
     then: list[Callable[[], list[Problem]]] = [
         lambda: [*disagreements(frames, covered, differing)],
         lambda: [*missing_calls(frames, covered, unexplained, inside)],
         lambda: [*lone_waits(frames, covered, all_waits, inside)],
         lambda: [*crossed_orders(frames, covered, differing)],
-        lambda: [*unmatched_transfers(frames, covered, reported)],
+        lambda: [
+            each
+            for each in unmatched_transfers(frames, covered, rows_of(rings))
+            if each.ranks not in pairs
+        ],
     ]
     problems = [
         *chain.from_iterable([*frames.together(then), *of_values]),

@@ -142,10 +142,19 @@ def _departed(
         return left, text
     fewest = min(cycle, key=lambda wait: num_in.get(wait.call, 0))
     others = [num_in.get(wait.call, 0) for wait in cycle if wait is not fewest]
-    if not left and num_in.get(fewest.call, 0) and min(others) > num_in[fewest.call]:
+    is_fewer = bool(num_in.get(fewest.call, 0)) and min(others) > num_in[fewest.call]
+    if not left and is_fewer and _have_same_members(frames, cycle):
         most = max(cycle, key=lambda wait: num_in.get(wait.call, 0))
         return {fewest.rank}, f"{text} Most ranks wait in {most.text}."
     return set(), text
+
+
+def _have_same_members(frames: Frames, cycle: list[Wait]) -> bool:
+    """Return whether all calls of a cycle are of the same ranks, so that their numbers compare."""
+    groups = frames.groups.astype({"name": object, "ranks": object})
+    members = dict(zip(groups["name"], groups["ranks"], strict=True))
+    everyone = numbers_text(frames.ranks["rank"].tolist())
+    return len({everyone if wait.creation >= 0 else members.get(wait.group) for wait in cycle}) == 1
 
 
 def _tags_text(cycle: list[Wait]) -> str:

@@ -47,7 +47,7 @@ ROWS_OF_PART = 500_000
 _PARTS_OF_WORKERS = 3
 """Number of parts from which on other processes are asked."""
 
-_VERSION = 6
+_VERSION = 7
 """Changes with the meaning of prepared rows, so that those of former versions are not used."""
 
 

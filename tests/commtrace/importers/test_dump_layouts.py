@@ -164,7 +164,7 @@ def test_a_batch_of_transfers_that_hangs_is_found(torch: str, tmp_path: Path) ->
     ranks = program(torch)
     ranks[0].dump.batch(["send 0->1", "recv 0<-1"], LEFT, state="started")
     frames = imported(tmp_path, ranks)
-    assert faults(frames) == [("transfer", "0,1", LEFT, UNKNOWN)]
+    assert faults(frames) == [("missing call", "0,1", LEFT, UNKNOWN)]
     assert (frames.comm["complete_ns"] < 0).sum() == 2
 
 

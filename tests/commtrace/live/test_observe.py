@@ -281,11 +281,11 @@ def test_a_deadlock_of_two_groups_is_named(run: Run) -> None:
         for name in ("tp", "dp"):
             rank.end(rank.issue(group=name))
     ranks[0].issue(group="tp")
-    ranks[1].issue(group="dp")
+    ranks[1].issue(group="dp", source_line=8)
     run.flush()
     run.pass_(15.0)
     assert of(observer.refresh(), "hang").text == (
-        "Rank 1 went on to all_reduce 1 of dp, rank 0 to all_reduce 1 of tp, at train.py:7"
+        "Rank 1 went on to train.py:8, rank 0 to train.py:7"
     )
 
 
