@@ -362,7 +362,7 @@ def test_of_a_run_that_hung_the_first_fault_is_printed_and_the_next_command_is_c
 
 
 def test_of_a_run_that_did_not_begin_to_record_this_is_said(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(GREETING)
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
     ended = run("-n", "1", "--timeout", "0.1", "-m", "train", folder=tmp_path)
     assert ended.code == 1
     assert "error: train on 1 rank did not end within 0.1 s" in ended.err

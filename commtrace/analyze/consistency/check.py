@@ -85,7 +85,9 @@ def consistency(frames: Frames) -> pd.DataFrame:
         and (each.group, each.number) not in explained | explained_absences(absent, stuck)
         and each.number <= differing.get(each.group, each.number)
     ]
-    inside = inside_creation(frames) | hangs_in(hanging, all_waits)
+    # An imported call may have ended, though its end is unknown.
+    in_calls = hanging.iloc[:0] if covered.imported_from else hanging
+    inside = inside_creation(frames) | hangs_in(in_calls, all_waits)
     pairs = pairs_of_lone(all_waits, inside)
     then: list[Callable[[], list[Problem]]] = [
         lambda: [*disagreements(frames, covered, differing)],
