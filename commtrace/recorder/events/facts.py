@@ -29,7 +29,7 @@ from commtrace.tracefile.beside_spool import MAIN_THREAD
 from commtrace.tracefile.liveness import BEAT, BEAT_S, boot
 
 _latest_ranks: dict[int, int] = {}
-"""By process id, the rank in the latest process group."""
+"""By process id, the rank in the latest process group since a recording began."""
 
 
 def process_rank() -> int | None:
@@ -84,6 +84,7 @@ class Facts:
     """Facts of one recording; `rank` and `num_ranks` become accurate while it runs."""
 
     def __init__(self, detail: str, epoch: int, every: int | None = None) -> None:
+        _latest_ranks.clear()  # a group that ended before says nothing of this recording
         self._is_rank_certain = process_rank() is not None
         launched = _launched()
         self.rank = _first_rank(launched)

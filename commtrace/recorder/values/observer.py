@@ -32,7 +32,7 @@ from torch.optim.optimizer import (
 
 from commtrace.recorder.attribution.locator import Locator
 from commtrace.recorder.clock import now
-from commtrace.recorder.events.facts import likely_rank, process_rank
+from commtrace.recorder.events.facts import likely_rank
 from commtrace.recorder.events.location import (
     BACKWARD,
     FORWARD,
@@ -116,7 +116,6 @@ class ValueObserver:
         self._declared = DeclaredLayouts()
         self._flat = FlatParameters()
         self._has_stepped = self._has_run = False
-        self._latest_rank: int | None = None
         # Of the program's first model that is data parallel, for tensors outside of modules.
         self._data_group = ""
 
@@ -154,7 +153,6 @@ class ValueObserver:
         """Drop what is known of modules, parameters and layouts."""
         self._layouts = Layouts()
         self._owners = self._no_owners()
-        self._latest_rank = None
         self._data_group = ""
         self._met.clear()
         self._declared = DeclaredLayouts()
@@ -353,14 +351,6 @@ class ValueObserver:
             name = part.owner.name + suffix
             self._see(role, name, part.of(tensor), location, part.owner, part=part)
 
-    def _rank(self) -> int:
-        """Return the rank of this thread; without a process group, its former or likely one."""
-        rank = process_rank()
-        if rank is None:
-            rank = self._latest_rank if self._latest_rank is not None else likely_rank()
-        self._latest_rank = rank
-        return rank
-
     def _see(
         self,
         role: str,
@@ -376,7 +366,7 @@ class ValueObserver:
         """Take the fingerprint of a tensor, and send it to the sinks of this rank."""
         if torch.jit.is_tracing():  # it would trace what reads the numbers, too
             return
-        rank = self._rank()
+        rank = likely_rank()
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
         if not sinks or not has_numbers(tensor) or is_outdated(tensor):
             return
