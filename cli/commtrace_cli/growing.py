@@ -1,4 +1,4 @@
-"""Runs that are recorded to a file and are not merged into it: their spools are read instead."""
+"""Runs recorded to a file whose spools are not merged yet: the spools are read instead."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from commtrace_cli.terminal import say
 
 
 def read_run(path: Path) -> Trace:
-    """Read the trace at `path`, or else what a run that is recorded to it has written so far.
+    """Read the trace at `path`, or the spools of a run that is recorded to `path`.
 
-    Prints a note about a run that still goes on, and about one that was ended before its spools
-    were merged. Nothing is written, and no file is held open.
+    Prints a note if the run is still running, or ended before its spools were merged. Nothing is
+    written, and no file stays open.
 
     Raises:
-        TraceError: it is not a trace, and nothing has been recorded to it.
+        TraceError: `path` is no trace, and has no spools.
     """
     trace, spools = _read(path), spools_beside(path)
     note = ""
@@ -43,8 +43,8 @@ def _read(path: Path) -> Trace:
     if not before and not any(spools.glob(f"*{SPOOL_SUFFIX}")):
         raise EmptyTraceError(
             f"cannot read the trace {path}",
-            found="a run of which no rank has begun to record",
-            why="ranks record from when they have loaded torch",
+            found="a run in which no rank has begun to record",
+            why="ranks begin to record once torch is loaded",
             attempt=f"again in some seconds, or `commtrace watch {path}`, which waits",
         )
     try:
@@ -53,8 +53,8 @@ def _read(path: Path) -> Trace:
         if _stamp(path) == before and not before:
             raise
         return read_trace(path)
-    # Spools are removed once the file is there: some of them may have been gone already. The file
-    # may also be of an earlier run, or the spools may be those that it left out.
+    # Spools are removed once the file is written, possibly while they were read here. The file may
+    # also be of an earlier run, or the spools may be of ranks that the merge left out.
     if _stamp(path) != before or (before and _start_ns(trace) < before):
         return read_trace(path)
     return trace

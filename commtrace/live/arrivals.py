@@ -1,11 +1,10 @@
 """Progress of ranks in their groups, disagreements, and stragglers, from the calls of all ranks.
 
-Calls reach a spool when they have ended, and those in flight are repeated until then. A call's
-*number* counts the collectives of its group on its rank. It is the sequence number, unless the
-group also carries transfers: these are then counted off, in the order of the sequence, so that a
-call that was never seen makes the numbers after it unknown.
+Ended calls are written to a spool once, calls in flight again in each batch. A call's *number*
+counts the collectives of its group on its rank. It is the sequence number, less the transfers
+before it in the group; after a gap in the sequence, numbers in groups with transfers are unknown.
 
-A *slot* is a member of a group that has called on it.
+A *slot* is a member of a group that has made a call in it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class CallArrays:
 
     @property
     def end_ns(self) -> Array:
-        """End of each call: its completion, or else the last instant that is known of it."""
+        """End of each call: its completion, or else its last known instant."""
         known = self.issue_ns + np.maximum(np.maximum(self.call_ns, self.blocked_ns), 0)
         return np.where(self.complete_ns >= self.issue_ns, self.complete_ns, known)
 
@@ -52,11 +51,11 @@ class Slot:
 
     Attributes:
         last: number of the last collective that the rank has issued; -1 before the first.
-        last_call: its id, issue, completion and site.
-        next_seq: sequence number that its next call will have.
-        num_transfers: transfers among the calls before that, if `is_mixed`.
+        last_call: id, issue, completion and site of this collective.
+        next_seq: sequence number of the rank's next call.
+        num_transfers: number of transfers before `next_seq`, if `is_mixed`.
         is_mixed: the rank has made transfers in the group.
-        is_unsure: calls were not seen, so that numbers are unknown from there on.
+        is_unsure: calls were not seen, so later numbers are unknown.
     """
 
     rank: int
@@ -70,7 +69,7 @@ class Slot:
 
 
 class GroupProgress:
-    """Numbers calls within their groups, and keeps how far each member has come.
+    """Numbers calls within their groups, and keeps the progress of each member.
 
     Attributes:
         slots: progress by rank and group.
@@ -92,7 +91,7 @@ class GroupProgress:
     def add(self, calls: CallArrays) -> Array:
         """Return the number of each call in its group; -1 for transfers and if unknown.
 
-        Together with earlier ones, the calls are all that the ranks have issued so far.
+        Together with earlier calls, these are all calls that the ranks have issued so far.
         """
         number = np.where(calls.is_transfer | (calls.seq < 0), UNKNOWN, calls.seq)
         if not len(number):
@@ -161,9 +160,9 @@ def _last_call(calls: CallArrays, place: Any) -> tuple[int, int, int, int]:
 
 
 class Disagreements:
-    """Collectives of which two members have call sites of unequal signature.
+    """Collectives in which two members have call sites of unequal signature.
 
-    The comparison is a first one: a signature may differ in a property that is unknown.
+    The comparison is preliminary: signatures may differ in an unknown property.
 
     Attributes:
         found: by group and number, a rank and its call site for each signature.
@@ -193,8 +192,8 @@ class Stragglers:
     """Delays of collectives that need every member, by the member that arrived last.
 
     A collective is complete once all of its members have ended it. Its delay is the time for which
-    all others were blocked before the last arrival, as in the table `stragglers`, and longer than
-    the last one was, since clocks are not aligned here.
+    all other members were blocked before the last arrival, as in table `stragglers`. Since clocks
+    are not aligned here, the blocked time of the last member is subtracted.
     """
 
     def __init__(self) -> None:
@@ -225,7 +224,7 @@ class Stragglers:
         wait[rows[:, 4] < 0] = 0  # unknown: nobody is seen to wait
         wait[is_last] = np.iinfo(np.int64).max
         delay = np.minimum.reduceat(wait, begins)
-        # Ranks that were blocked as long as the last one did not wait for it: their clocks differ.
+        # A rank blocked no longer than the last one did not wait for it: their clocks differ.
         blocked = rows[:, 4].clip(0)
         own = blocked[last]
         blocked[is_last] = np.iinfo(np.int64).max
@@ -245,7 +244,7 @@ class Stragglers:
     def since(self, begin_ns: int) -> dict[int, tuple[int, int, float]]:
         """Return, by rank, the sum of the delays since a time, their number, and their spread.
 
-        The spread is that number if all are equal, and about 1 if one of them is the most of it.
+        The spread equals the number if all delays are equal, and is about 1 if one dominates.
         """
         sums: dict[int, tuple[int, int, int]] = {}
         for at, rank, delay in self.late:

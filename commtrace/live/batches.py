@@ -1,8 +1,8 @@
 """Batches of a growing spool, decoded as far as watching needs them.
 
-`parse` inflates a batch and parses its head; the columns are decoded on demand. Every count is
-borne out by bytes: a table has no more rows than bytes of data, plus one. Whatever does not fit is
-a `DamageError`.
+`parse` inflates a batch and parses its head; the columns are decoded on demand. Counts are checked
+against the data: a table has at most one row more than bytes. Inconsistent contents raise
+`DamageError`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Batch:
         """Decode columns of a table, in the order of `names`.
 
         Raises:
-            DamageError: their data is not of that many rows, or names a string that is not there.
+            DamageError: the data has another number of rows, or refers to an unknown string.
         """
         described = self.tables.get(table)
         if described is None or not described.rows:
@@ -118,7 +118,7 @@ def parse(payload: bytes) -> Batch:
     """Return the batch with a stored payload.
 
     Raises:
-        DamageError: it is none.
+        DamageError: the payload is not a batch.
     """
     data = inflate(payload, MOST_INFLATED_BYTES)
     if len(data) < LENGTH.size:
@@ -178,7 +178,7 @@ def _texts(codes: Sequence[int], strings: Sequence[str], place: str) -> list[str
 def _join_planes(
     planes: list[Any], data: bytes, start: int, rows: int, name: str
 ) -> np.ndarray[Any, Any]:
-    """Return columns of byte planes at once, which is faster than one after the other."""
+    """Return all columns of byte planes in one operation, which is faster than one by one."""
     try:
         alike = np.array(planes, dtype=np.int64).reshape(-1)
     except (ValueError, TypeError, OverflowError) as error:

@@ -13,7 +13,7 @@ _SLACK_NS = 2_000_000_000  # of the clock of a file system
 
 
 class Dumps:
-    """Reads each dump once; those that are older than `since_ns` are left out."""
+    """Reads each dump once; dumps older than `since_ns` are left out."""
 
     def __init__(self, folder: Path, since_ns: int) -> None:
         self._folder = folder

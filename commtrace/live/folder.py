@@ -1,8 +1,8 @@
-"""The growing spools of a run's folder: which there are, and what is new in each.
+"""The growing spools of a run's folder, and the new contents of each.
 
-A *recording* is one process's part: a spool, or the segments of a bounded one, of which the oldest
-are removed while it grows. A rank that was restarted has several recordings; the last one to begin
-counts. Nothing is written, and no file stays open.
+A *recording* is one process's part: a spool, or the segments of a ring recording, whose oldest
+segments are removed while it grows. A restarted rank has several recordings; the latest counts.
+Nothing is written, and no file stays open.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class FollowedRecording:
     Attributes:
         name: file name of the first segment, without suffix.
         mtime_ns: when the last of its files changed, by the clock of the file system.
-        changed_at_s: when the watcher saw that last, by its own clock; of a change that was made
-            before it looked, as long ago as the file system's clock says.
+        changed_at_s: the same by the watcher's own clock; for a change before the first look,
+            computed from its age by the clock of the file system.
         is_done: the mark of a properly closed recording is there.
         is_gone: its files have been removed.
         missed_segments: segments that were removed before they were read.
@@ -60,7 +60,7 @@ class FollowedRecording:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts of the newest segment that has some."""
+        """Facts of the newest segment with facts."""
         for number in sorted(self.tails, reverse=True):
             if self.tails[number].facts:
                 return self.tails[number].facts
@@ -103,7 +103,7 @@ class FollowedRecording:
 
     @property
     def num_bytes_left(self) -> int:
-        """Bytes that were there when watching began, and have not been read."""
+        """Number of bytes present when watching began and not read yet."""
         if self.is_gone:
             return 0
         tails = [each for each in self.tails.values() if each.is_behind]
@@ -116,7 +116,7 @@ class RunTail:
     Attributes:
         recordings: all recordings by name.
         is_gone: the folder has vanished.
-        is_behind: there is more to read than the last reading had time for.
+        is_behind: the last reading ran out of time before the end of the data.
         num_left_out: recordings beyond `MOST_RECORDINGS`.
     """
 
@@ -130,11 +130,11 @@ class RunTail:
         self._next = 0
 
     def read(self, most_s: float) -> Iterator[tuple[FollowedRecording, News]]:
-        """Yield what is new in each recording, for about `most_s` seconds."""
+        """Yield the new contents of each recording, for about `most_s` seconds."""
         begin = self._clock.monotonic_s()
         self._scan(begin)
         ordered = list(self.recordings.values())
-        # Begins at the end of the last reading, so that no rank is starved.
+        # Begin where the last reading ended, so that no rank is starved.
         ordered = ordered[self._next :] + ordered[: self._next]
         self.is_behind = False
         for number, recording in enumerate(ordered):
@@ -230,7 +230,7 @@ def _files(folder: Path) -> tuple[dict[str, dict[int, _File]], set[str]]:
                 continue
             file = _File(Path(entry.path), status.st_ino, status.st_size, status.st_mtime_ns)
             found.setdefault(match["first"], {})[int(match["segment"] or 0)] = file
-    # Those of earlier runs come first, so that what they say is known to be stale.
+    # Earlier runs come first, so that their contents are known to be stale.
     return dict(sorted(found.items(), key=_last_change)), done
 
 

@@ -1,9 +1,9 @@
 """Offsets of the clocks of hosts, as far as watching shows them.
 
-What a rank writes is about the present: the lag of its newest instant behind the watcher's clock is
-the time until it is written and read, a second at most, plus what its host's clock is behind. The
-smallest lag of the last minute therefore shows a clock that is off by seconds, in either direction.
-What was there before watching began may be old; only an instant in the future counts of that.
+The lag of a rank's newest instant behind the watcher's clock is the time for writing and reading,
+at most a second, plus the offset of the host's clock. The smallest lag of the last minute therefore
+shows a clock that is off by seconds, in either direction. Data written before watching began may be
+old: only instants in the future count there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MEMORY_S = 60.0
 _MOST_SAMPLES = 600
 LEAST_AHEAD_S = 0.5
 LEAST_BEHIND_S = 4.0
-"""Lags from which on a clock is off; below, it is the time that writing and reading take."""
+"""Least lags that count as an offset of the clock, not as the time for writing and reading."""
 _LEAST_SAMPLES = 3
 
 
@@ -32,7 +32,7 @@ class Hosts:
         if is_first and lag_s > -LEAST_AHEAD_S:
             return
         lags = self._lags.setdefault(host, deque(maxlen=_MOST_SAMPLES))
-        if lags and lags[-1][0] == at_s:  # the smallest of one reading
+        if lags and lags[-1][0] == at_s:  # keep the smallest lag of one reading
             if lag_s < lags[-1][1]:
                 lags[-1] = at_s, lag_s
             return
@@ -41,7 +41,7 @@ class Hosts:
             lags.popleft()
 
     def ahead_s(self, host: str) -> float:
-        """Return how far a host's clock is ahead of the watcher's; 0 if that is not seen."""
+        """Return the offset of a host's clock ahead of the watcher's; 0 if none is seen."""
         lags = self._lags.get(host, ())
         least = min((lag for _, lag in lags), default=0.0)
         if least < -LEAST_AHEAD_S:
@@ -51,5 +51,5 @@ class Hosts:
         return 0.0
 
     def off(self) -> dict[str, float]:
-        """Return the hosts whose clocks are off, with what they are ahead in seconds."""
+        """Return, by host, the offsets of clocks that are off, in seconds ahead."""
         return {host: ahead for host in sorted(self._lags) if (ahead := self.ahead_s(host))}

@@ -1,8 +1,8 @@
-"""Signs of life of ranks: those that run, have ended, have died, or write no more.
+"""Signs of life of ranks, and the state that follows: running, ended, died, silent.
 
 A recording gives a sign of life when its file changes: by a batch, or by the heartbeat, which sets
-the time of the file once a second. The watcher compares what it sees at two times by its own clock,
-so a clock that is off elsewhere does no harm. On its own host, it also asks for the process.
+the time of the file once a second. Ages are measured by the watcher's own clock, so offsets of
+other clocks do not matter. On its own host, the watcher also looks for the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEANINGS = {
 """States of a rank, and their meanings."""
 
 ASLEEP = (DIED, SILENT, GONE, STOPPED)
-"""States of a rank that writes no more, although it has not ended."""
+"""States of a rank that stopped writing before it ended."""
 
 _PATIENCE_HERE_S = 3.0
 _PATIENCE_ELSEWHERE_S = 15.0  # attributes of files on network file systems are seconds old

@@ -16,8 +16,8 @@ def when_merged(snapshot: Snapshot, watch: Watch, torn: Collection[int]) -> Snap
 
     Args:
         snapshot: The state when its spools had gone.
-        watch: What was known of its ranks.
-        torn: Ranks that had not closed their recording, by the run file: they died.
+        watch: The last state of its ranks.
+        torn: Ranks whose recording was not closed, by the run file: they died.
     """
     lives = {rank: DIED if rank in torn else ENDED for rank in {*watch.ranks, *torn}}
     return replace(

@@ -1,8 +1,8 @@
 """Numbers of groups and call sites that the ranks of a run share.
 
-A rank's spool numbers strings and call sites by itself. Most of them are those of other ranks too,
-so each is kept once, under a number of the whole run, by which the calls of all ranks are computed
-at once.
+Each spool numbers its strings and call sites separately. Most of them are equal on all ranks, so
+each is kept once, under a number of the whole run. Calls of all ranks can then be computed in one
+array operation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _JOINING = frozenset(needing(EVERY_RANK))
 
 
 class Site(NamedTuple):
-    """Properties that alike calls share; `group` is a number of `RunNames.groups`."""
+    """Properties shared by calls of one site; `group` is a number of `RunNames.groups`."""
 
     group: int
     kind: str
@@ -70,12 +70,12 @@ class RunNames:
         self._table = np.empty((0, 6), dtype=np.int64)
 
     def same(self, strings: list[str]) -> list[str]:
-        """Return the strings, each as the object that stands for all that are equal to it."""
+        """Return the strings, each as the one object kept for all equal strings."""
         known = self._strings
         return [known.setdefault(each, each) for each in strings]
 
     def group(self, name: str, ranks: str, axis: str) -> int:
-        """Return the number of a group; an axis that is known once stays known."""
+        """Return the number of a group; keep its axis once it is known."""
         try:
             members = tuple([int(each) for each in ranks.split(",")] if ranks else ())
         except ValueError as error:
@@ -115,7 +115,7 @@ class RunNames:
     def table(self) -> np.ndarray[Any, Any]:
         """Return group, kind, wire bytes, signature, is_transfer and is_joining of each site.
 
-        Calls of unequal signature disagree, as far as their properties are known.
+        Calls of unequal signature disagree, unless a differing property is unknown.
         """
         if len(self._table) < len(self._rows):
             self._table = np.array(self._rows, dtype=np.int64)

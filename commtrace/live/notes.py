@@ -17,7 +17,7 @@ _WORDS = {DIED: "dead", SILENT: "silent", GONE: "gone", STOPPED: "stopped"}
 
 
 def problems_of_lives(watch: Watch, lives: Mapping[int, str]) -> list[LiveProblem]:
-    """Return one problem for each state of ranks that write no more, though they have not ended."""
+    """Return one problem for each state of ranks that stopped writing before they ended."""
     found = []
     for life in ASLEEP:
         ranks = tuple(sorted(rank for rank, each in lives.items() if each == life))
@@ -45,14 +45,14 @@ def _hosts_of(watch: Watch, ranks: Iterable[int]) -> str:
 
 
 def notes_of(watch: Watch) -> list[str]:
-    """Return the limits of what is shown, and odd things about the run."""
+    """Return the limits of the snapshot, and unusual facts about the run."""
     notes = []
     for host, ahead_s in watch.hosts.off().items():
         way = "ahead of" if ahead_s > 0 else "behind"
         off = text_of_duration(abs(ahead_s) * _SECOND)
         notes.append(
-            f"the clock of {host} is about {off} {way} that of this machine: times of its "
-            "ranks are corrected by that, and compare with those of other hosts only roughly"
+            f"the clock of {host} is about {off} {way} the clock of this machine: times of its "
+            "ranks are corrected, but compare with times of other hosts only roughly"
         )
     recordings = watch.tail.recordings.values()
     damaged = [each.damage for each in recordings if each.damage]
@@ -71,8 +71,8 @@ def notes_of(watch: Watch) -> list[str]:
     every = run_fact(watch, "every")
     if every is not None:
         notes.append(
-            f"only every {every}th step is recorded: calls between are not seen, nor is a "
-            "hang in one of them"
+            f"only every {every}th step is recorded: calls of other steps, and hangs in "
+            "them, are not seen"
         )
     dropped = {
         rank: number_fact(each.recording.facts, "num_dropped", 0)
@@ -80,7 +80,7 @@ def notes_of(watch: Watch) -> list[str]:
     }
     if num := sum(dropped.values()):
         ranks = text_of_ranks([rank for rank, each in dropped.items() if each > 0])
-        notes.append(f"{counted(num, 'call')} of {ranks} dropped: calls of theirs are not seen")
+        notes.append(f"{counted(num, 'call')} of {ranks} dropped: not all of their calls are seen")
     left = watch.tail.num_left_out
     if left:
         notes.append(f"{counted(left, 'recording')} beyond the first are not read")
@@ -88,11 +88,11 @@ def notes_of(watch: Watch) -> list[str]:
 
 
 _TEXTS = ("command", "process_group")
-"""Facts of the run that are texts; all others that are used are numbers."""
+"""Facts of the run that are texts; all other facts used here are numbers."""
 
 
 def run_fact(watch: Watch, name: str) -> Any:
-    """Return a fact of the run, as the first rank that has it states it; None if none does."""
+    """Return a fact of the run from the first rank that has it; None without one."""
     for _, rank in sorted(watch.ranks.items()):
         run = rank.recording.facts.get("run")
         if isinstance(run, dict) and name in run:

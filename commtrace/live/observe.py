@@ -31,27 +31,27 @@ from commtrace.units import counted
 WINDOW_S = 10
 """Time that rates, blocked shares and stragglers refer to."""
 NOTABLE_S = 5.0
-"""Time in a call from which on the snapshot says who is missing from it."""
+"""Least time in a call for the snapshot to name the missing ranks."""
 HANG_S = 30.0
-"""Time in a call from which on that is called a hang."""
+"""Least time in a call that counts as a hang."""
 STRAGGLER_SHARE = 0.1
 STRAGGLER_RATIO = 3.0
 STRAGGLER_CALLS = 4
-"""Share, ratio and spread over calls from which on a rank is reported as a straggler."""
+"""Least share, ratio and spread over calls of a straggler."""
 _SECOND = 1_000_000_000
 _OUT_OF_SIGHT = (DIED, GONE, SILENT)
-"""States of ranks of which nobody knows if they are still in the call that they wrote about."""
+"""States of ranks that may have left the call in flight since their last batch."""
 _MOST_GROUPS = 64
 _MOST_UNRECORDED = 4096
 
 
 class Observer:
-    """Derives snapshots; keeps what it has found out about problems until the run moves on.
+    """Derives snapshots; keeps the problems found until the run makes progress.
 
     Args:
         watch: the state of the run.
-        hang_s: time in a call from which on a rank hangs; a shorter wait is called so.
-        straggler_share: part of the time that others wait for a rank from which on it is one.
+        hang_s: least time in a call that counts as a hang; shorter waits are `waiting`.
+        straggler_share: least part of the time for which others wait for a straggler.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class Observer:
         )
 
     def _now(self, rank: WatchedRank, life: str, at_s: float) -> int:
-        """Return the present, by the clock of a rank; of one out of sight, its last sign of life.
+        """Return the present by the clock of a rank.
 
-        A rank that has ended is seen as it was when it ended.
+        For a rank out of sight, it is the last sign of life; for a rank that has ended, its end.
         """
         if life == ENDED:
             end = number_fact(rank.recording.facts, "end_ns")
@@ -182,7 +182,7 @@ class Observer:
         call = (in_calls or open_calls)[0]
         site = watch.names.sites[call.site]
         for_s = max((now_ns - call.issue_ns) / _SECOND, 0.0)
-        # Of an asynchronous call, the time in which its rank waits for it, or does nothing else.
+        # For an asynchronous call: since its rank waits for it, or made no other call.
         since_ns = rank.blocked_since_ns(call) if in_calls else rank.last_ns
         quiet_s = max((now_ns - since_ns) / _SECOND, 0.0)
         stuck_s = min(for_s, quiet_s)
@@ -334,7 +334,7 @@ class Observer:
         ]
 
     def _has_run_for(self, seconds: float) -> bool:
-        """Return whether all ranks have begun that long ago: before, starting up delays them."""
+        """Return whether all ranks have run for some time; start-up delays them before."""
         begins = [each.recording.start_ns for each in self.watch.ranks.values()]
         return self.watch.clock.wall_ns() - max(begins, default=0) >= seconds * _SECOND
 
@@ -349,7 +349,7 @@ class Observer:
         return [replace(each, for_s=each.for_s + since_s) for each in self._mismatches]
 
     def _of_hangs(self, hanging: list[RankState], lives: Mapping[int, str]) -> list[LiveProblem]:
-        """Return why ranks hang; the check is repeated only when the run has moved."""
+        """Return the causes of hanging ranks; the check is repeated only after progress."""
         if not hanging:
             self._checked = ()
             return []
@@ -363,7 +363,7 @@ class Observer:
         )
         if state != self._checked:
             self._checked = state
-            # Calls that began after half of that differ between ranks as usual.
+            # Differences between calls that began later than half of that time are usual.
             since = self.watch.clock.wall_ns() - round(longest / 2 * _SECOND)
             self._found = hangs(self.watch, lives, since, reads_all=problem == HANG)
         found = self._found or [unexplained(hanging)]
@@ -373,7 +373,7 @@ class Observer:
         return run_fact(self.watch, "command") or ""
 
     def _unrecorded(self, world_size: int) -> tuple[int, ...]:
-        """Return ranks that have written nothing; those of a fake world do not exist."""
+        """Return ranks without a recording; a fake world has only one rank."""
         ranks = self.watch.ranks
         if run_fact(self.watch, "process_group") == FAKE:
             return ()
@@ -397,7 +397,7 @@ def _source(site: Any) -> str:
 
 
 def _beside(folder: str, state: Any) -> Any:
-    """Return the state of a rank, or a problem, with files named relative to the program's."""
+    """Return the state of a rank, or a problem, with paths relative to the program's folder."""
     texts = {name: getattr(state, name, "") for name in ("source", "text")}
     return replace(
         state, **{name: relative_to(folder, text) for name, text in texts.items() if text}

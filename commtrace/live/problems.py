@@ -1,9 +1,9 @@
 """Problems of a run as it is now, by the consistency check of finished runs.
 
-Of a run that hangs, the check reads what is recorded so far, so that its judgement is that of
-`commtrace check`. If that is large, and as long as nothing hangs, it is given the tail of the run:
-the calls in flight, the last call of each rank in each of its groups, and what is kept of the calls
-between. It takes pandas and some time, so it runs only if a rank hangs or calls disagree.
+If a run hangs, the check reads all data recorded so far, so that its result is the result of
+`commtrace check`. If the data is large, or nothing hangs, the check reads the tail of the run: the
+calls in flight, the last call of each rank in each of its groups, and the recent calls kept in
+memory. The check needs pandas and some time, so it runs only if a rank hangs or calls disagree.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class _Row:
 def hangs(
     watch: Watch, lives: Mapping[int, str], since_ns: int, *, reads_all: bool
 ) -> list[LiveProblem]:
-    """Return why ranks hang: the faults that began before `since_ns`, the first one first.
+    """Return the causes of hanging ranks: the faults that began before `since_ns`, in order.
 
     Args:
         watch: The state of the run.
         lives: The state of each rank.
         since_ns: The time.
-        reads_all: Check all that is recorded so far, if that is not large, as `check` does.
+        reads_all: Check all data recorded so far, unless it is large.
     """
     judged = _judged(watch.folder) if reads_all else None
     if judged is None:
@@ -75,9 +75,9 @@ def hangs(
 
 
 def _judged(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] | None:
-    """Return the faults of what is recorded so far, each with the place where ranks parted.
+    """Return the faults in the data recorded so far, each with its divergence.
 
-    None if that is large, or cannot be read at the moment.
+    None if the data is large, or cannot be read at the moment.
     """
     from commtrace.analyze import load
     from commtrace.analyze.consistency import consistency
@@ -96,16 +96,16 @@ def _judged(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] 
 
 
 def unexplained(hanging: Sequence[RankState]) -> LiveProblem:
-    """Return what is known of ranks that hang although nobody is seen to be missing."""
+    """Return a problem for ranks that hang although no rank is known to be missing."""
     longest = max(hanging, key=lambda each: each.stuck_s)
     others = len(hanging) - 1
     more = f", and {counted(others, 'other rank')} in calls too" if others else ""
     why = (
-        "The other end has been issued, or nothing is known of it: the transfer itself hangs, or "
-        "its rank is not recorded."
+        "The other end has been issued, or its rank is not recorded: the transfer itself hangs, or "
+        "the other rank has not issued it."
         if longest.call.startswith(TRANSFERS)
-        else "All members that are recorded have arrived there: the transfer itself hangs, or a "
-        "member that is not recorded is missing."
+        else "All recorded members have arrived there: the transfer itself hangs, or a member "
+        "without a recording is missing."
     )
     text = f"Rank {longest.rank} is in {longest.call}{more}. {why}"
     return LiveProblem(
@@ -121,7 +121,7 @@ def mismatches(watch: Watch, lives: Mapping[int, str]) -> list[LiveProblem]:
     """Return the calls in which members of a group disagree."""
     rows = _tail(watch)
     for (_, number), ends in watch.disagreements.found.items():
-        # Ids that no call has, since those of the calls themselves are not kept.
+        # An id that no call has: the ids of these calls are not kept.
         rows += [_Row(rank, 1 << 60, number, 0, 0, site) for rank, site in ends]
     groups = {group for group, _ in watch.disagreements.found}
     rows = [row for row in rows if watch.names.sites[row.site].group in groups]
@@ -148,7 +148,7 @@ def _problem(
 
 
 def _tail(watch: Watch) -> list[_Row]:
-    """Return the calls that show how far each rank has come, each once."""
+    """Return the calls that show the progress of each rank, each once."""
     behind = _least_numbers(watch)
     rows: dict[tuple[int, int], _Row] = {}
     for (rank, _), slot in watch.progress.slots.items():
@@ -167,7 +167,7 @@ def _tail(watch: Watch) -> list[_Row]:
 
 
 def _in_flight_row(rank: WatchedRank, call: InFlight, number: int, names: RunNames) -> _Row:
-    # Only a call that a thread is inside of stops that thread.
+    # A thread is stopped only by a call that it is inside.
     thread = call.thread if rank.is_blocked_in(call, names) else -1
     return _Row(
         rank.rank, call.id, number, call.issue_ns, call.complete_ns, call.site, thread, call.step
@@ -216,7 +216,7 @@ def _lone_transfers(watch: Watch) -> Iterable[tuple[WatchedRank, InFlight]]:
             other = (peer, group, own, "recv" if kind == "send" else "send")
             num_before = issued.get((own, group, peer, kind), 0) - len(calls)
             for place, call in enumerate(sorted(calls, key=lambda each: each.id)):
-                # One that was issued ahead, and is not waited for, stops nobody.
+                # A transfer issued ahead, without a wait, stops no rank.
                 may_wait = not rank.is_on_host or rank.is_blocked_in(call, watch.names)
                 if may_wait and num_before + place >= issued.get(other, 0):
                     yield rank, call
@@ -265,7 +265,7 @@ def _consistency(
 
 
 def _distinct_names(names: RunNames, groups: Iterable[int]) -> dict[int, str]:
-    """Return the names of groups, those of equal name with their ranks."""
+    """Return the names of groups; groups of equal name get their ranks added."""
     found: dict[int, str] = {}
     taken: set[str] = set()
     for group in groups:

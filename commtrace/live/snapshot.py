@@ -1,7 +1,7 @@
 """State of a run at one time, as frozen values: the output of watching.
 
-Whoever shows it (the terminal, the page, a program) computes nothing. Unknown numbers are nan, -1
-or None.
+The terminal, the page and programs show it without further computation. Unknown numbers are nan,
+-1 or None.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class RankState:
     Attributes:
         life: a key of `life.MEANINGS`.
         sign_age_s: time since its last sign of life.
-        call: the call that it is in, `all_reduce 17 of dp`; empty outside of communication.
-        is_blocked: a thread is inside of that call; otherwise the call runs beside the program.
+        call: the call in flight, `all_reduce 17 of dp`; empty outside of communication.
+        is_blocked: a thread is inside the call; otherwise the call runs beside the program.
         group: name of the call's group.
         number: number of the call in the group; -1 for a transfer.
-        for_s: time that it has been in the call, or outside of communication; nan if unknown.
-        stuck_s: time that it has waited for the call, or done nothing else meanwhile.
+        for_s: time in the call, or outside of communication; nan if unknown.
+        stuck_s: time for which the rank has waited for the call, or made no other call.
         num_in_flight: calls in flight.
-        source: line of the program that made the call, or the last one.
-        module: module that made it.
-        step: the last step that it has ended; -1 if none.
-        blocked_share: part of the last seconds in which it was blocked; nan if unknown.
+        source: line of the program that made the call, or the last call.
+        module: module that made the call.
+        step: the last step that the rank has ended; -1 if none.
+        blocked_share: part of the last seconds in which the rank was blocked; nan if unknown.
         num_restarts: earlier recordings of the rank in the folder.
-        is_hanging: it is stuck for longer than a hang takes.
+        is_hanging: `stuck_s` is long enough for a hang.
     """
 
     rank: int
@@ -61,8 +61,8 @@ class GroupState:
     Attributes:
         name: name of the group, with its mesh axis if it is known.
         call: the collective, `all_reduce 17`.
-        arrived: members that have issued it.
-        missing: members that have not.
+        arrived: members that have issued the collective.
+        missing: members that have not issued it.
         unknown: members whose calls are not known.
         for_s: time since the first member arrived.
         last_s: time since the last one arrived.
@@ -88,13 +88,13 @@ class KindRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """A rank that delays others, and stands out among those that do.
+    """A rank whose delays of other ranks stand out.
 
     Attributes:
         share: part of the last seconds for which all others of a group waited for it.
         num_late: collectives that it delayed.
-        spread: number of equal delays that spread as these do; about 1 after one long stall.
-        ratio: its delay as a multiple of that of the next rank; infinite if there is none.
+        spread: effective number of equal delays; about 1 after one long stall.
+        ratio: ratio of its delay to the next rank's delay; infinite if there is none.
     """
 
     rank: int
@@ -111,10 +111,10 @@ class LiveProblem:
     Attributes:
         problem: `hang`, `waiting` (not yet a hang), `mismatch`, `straggler`, or a key of
             `life.MEANINGS`.
-        ranks: ranks to blame, or that are concerned.
+        ranks: blamed ranks, or the ranks concerned.
         text: the problem in a sentence or two.
-        source: line of the program, if one is known.
-        for_s: time since it began; nan if unknown.
+        source: line of the program, if known.
+        for_s: time since the problem began; nan if unknown.
     """
 
     problem: str
@@ -135,12 +135,12 @@ class Snapshot:
         window_s: length of the time that rates refer to.
         world_size: number of ranks of the program, as far as is known.
         unrecorded: ranks that have written nothing.
-        bytes_left: bytes that were there when watching began and are not read yet.
+        bytes_left: number of bytes present when watching began and not read yet.
         is_over: every rank that was seen has ended or died.
         is_gone: the folder has vanished.
         refresh_s: time that reading took.
-        notes: limits of what is shown, and odd things about the run.
-        dumps: stacks that ranks have dumped since watching began, the last of each.
+        notes: limits of the snapshot, and unusual facts about the run.
+        dumps: the last stack that each rank has dumped since watching began.
     """
 
     folder: str

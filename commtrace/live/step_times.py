@@ -32,7 +32,7 @@ class StepTimes:
         source: source of the steps; empty if the program marks them.
         per_s: steps per second, by the steady ones of the last `NUM_RECENT` steps (see
             `analyze.steady_steps`); nan without one.
-        change: part by which these take longer than those before; nan if there are none.
+        change: relative change of duration against the steps before; nan without these.
         durations_s: duration of the last steps, the latest last.
     """
 
@@ -62,7 +62,7 @@ class Steps:
                 self._durations.clear()
                 self._last_of_rank.clear()
             if place == self._source:
-                # Put last: the steps that were added to last are kept.
+                # Moved to the end: the most recently updated steps are kept.
                 self._durations[step] = of_step = self._durations.pop(step, {})
                 of_step[rank] = (end_ns - begin_ns) / 1e9
                 self._last_of_rank[rank] = max(self._last_of_rank.get(rank, -1), step)
@@ -71,7 +71,7 @@ class Steps:
                 del self._durations[stale]
 
     def forget(self, rank: int) -> None:
-        """Forget the steps of a rank that was restarted, and their source if it was the last."""
+        """Forget the steps of a restarted rank, and their source if no steps are left."""
         self._last_of_rank.pop(rank, None)
         for of_rank in self._durations.values():
             of_rank.pop(rank, None)

@@ -1,9 +1,8 @@
 """Incremental reader of one spool: each reading takes the new batches only.
 
-A batch that is not complete yet is left for the next reading. One whose bytes are all there but do
-not match its checksum may still be on its way through a network file system; if it stays so for
-`_PATIENCE_S`, the spool is damaged there and nothing after it is read. Memory is charged to an
-allowance by the size of the file, as in all readers.
+An incomplete batch is left for the next reading. A complete batch with a wrong checksum may still
+be in transit through a network file system; after `_PATIENCE_S`, the spool counts as damaged there
+and nothing after it is read. The memory for names and call sites is bounded.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _SITE = len(CALL_COLUMNS) - 1
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A call that had not ended when its rank last wrote; times are -1 if unknown."""
+    """A call in flight in the last batch of its rank; times are -1 if unknown."""
 
     id: int
     seq: int
@@ -64,7 +63,7 @@ class InFlight:
 
 @dataclass(slots=True)
 class News:
-    """Contents of a spool that one reading has found.
+    """New contents of a spool, found by one reading.
 
     Attributes:
         num_batches: number of new batches.
@@ -82,7 +81,7 @@ class News:
 
 
 class SpoolTail:
-    """Reads what is new in a spool.
+    """Reads the new contents of a spool.
 
     Attributes:
         facts: facts of all batches so far.
@@ -109,7 +108,7 @@ class SpoolTail:
 
     @property
     def is_behind(self) -> bool:
-        """True while there are bytes that have not been read for lack of time."""
+        """True while there are unread bytes, left for lack of time."""
         return not self.damage and self.size > max(self.position, self._incomplete_until)
 
     @property
@@ -263,12 +262,12 @@ def is_rank(value: Any) -> bool:
 
 
 def text_fact(facts: Mapping[str, Any], name: str) -> str:
-    """Return a fact that is a text; empty if it is not."""
+    """Return a fact if it is a text, else an empty text."""
     value = facts.get(name)
     return value if isinstance(value, str) else ""
 
 
 def number_fact(facts: Mapping[str, Any], name: str, default: int = -1) -> int:
-    """Return a fact that is an integer."""
+    """Return a fact if it is an integer, else `default`."""
     value = facts.get(name)
     return value if is_int(value) else default

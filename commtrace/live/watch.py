@@ -1,8 +1,8 @@
 """State of a growing run: `Watch(folder).refresh()` returns a `Snapshot`.
 
-Each refresh reads what is new in the spools, adds it to a bounded state, and derives the snapshot
-from that: the calls in flight and the progress of each rank, sums over the last seconds, and the
-durations of the last steps. Times of a rank are by its own clock; `hosts` has what that is off.
+Each refresh reads the new contents of the spools, adds them to a bounded state, and derives the
+snapshot from it: the calls in flight and the progress of each rank, sums over the last seconds, and
+the durations of the last steps. Times of a rank are by its own clock; `hosts` has the offsets.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from commtrace.live.step_times import Steps
 from commtrace.live.tail import CALL_COLUMNS, InFlight, News, text_fact
 
 MOST_READING_S = 0.6
-"""Time after which a refresh stops reading and shows what it has."""
+"""Time after which a refresh stops reading and derives the snapshot."""
 MOST_RECENT = 64
-"""Number of calls of a rank that are kept after they ended."""
+"""Number of ended calls kept for each rank."""
 
 _PLACE = {name: place for place, name in enumerate(CALL_COLUMNS)}
 _OF_FLYING = (
     "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "site",
 )  # fmt: skip
-"""Numbers that are known of a call in flight."""
+"""Known numbers of a call in flight."""
 _NO_CALLS = np.empty((len(CALL_COLUMNS), 0), dtype=np.int64)
 
 
@@ -41,14 +41,14 @@ class WatchedRank:
     """State of one rank.
 
     Attributes:
-        index: its number among the ranks seen, in the order of their appearance.
+        index: number of the rank, in the order of appearance.
         recording: its latest recording.
-        in_flight: calls in flight when it last wrote, the oldest first.
-        numbers: their numbers in their groups.
-        waits: since when the program waits for asynchronous ones of them, by their ids.
-        recent: its last calls that ended, as rows of `CALL_COLUMNS`.
-        last_ns: the last instant that it wrote about, by its own clock; -1 if there is none.
-        earlier: names of the recordings of the rank before this one.
+        in_flight: calls in flight in its last batch, the oldest first.
+        numbers: numbers of these calls in their groups.
+        waits: start of the program's wait for asynchronous calls in flight, by their ids.
+        recent: its last ended calls, as rows of `CALL_COLUMNS`.
+        last_ns: the last instant in its recording, by its own clock; -1 without one.
+        earlier: names of the earlier recordings of the rank.
     """
 
     rank: int
@@ -67,7 +67,7 @@ class WatchedRank:
         return text_fact(self.recording.facts, "host")
 
     def is_blocked_in(self, call: InFlight, names: RunNames) -> bool:
-        """Return whether a thread of the rank is inside of a call or waits for it.
+        """Return whether a thread of the rank is inside a call or waits for it.
 
         On a device, only the stream waits for a synchronous call that has returned.
         """
@@ -77,7 +77,7 @@ class WatchedRank:
         return self.is_on_host and call.complete_ns < 0 and is_waited_for
 
     def blocked_since_ns(self, call: InFlight) -> int:
-        """Return since when a thread of the rank is inside of a call or waits for it."""
+        """Return when a thread of the rank began to be inside a call, or to wait for it."""
         return self.waits.get(call.id, call.issue_ns)
 
     @property
@@ -86,7 +86,7 @@ class WatchedRank:
         return text_fact(self.recording.facts, "device") == "cpu"
 
     def set_in_flight(self, calls: Sequence[InFlight], names: RunNames, now_ns: int) -> None:
-        """Replace the calls in flight by what the rank has just written."""
+        """Replace the calls in flight by the calls of a new batch."""
         self.in_flight = sorted(calls, key=_issue_of)
         self.waits = {
             call.id: self.waits.get(call.id, now_ns - call.blocked_ns)
@@ -100,11 +100,11 @@ class Watch:
 
     Attributes:
         ranks: the ranks of the latest run.
-        num_seen: number of ranks seen, of which those of an earlier run were left out.
+        num_seen: number of ranks seen, without ranks of an earlier run.
         earlier: names of the recordings of earlier runs that were left out.
 
     Args:
-        folder: the folder RUN.comm, or one of spools.
+        folder: the folder RUN.comm, or a folder of spools.
         clock: the watcher's clocks.
         system: the system on which the watcher runs.
     """
@@ -131,7 +131,7 @@ class Watch:
         self.steps = Steps()
 
     def read(self, most_s: float = MOST_READING_S) -> None:
-        """Read what is new, for about `most_s` seconds."""
+        """Read new contents, for about `most_s` seconds."""
         ended: list[tuple[WatchedRank, Array]] = []
         changed: dict[int, WatchedRank] = {}
         wall_ns, at_s = self.clock.wall_ns(), self.clock.monotonic_s()
@@ -154,7 +154,7 @@ class Watch:
         self._add(ended, [each for each in changed.values() if self.ranks.get(each.rank) is each])
 
     def _rank_of(self, recording: FollowedRecording) -> WatchedRank | None:
-        """Return the rank that a recording is the latest one of; None if it is an earlier one."""
+        """Return the rank whose latest recording this is; None for an earlier recording."""
         number = recording.rank
         if number is None:
             return None
@@ -176,7 +176,7 @@ class Watch:
         return new
 
     def _is_of_earlier_run(self, recording: FollowedRecording) -> bool:
-        """Compare a recording with those known; forget these if it belongs to a later run."""
+        """Return whether a recording is of an earlier run; forget the known ones if of a later."""
         for rank in self.ranks.values():
             other = rank.recording
             if "" in (recording.attempt[0], other.attempt[0]) or recording.attempt == other.attempt:
@@ -191,7 +191,7 @@ class Watch:
         return False
 
     def _leave_out_ended_before_restarts(self, at_s: float) -> None:
-        """Leave out ranks of an earlier run, as `latest_run` does, which did not come back."""
+        """Leave out ranks of an earlier run that were not restarted, as `latest_run` does."""
         begins = [each.recording.start_ns for each in self.ranks.values() if each.earlier]
         for number, rank in list(self.ranks.items()) if begins else ():
             recording = rank.recording
@@ -202,10 +202,10 @@ class Watch:
                 self._forget(number)
 
     def _forget(self, rank: int) -> None:
-        """Forget the calls and steps of a rank, whose next recording numbers them anew."""
+        """Forget the calls and steps of a rank; its next recording numbers them anew."""
         self.progress.forget(rank)
         self.steps.forget(rank)
-        # Its calls must not be joined with those of before.
+        # Its calls must not be matched with calls before the restart.
         self.disagreements, self.stragglers = Disagreements(), Stragglers()
 
     def _note_instants(
@@ -221,7 +221,7 @@ class Watch:
             is_first = rank.last_ns < 0 or self.tail.is_behind
             rank.last_ns = newest
             if text_fact(rank.recording.facts, "boot") == self.system.boot:
-                return  # the same clock: what it wrote late, it could not write earlier
+                return  # the same clock: a late instant is no offset
             self.hosts.note(rank.host, newest, wall_ns, at_s, is_first=is_first)
 
     def _add(self, ended: Sequence[tuple[WatchedRank, Array]], changed: list[WatchedRank]) -> None:
@@ -248,7 +248,7 @@ class Watch:
     def _add_calls(self, rank: Array, rows: Array, index: Array) -> Array:
         """Add calls of ranks, and return their numbers.
 
-        The first of them have ended; `index` has the indices of their ranks.
+        The first `len(index)` calls have ended; `index` has the indices of their ranks.
         """
         of_site = self.names.table()[rows[_PLACE["site"]]]
         group, kind, wire_bytes, signature, is_transfer, is_joining = of_site.T

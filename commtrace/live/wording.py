@@ -1,4 +1,4 @@
-"""Words for a snapshot, shared by the terminal and the page: ages, rates, ranks that are alike."""
+"""Texts of a snapshot, shared by the terminal and the page: ages, rates, groups of ranks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def clock_text(at_ns: int) -> str:
 
 
 def trend_text(change: float) -> str:
-    """Return the trend of steps in words; empty if it is small or unknown."""
+    """Return the text of a trend of steps; empty if it is small or unknown."""
     if math.isnan(change) or abs(change) < 0.05:
         return ""
     return f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} than before"
 
 
 def now_text(rank: RankState) -> str:
-    """Return what a rank is in."""
+    """Return the text of a rank's state."""
     if rank.life == ENDED:
         return "ended"
     if rank.life != RUNNING:
@@ -58,13 +58,13 @@ def blocked_text(ranks: Sequence[RankState]) -> str:
 
 
 def ages_text(ranks: Sequence[RankState]) -> str:
-    """Return for how long ranks have been in what they are in."""
+    """Return the text of how long ranks have been in their state."""
     ages = [each.for_s for each in ranks if not math.isnan(each.for_s)]
     return span_text(ages) if ages and ranks[0].life != ENDED else "–"
 
 
 def names_text(ranks: Sequence[RankState]) -> str:
-    """Return the numbers of ranks, and how many they are."""
+    """Return the numbers of ranks, and their count."""
     name = text_of_ranks([each.rank for each in ranks], most=4).partition(" ")[2]
     return f"{name} ({len(ranks):,})" if len(ranks) > 1 else name
 
@@ -72,7 +72,7 @@ def names_text(ranks: Sequence[RankState]) -> str:
 def alike_stacks(
     dumps: Sequence[StackDump], *, most_threads: int | None = None
 ) -> list[tuple[tuple[ThreadStack, ...], list[StackDump]]]:
-    """Return the stacks of ranks, and with each the ranks that have it.
+    """Return the different stacks of ranks, each with its ranks.
 
     Args:
         dumps: the dumps.
@@ -150,7 +150,7 @@ def num_ranks_text(snapshot: Snapshot) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """Return an age in whole tenths of seconds, or in minutes, so that it is read at a glance."""
+    """Return an age in tenths of seconds, or in minutes and seconds."""
     if math.isnan(seconds):
         return "–"
     if seconds < 60:
@@ -161,7 +161,7 @@ def age_text(seconds: float) -> str:
 
 
 def shown_groups(snapshot: Snapshot) -> list[GroupState]:
-    """Return the groups in which somebody waits for long enough to be seen."""
+    """Return the groups with a wait of at least a second, or all if there is a problem."""
     return [each for each in snapshot.groups if each.for_s >= 1 or snapshot.problems]
 
 
@@ -174,7 +174,7 @@ def span_text(ages: Sequence[float]) -> str:
 
 
 def alike(ranks: Sequence[RankState]) -> list[list[RankState]]:
-    """Return ranks that do the same together: those with trouble first, then the longest waits."""
+    """Return ranks grouped by equal state: ranks in trouble first, then the longest waits."""
 
     def doing(rank: RankState) -> tuple[object, ...]:
         return (rank.life, rank.is_hanging, rank.call, rank.is_blocked, rank.source)

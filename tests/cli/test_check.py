@@ -37,6 +37,8 @@ def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_
     ended = commtrace("check", broken_json)
     assert ended.code == 1
     assert re.sub(" +\n", "\n", ended.out) == (
+        "Rank 3 differs in the element type of its call at train.py:7 (rank 3: bfloat16;\n"
+        "others: float32)\n"
         "1 fault in 76 calls of 4 ranks\n"
         "compared: 11 collectives and 12 point-to-point calls\n"
         "not compared: 4 calls after the first disagreement in the group\n"

@@ -75,7 +75,7 @@ def test_before_the_first_rank_records_this_is_the_error(
     tmp_path: Path, commtrace: Commtrace
 ) -> None:
     spools_beside(tmp_path / "run.json").mkdir()
-    with pytest.raises(EmptyTraceError, match="a run of which no rank has begun to record"):
+    with pytest.raises(EmptyTraceError, match="a run in which no rank has begun to record"):
         read_run(tmp_path / "run.json")
     ended = commtrace("check", "run.json")
     assert ended.code == 3

@@ -177,8 +177,8 @@ def test_what_is_not_seen_is_noted_once_in_a_log(
     monkeypatch.setattr("time.sleep", sleep)
     out = commtrace("watch", run.folder).out
     assert out.count("note: ") == 2
-    assert "note: only every 100th step is recorded: calls between are not seen, nor is" in out
-    assert "note: 2 calls of rank 0 dropped: calls of theirs are not seen" in out
+    assert "note: only every 100th step is recorded: calls of other steps, and hangs" in out
+    assert "note: 2 calls of rank 0 dropped: not all of their calls are seen" in out
     assert "all 1 rank ended" in out
 
 

@@ -1,9 +1,9 @@
 """Ranks missing from a collective that others of the group made, and calls lost by the recording.
 
-Only recorded ranks can be reported as missing from a call. A rank without a recording is a problem
-of its own. The trace has lost calls, which is no fault of the program, if they were dropped at the
-limits of the recording, if a profile ended before, or if a recording was cut off although the call
-missing from it went through.
+Only recorded ranks can be reported as missing from a call. A rank without a recording is a separate
+problem. A missing call is lost, and no fault of the program, if it was dropped at the limits of the
+recording, if a profile ended before it, or if a recording was cut off although the collective
+completed on other ranks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Absence:
     Attributes:
         present: Ranks that made the call.
         absent: Ranks without it.
-        lost: Those of `absent` whose call the recording may have lost.
+        lost: Ranks of `absent` whose call the recording may have lost.
     """
 
     group: str
@@ -57,7 +57,7 @@ class Absence:
 
 @of_run
 def absences(frames: Frames) -> list[Absence]:
-    """Return one absence for each group whose members did not make equally many calls."""
+    """Return one absence for each group whose members made different numbers of calls."""
     covered = coverage(frames)
     reached = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
     last_numbers = reached.groupby("group")["last"].agg(["min", "max"])
@@ -81,7 +81,7 @@ def absences(frames: Frames) -> list[Absence]:
         of_group = calls[calls["group"] == group]
         has_sure = len(lost) < len(behind)
         if lost and has_sure and last >= 0 and not _went_through(of_group, last):
-            # All others may wait there for a rank in `lost`.
+            # The other ranks may wait in this call for a rank in `lost`.
             lost |= set(behind["rank"])
         later = of_group.loc[of_group["number"] > last, "number"]
         if later.empty:  # only the status of a dump has it
@@ -100,7 +100,7 @@ def absences(frames: Frames) -> list[Absence]:
 
 
 def _lost(covered: Coverage, group: str, behind: pd.DataFrame) -> set[int]:
-    """Return those of the ranks behind the others whose calls the trace may have lost."""
+    """Return the ranks behind the others whose calls the trace may have lost."""
     return {
         rank
         for rank, last in zip(behind["rank"], behind["last"], strict=True)
@@ -124,14 +124,15 @@ def missing_calls(
 ) -> Iterator[Problem]:
     """Yield the absences that are faults.
 
-    Ranks that wait in another call are victims. If all that are missing do, the fault is there.
+    A missing rank that waits in another call is a victim. If all missing ranks are victims, the
+    absence is no fault.
 
     Args:
         frames: The run.
-        covered: How far its calls can be compared.
+        covered: Coverage of the run.
         absent: The absences.
-        inside: The call that each rank hangs in.
-        of_victims: Yield those instead in which all that are missing are victims.
+        inside: By rank, the call in which the rank hangs.
+        of_victims: Yield instead the absences in which all missing ranks are victims.
     """
     faults = []
     for each in absent:
@@ -153,9 +154,10 @@ def missing_calls(
 
 
 def _first_of(problems: Sequence[Problem]) -> Problem:
-    """Return the first of the calls from which the same ranks are missing, which is one fault."""
+    """Return the earliest of the problems with the same missing ranks, which are one fault."""
     first, *others = sorted(problems, key=lambda each: (each.at_ns, each.group))
-    more = f" Others wait for the same in {counted(len(others), 'other group')}." if others else ""
+    groups = counted(len(others), "other group")
+    more = f" Calls in {groups} lack the same ranks." if others else ""
     return replace(first, explanation=first.explanation + more)
 
 
@@ -174,7 +176,7 @@ def _problem_of(
     blamed: Sequence[int] = idle
     is_one_of, why = False, ""
     if not are_waiting or not {end.state for end in states.values()} <= HELD_UP:
-        # Nothing shows that those who are missing are held up: they may have left the call out.
+        # Nothing shows that the missing ranks are held up: they may have skipped the call.
         is_tie = len(each.absent) == len(each.present)
         blamed, is_one_of = (
             (each.present, False)
@@ -221,10 +223,11 @@ def _by_departures(
     blamed: Sequence[int],
     is_one_of: bool,
 ) -> tuple[Sequence[int], bool, str]:
-    """Return who left a usual call out, or made a new one that most did not, if only one side did.
+    """Return the blamed ranks by their departures: ranks, `is_one_of`, and a sentence.
 
-    Otherwise the ranks that arrived are blamed only if all others have ended: those that have not
-    may still come.
+    The side with departures is blamed: the ranks that arrived if they are fewer, the missing ranks
+    if they skipped a usual call. Without departures on one side only, the ranks that arrived are
+    blamed only if all missing ranks have ended; a rank that runs may still arrive.
     """
     found = departures(frames, [*each.present, *each.absent][:_MOST_COMPARED])
     text = "".join(f" Rank {rank} {one.text()}." for rank, one in sorted(found.items())[:1])
@@ -237,14 +240,14 @@ def _by_departures(
         return blamed, is_one_of, ""
     if len(each.present) == len(each.absent) == 1:
         return blamed, is_one_of, ""
-    return (), False, " Whether it is a call too many, or they are held up, is unknown."
+    return (), False, " It is unknown whether this call is extra or the missing ranks are held up."
 
 
 _MOST_COMPARED = 64
 
 
 def _meanwhile(missing: Sequence[int], inside: Mapping[int, str], states: Mapping[int, End]) -> str:
-    """Return what the ranks that are missing were doing."""
+    """Return a sentence on the states of the missing ranks."""
     doing: dict[str, list[int]] = {}
     for rank in missing:
         text = f"waits in {inside[rank]}" if rank in inside else ""
@@ -264,8 +267,8 @@ def _meanwhile(missing: Sequence[int], inside: Mapping[int, str], states: Mappin
 def missing_ranks(frames: Frames, covered: Coverage) -> Iterator[Problem]:
     """Yield one problem for all members without a recording.
 
-    If the others' last call on a group with all of them is not known to have ended, they may wait
-    there, and it is named.
+    The problem names the last call of the other members in a common group, unless that call is
+    known to have ended: they may wait in it.
     """
     rows = covered.reached[covered.reached["rank"].isin(covered.unrecorded)]
     if rows.empty:
@@ -273,18 +276,18 @@ def missing_ranks(frames: Frames, covered: Coverage) -> Iterator[Problem]:
     ranks = sorted(int(rank) for rank in rows["rank"].unique())
     num_ranks = rows.groupby("group")["rank"].nunique()
     shared = [str(each) for each in rows["group"].unique() if num_ranks[each] == len(ranks)]
-    verb, pronoun = ("is", "this rank") if len(ranks) == 1 else ("are", "these ranks")
+    verb, noun = ("is", "this rank") if len(ranks) == 1 else ("are", "these ranks")
     groups = counted(len(num_ranks), "group")
     text = (
         f"{at_the_start(ranks)} left no recording, but {verb} in {groups} that communicated: the "
-        f"arrival of {pronoun} is unknown."
+        f"calls of {noun} are unknown."
     )
     last = _last_call(frames, covered, shared)
     if last is not None:
         group, number = str(last["group"]), int(last["number"])
         named = call_text(str(last["kind"]), number, group, covered.names.get(group, ""))
         line = f" ({source_of(last)})" if source_of(last) else ""
-        text += f" The other members may wait in {named}{line}, of which no end is known."
+        text += f" The other members may wait in {named}{line}: its end is unknown."
     yield Problem(
         problem="missing rank",
         is_fault=covered.imported_from not in OF_SOME_RANKS,
@@ -300,7 +303,7 @@ def missing_ranks(frames: Frames, covered: Coverage) -> Iterator[Problem]:
 
 
 def _last_call(frames: Frames, covered: Coverage, groups: Sequence[str]) -> pd.Series | None:
-    """Return the latest of the groups' last calls; None if each is known to have ended."""
+    """Return the latest of the groups' last calls; None if all of them are known to have ended."""
     reached = covered.reached
     is_recorded = ~reached["rank"].isin(covered.unrecorded) & (reached["last"] >= 0)
     last = reached[is_recorded & reached["group"].isin(groups)].groupby("group")["last"].max()
@@ -317,7 +320,7 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
 
     Ranks that have lost equally many calls for the same reason form one problem.
     """
-    if covered.has_timed_out_only or not covered.calling:  # whose lacks are known
+    if covered.has_timed_out_only or not covered.calling:  # it does not list all calls
         return
     reached = covered.reached
     made = (reached["last"] + 1 - covered.first_number).clip(lower=0)

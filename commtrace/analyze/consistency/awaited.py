@@ -1,6 +1,6 @@
-"""Ranks that others wait for in transfers, or in the creation of a group, and that are in no call.
+"""Ranks in no call that other ranks wait for in transfers or in the creation of a group.
 
-Of collectives, see `absences`.
+Module `absences` does the same for collectives.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from commtrace.units import text_of_ranks
 def lone_waits(
     frames: Frames, covered: Coverage, all_waits: list[Wait], inside: Mapping[int, str]
 ) -> Iterator[Problem]:
-    """Yield the transfers and the creations of groups in which ranks wait for some in no call.
+    """Yield the waits for ranks in no call, in transfers and in creations of groups.
 
-    Those for the same ranks are one problem.
+    All waits for the same ranks are one problem.
 
     Args:
         frames: The run.
-        covered: How far its calls can be compared.
+        covered: Coverage of the run.
         all_waits: The waits of all ranks.
-        inside: The call that each rank hangs in.
+        inside: By rank, the call in which the rank hangs.
     """
     by_idle: dict[tuple[int, ...], list[Wait]] = {}
     for wait in all_waits:
@@ -49,7 +49,7 @@ def pairs_of_lone(all_waits: list[Wait], inside: Mapping[int, str]) -> set[str]:
 
 
 def _idle(wait: Wait, inside: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the ranks in no call that are waited for in a transfer or in a creation of a group."""
+    """Return the ranks in no call that a transfer or a creation of a group waits for."""
     return () if wait.group else tuple(rank for rank in wait.others if rank not in inside)
 
 
@@ -65,12 +65,12 @@ def _of_idle(
     blamed = {*idle} if are_held_up or have_left_out else {*idle, first.rank}
     verb = "has" if len(idle) == 1 else "have"
     if first.creation >= 0:
-        made, group = "come there", ""
+        made, group = "not called it", ""
     else:
         other = "recv" if first.text.startswith(SEND) else "send"
         made = f"made no {other} that matches"
         group = str(frames.calls_at([first.row]).iloc[0]["group"])
-    lacks = f"{text_of_ranks(idle)} {verb} {'not ' if first.creation >= 0 else ''}{made}"
+    lacks = f"{text_of_ranks(idle)} {verb} {made}"
     doing = "".join(
         f"; rank {rank} {end.sentence_part()}" for rank, end in states.items() if end.text
     )

@@ -1,8 +1,8 @@
 """Consistency check across the ranks of a run, as one table.
 
-The order of the trace's ranks and rows does not matter. An empty table means that no call disagrees
-with those of its peers in kind, reduction, root, type, size or order, as far as the trace has them:
-`compared` says how many calls that are.
+The order of the trace's ranks and rows does not matter. An empty table means that no compared call
+disagrees with the calls of its peers in kind, reduction, root, type, size or order; `compared`
+returns the number of compared calls.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from commtrace.analyze.program_folder import program_folder
 def consistency(frames: Frames) -> pd.DataFrame:
     """Return one row per problem: faults first, the earliest first; empty if there are none."""
     covered = coverage(frames)
-    # Together, since each of them passes over the run.
+    # Together, to share one pass over the run.
     first: list[Callable[[], Any]] = [
         lambda: absences(frames),
         lambda: first_disagreements(frames),

@@ -1,8 +1,8 @@
 """Extent of the consistency check: the calls that were compared, and the reasons for the others.
 
 A call is *compared* if the trace has the calls of its peers, or shows that a peer did not make it.
-A call of a group of one rank has no peers; neither can it disagree with one. The result of the
-check refers to the compared calls only, so both are always shown together.
+A call in a group of one rank has no peers to disagree with. The result of the check refers to the
+compared calls only, so the result and the extent are always shown together.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PROPERTIES: Mapping[str, tuple[str, Collection[str]]] = {
     "type": ("dtype", _DATA),
     "size": ("payload_bytes", _DATA),
 }
-"""Column of each compared property of calls, and the kinds that have it; every call has a kind."""
+"""By compared property other than the kind, its column and the kinds of calls that have it."""
 
 GOOD, BAD, NEUTRAL = "good", "bad", ""
 
@@ -66,9 +66,9 @@ class Comparison:
         num_alone: Number of calls of groups of one rank.
         num_collectives: Number of compared collectives.
         num_transfers: Number of compared sends and recvs.
-        not_compared: Number of the other calls, by reason.
-        unknown: Properties that compared collectives lack, in words; an unknown value agrees with
-            every other.
+        not_compared: By reason, the number of calls that have peers but were not compared.
+        unknown: Texts of properties that compared collectives lack; an unknown value agrees with
+            every other value.
     """
 
     num_calls: int
@@ -107,7 +107,7 @@ class Comparison:
 def compared(frames: Frames) -> Comparison:
     """Return the extent of the check of a run."""
     covered = coverage(frames)
-    # From this number on, it is a problem of its own that a peer's call is not in the trace.
+    # From this number on, the calls missing from the trace are a problem of the table.
     missed = {
         each.group: each.number for each in absences(frames) if set(each.absent) - set(each.lost)
     }
@@ -130,11 +130,11 @@ class _Compared:
     """Numbers of calls of some collectives and transfers.
 
     Attributes:
-        counts: By the reason for which they were not compared, or `COMPARED`.
+        counts: Number of calls by status: `COMPARED`, or the reason why not.
         num_collectives: Number of compared collectives.
         num_transfers: Number of compared sends and recvs.
-        num_known: Of the compared collectives that have each property, how many calls have a
-            known value, and how many there are.
+        num_known: By property, the number of compared collectives with a known value, and the
+            number of compared collectives that have the property.
     """
 
     counts: Counter[str]

@@ -27,7 +27,7 @@ PROFILER, FLIGHT_RECORDER, INSPECTOR, LOG = (
 """Values of `imported_from` in traces imported from these tools."""
 
 OF_SOME_RANKS = (PROFILER, INSPECTOR, LOG, FLIGHT_RECORDER)
-"""Tools whose files may be those of any ranks."""
+"""Tools whose files may be from any subset of the ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +50,8 @@ class Coverage:
         calling: Ranks that made calls.
         ring_truncated: Ranks whose first calls a ring buffer has lost.
         partial: Ranks whose dump does not list all calls of its ring buffer.
-        doubtful: Ranks of which a call may be missing only in the trace: those in `ring_truncated`,
-            and those in `partial` whose progress is unknown.
+        doubtful: Ranks whose missing call may be missing only in the trace: ranks in
+            `ring_truncated`, and ranks in `partial` whose progress is unknown.
         is_sampled: Not every step of the program was recorded.
         imported_from: The tool that an imported trace comes from; else empty.
     """
@@ -77,7 +77,7 @@ class Coverage:
     def has_timed_out_only(self) -> bool:
         """True if the trace has only calls that timed out: a log of torch's watchdog.
 
-        Table `communicators` then shows how far a rank has come, and its last call does not.
+        The progress of a rank is then in table `communicators`, not in its last call.
         """
         return self.imported_from == LOG and bool(self.partial)
 
@@ -101,7 +101,7 @@ def coverage(frames: Frames) -> Coverage:
     reached = everyone.merge(made, on=["group", "rank"], how="left")
     reached = reached.fillna({"last": -1, "count": 0}).astype({"last": "int64", "count": "int64"})
     dropped = dict(zip(ranks["rank"], ranks["num_dropped"], strict=True))
-    # Those of a recording have lost nothing but what was before the first call that was kept.
+    # A ring recording has lost only the calls before the first one kept.
     in_ring = {
         rank
         for rank in removed["rank"].unique()
@@ -140,9 +140,9 @@ def coverage(frames: Frames) -> Coverage:
 def _with_removed(
     made: pd.DataFrame, removed: pd.DataFrame, progress: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the calls made, with those that are not listed, which do not count as found.
+    """Return the calls made, with the calls that are not listed, which do not count as found.
 
-    A ring has replaced them, or a dump states their number only.
+    A ring has replaced the unlisted calls, or a dump states only their number.
     """
     last = pd.DataFrame(
         {
@@ -176,9 +176,9 @@ def _pairs(rows: pd.DataFrame) -> frozenset[tuple[str, int]]:
 def _calls_made(frames: Frames) -> pd.DataFrame:
     """Return the calls of each rank of a part in each group.
 
-    Columns are `group` and `rank`; `last` and `count` of the collectives of known number; those
-    that `is_unsure`, `num_unnumbered` and `is_open_to_all` are of, as in `Coverage`; and the
-    `first_id` of all calls.
+    Columns are `group` and `rank`; `last` and `count` of the collectives of known number;
+    `is_unsure`, `num_unnumbered` and `is_open_to_all`, see `Coverage`; and the `first_id` of all
+    calls.
     """
     comm = frames.comm
     transfer, seq, number = (

@@ -1,10 +1,10 @@
 """Creations of process groups: all ranks make them together, in the same order.
 
-Each takes part in the creation of every group, also of those that it is no member of. A rank waits
-in `new_group` for those that have not come to it; and groups that ranks create in different orders
-have each other's names, so that calls of one meet those of another.
+Every rank takes part in the creation of every group, as a member or not. A rank waits in
+`new_group` for the ranks that have not called it yet. If ranks create groups in different orders,
+groups with different members get the same name, and calls of different groups are matched.
 
-Recordings have each creation as an event; the importer of dumps has found unlike groups itself.
+Recordings have an event for each creation. For dumps, the importer finds groups that differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commtrace.group_request import parsed_request
 from commtrace.schema import NEW_GROUP
 from commtrace.units import text_of_ranks
 
-_WHY = "Ranks must create groups in the same order, or they communicate with others than meant."
+_WHY = "Ranks must create groups in the same order; otherwise they communicate in the wrong groups."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Creation:
     """One call of `new_group` of a rank.
 
     Attributes:
-        members: The ranks that it passed, in words.
-        is_open: It had not returned.
+        members: Text of the ranks passed to the call.
+        is_open: The call had not returned.
     """
 
     rank: int
@@ -45,7 +45,7 @@ def creations(frames: Frames) -> dict[int, list[Creation]]:
     """Return the creations of groups of each rank that made some, in order."""
     events = frames.host_events
     rows = events[events["kind"] == NEW_GROUP]
-    # One that takes long has a row while it goes on; the last one is that of its end.
+    # A long creation also has a row of its begin; the last row is written at its end.
     rows = rows.drop_duplicates(["rank", "thread", "at_ns"], keep="last")
     everyone = tuple(sorted(frames.ranks["rank"].tolist()))
     found: dict[int, list[Creation]] = {}
@@ -71,7 +71,7 @@ def _members_text(text: str, everyone: tuple[int, ...]) -> str:
 
 
 def waiting_in_creation(frames: Frames) -> list[tuple[Creation, int, tuple[int, ...]]]:
-    """Return the creations that ranks wait in, their number, and the ranks that did not come."""
+    """Return the creations that ranks wait in, their number, and the missing ranks."""
     made = creations(frames)
     everyone = sorted(frames.ranks["rank"].tolist())
     waits = []
@@ -86,13 +86,13 @@ def waiting_in_creation(frames: Frames) -> list[tuple[Creation, int, tuple[int, 
 
 
 def inside_creation(frames: Frames) -> dict[int, str]:
-    """Return the creation that a rank has not returned from, by rank."""
+    """Return, by rank, the text of the creation that the rank waits in."""
     last = {rank: own[-1] for rank, own in creations(frames).items()}
     return {rank: f"new_group of {each.members}" for rank, each in last.items() if each.is_open}
 
 
 def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
-    """Yield one problem for each group on whose identity or order of creation ranks disagree."""
+    """Yield one problem for each group whose creation differs between ranks."""
     for group, ranks, text in frames.run.get("unlike_groups") or ():
         yield Problem(
             problem="group order",
@@ -107,10 +107,10 @@ def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
 
 
 def _unlike_creations(frames: Frames) -> Iterator[Problem]:
-    """Yield the first creation in which ranks pass other members, or which they make elsewhere.
+    """Yield the first creation whose members, or whose lines, differ between ranks.
 
-    One at another line differs only if the other ranks make one at that line as well: ranks that
-    create their groups in branches of their own are usual.
+    Different lines count only if every rank creates a group at each of these lines: programs often
+    create a group in a different branch on each rank.
     """
     made = creations(frames)
     for number in range(min((len(own) for own in made.values()), default=0)):
@@ -122,14 +122,20 @@ def _unlike_creations(frames: Frames) -> Iterator[Problem]:
             set(by_line.values()) <= known for known in lines.values()
         )
         if len(set(by_members.values())) > 1:
-            yield _problem(at, by_members, number, "passes ")
+            line_of = {each.members: each.source for each in reversed(at.values())}
+            passed = {
+                rank: f"passes {text} at {line_of[text]}" for rank, text in by_members.items()
+            }
+            yield _problem(at, passed, number)
             return
         if are_swapped and len(set(map(len, made.values()))) == 1:
-            yield _problem(at, by_line, number, "makes it ")
+            made_at = {rank: f"makes it at {line}" for rank, line in by_line.items()}
+            yield _problem(at, made_at, number)
             return
 
 
-def _problem(at: dict[int, Creation], values: dict[int, str], number: int, verb: str) -> Problem:
+def _problem(at: dict[int, Creation], values: dict[int, str], number: int) -> Problem:
+    """Return the problem of a creation, given a verb phrase for each rank."""
     votes = Counter(values.values()).most_common()
     usual = votes[0][0] if votes[0][1] > votes[1][1] else None
     blamed = [rank for rank, value in values.items() if usual is not None and value != usual]
@@ -137,10 +143,8 @@ def _problem(at: dict[int, Creation], values: dict[int, str], number: int, verb:
     texts = []
     for value, _ in votes:
         ranks = [rank for rank, each in values.items() if each == value]
-        source = at[ranks[0]].source
-        members = "" if verb.startswith("makes") else f"{value} "
         each = "each of " if len(ranks) > 1 else ""
-        texts.append(f"{each}{text_of_ranks(ranks)} {verb}{members}at {source}")
+        texts.append(f"{each}{text_of_ranks(ranks)} {value}")
     first = at[min(blamed or values)]
     text = "; ".join(texts)
     return Problem(

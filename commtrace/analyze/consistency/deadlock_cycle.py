@@ -1,6 +1,6 @@
-"""Cycles of a directed graph: groups of nodes that reach each other, and a shortest way round.
+"""Cycles of a directed graph: strongly connected components, and a shortest cycle.
 
-networkx does the search. It is imported when there is a graph to search, which healthy runs lack.
+networkx does the search. It is imported only when there is a graph, so not for healthy runs.
 """
 
 from __future__ import annotations

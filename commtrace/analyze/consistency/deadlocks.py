@@ -1,7 +1,7 @@
 """Deadlock cycles: ranks that wait for each other, so that none of them can proceed.
 
-The rank that did something else is known if it alone left out a call that it usually makes, or if
-most ranks wait in the call that it does not come to.
+One rank of a cycle is blamed if it alone left out a call of its usual order, or if most ranks wait
+in a call that it did not make.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from commtrace.analyze.matching import RECV, SEND
 def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
     """Return shortest deadlock cycles without common ranks or calls, one for each deadlock.
 
-    In each, a rank waits for the next. The graph has a node for each wait and one for each call, so
-    that all waits in a call share its edges to the waits of the ranks that it lacks.
+    In a cycle, each rank waits for the next. The graph has a node for each wait and one for each
+    call, so that all waits in a call share the edges to the waits of its missing ranks.
     """
     of_rank: dict[int, list[Wait]] = {}
     calls: dict[CallKey, tuple[int, ...]] = {}
@@ -61,13 +61,13 @@ def _edges(
 def deadlocks(
     frames: Frames, covered: Coverage, found: list[list[Wait]], all_waits: Iterable[Wait]
 ) -> Iterator[Problem]:
-    """Yield one problem for each deadlock cycle, with the rank that did something else if known.
+    """Yield one problem for each deadlock cycle, with the blamed rank if known.
 
     Args:
         frames: The run.
-        covered: How far its calls can be compared.
+        covered: Coverage of the run.
         found: The cycles.
-        all_waits: The waits of all ranks, of which a majority may be in one call of a cycle.
+        all_waits: The waits of all ranks.
     """
     num_in = Counter(wait.call for wait in all_waits if wait.is_of_all)
     for cycle in found:
@@ -96,7 +96,7 @@ def deadlocks(
 
 
 def _differing(frames: Frames, cycle: list[Wait]) -> tuple[str, str]:
-    """Return the problem of a cycle, and a sentence if its calls were meant to meet but differ."""
+    """Return the problem of a cycle, and a sentence if tags or groups of its calls differ."""
     if text := _tags_text(cycle):
         return "tag", text
     if text := _groups_text(frames, cycle):
@@ -105,15 +105,11 @@ def _differing(frames: Frames, cycle: list[Wait]) -> tuple[str, str]:
 
 
 def _groups_text(frames: Frames, cycle: list[Wait]) -> str:
-    """Return a sentence if one line uses other groups of the same ranks on each rank."""
-    groups = frames.groups.astype({"name": object, "ranks": object})
-    members = dict(zip(groups["name"], groups["ranks"], strict=True))
+    """Return a sentence if each rank uses another group in one line, with the same members."""
     first = cycle[0]
-    is_one_line = (
-        all(wait.group and wait.source and wait.source == first.source for wait in cycle)
-        and len({members.get(wait.group, wait.group) for wait in cycle}) == 1
-    )
-    if not is_one_line or len({wait.group for wait in cycle}) != len(cycle):
+    is_one_line = all(wait.group and wait.source == first.source != "" for wait in cycle)
+    are_different = len({wait.group for wait in cycle}) == len(cycle)
+    if not (is_one_line and are_different and _have_same_members(frames, cycle)):
         return ""
     used = "; ".join(f"rank {wait.rank} uses group {wait.group}" for wait in cycle)
     return (
@@ -129,10 +125,11 @@ def _at(wait: Wait) -> str:
 def _departed(
     frames: Frames, cycle: list[Wait], num_in: Mapping[CallKey, int]
 ) -> tuple[set[int], str]:
-    """Return the ranks of a cycle that left a usual call out, or wait where few do, and a sentence.
+    """Return the blamed ranks of a cycle, and a sentence on why.
 
-    If all of them did, or none, it is unknown which is wrong. A call that is new may be a new part
-    of the program that the other ranks have missed.
+    Ranks that left out a usual call are blamed, or else the rank in the call with the fewest
+    waiting ranks. Nobody is blamed if all ranks of the cycle left out a call. A rank that made a
+    new call is not blamed: the call may be a new part of the program that the others missed.
     """
     ranks = {wait.rank for wait in cycle}
     found = departures(frames, ranks)
@@ -150,15 +147,23 @@ def _departed(
 
 
 def _have_same_members(frames: Frames, cycle: list[Wait]) -> bool:
-    """Return whether all calls of a cycle are of the same ranks, so that their numbers compare."""
+    """Return whether the groups of all calls of a cycle have the same members."""
     groups = frames.groups.astype({"name": object, "ranks": object})
     members = dict(zip(groups["name"], groups["ranks"], strict=True))
     everyone = numbers_text(frames.ranks["rank"].tolist())
-    return len({everyone if wait.creation >= 0 else members.get(wait.group) for wait in cycle}) == 1
+    return (
+        len(
+            {
+                everyone if wait.creation >= 0 else members.get(wait.group, wait.group)
+                for wait in cycle
+            }
+        )
+        == 1
+    )
 
 
 def _tags_text(cycle: list[Wait]) -> str:
-    """Return a sentence if the two ends of one transfer wait for each other: their tags differ."""
+    """Return a sentence if both ends of one transfer wait for each other with unequal tags."""
     if len(cycle) != 2 or any(wait.is_of_all for wait in cycle):
         return ""
     kinds = {wait.text.partition(" ")[0]: wait for wait in cycle}
@@ -172,10 +177,10 @@ def _tags_text(cycle: list[Wait]) -> str:
 
 
 def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
-    """Return the collectives whose absences are explained by these deadlock cycles."""
+    """Return the collectives in deadlock cycles, whose absences the cycles explain."""
     return {(wait.group, wait.number) for cycle in found for wait in cycle}
 
 
 def rows_of(found: list[list[Wait]]) -> set[int]:
-    """Return the rows of the calls in deadlock cycles; a transfer there lacks its other end."""
+    """Return the rows of the calls in deadlock cycles."""
     return {wait.row for cycle in found for wait in cycle}

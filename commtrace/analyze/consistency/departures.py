@@ -1,19 +1,18 @@
-"""Departures: calls by which a rank leaves the order that its own earlier rounds had.
+"""Departures: calls by which a rank leaves the order of its own earlier rounds.
 
 Ranks with different roles, such as pipeline stages, make different calls, so that comparing them
-does not show which one did something else. A program repeats itself, though:
+does not show which rank did something else. A program repeats itself, though:
 
     rounds before    all_reduce    recv    all_reduce    recv    all_reduce
     then             all_reduce            all_reduce
 
-After its all_reduce, this rank has always made a recv. It is the first place at which what it made
-had never followed before. One without enough earlier rounds, or in whose rounds different calls
-follow, has no departure: nothing is said then.
+The second all_reduce is a departure: in all earlier rounds, a recv followed the first one. A rank
+has no departure if it made too few rounds, or if different calls followed in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pandas as pd
@@ -28,9 +27,9 @@ _PLACE = (
 )  # fmt: skip
 _LEAST_ROUNDS = 2
 _MOST_CALLS = 4_000
-"""Calls of a rank, the last ones, among which its rounds are looked for."""
+"""Number of the last calls of a rank in which its rounds are searched."""
 _MOST_SINCE = 64
-"""Calls, the last ones, among which a departure is looked for."""
+"""Number of the last calls of a rank in which a departure is searched."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,11 +37,11 @@ class Departure:
     """The place at which a rank leaves its own order: rows of its calls.
 
     Attributes:
-        before: The call after which it departs.
-        made: The call that it made then.
-        usual: The call that followed in earlier rounds, as last made.
-        num_rounds: Number of earlier rounds in which it did.
-        is_left_out: What it made has followed the usual call, so that only that one is lacking.
+        before: The last call in the usual order.
+        made: The next call of the rank.
+        usual: The call that followed `before` in the latest earlier round.
+        num_rounds: Number of earlier rounds in which `usual` followed `before`.
+        is_left_out: In an earlier round, `made` followed `usual`: only `usual` is missing.
     """
 
     rank: int
@@ -53,7 +52,7 @@ class Departure:
     is_left_out: bool
 
     def text(self) -> str:
-        """Return it in words that follow the name of the rank."""
+        """Return the departure in words that follow the name of the rank."""
         usual, made = (_call_text(call) for call in (self.usual, self.made))
         rounds = counted(self.num_rounds, "round")
         if self.is_left_out:
@@ -68,35 +67,23 @@ def _call_text(call: pd.Series) -> str:
     return f"{call['kind']}{peer}{at}"
 
 
-def departures(
-    frames: Frames, ranks: Collection[int], since_ns: Mapping[int, int] | None = None
-) -> dict[int, Departure]:
-    """Return the departure of each of some ranks that has one among its last calls.
-
-    Args:
-        frames: The run.
-        ranks: The ranks.
-        since_ns: By rank, the time before which what it did is known to be right.
-    """
+def departures(frames: Frames, ranks: Collection[int]) -> dict[int, Departure]:
+    """Return, by rank, the first departure among the last calls of each rank that has one."""
     calls = calls_of_ranks(frames, sorted(ranks))
     found = {}
     for rank, own in calls.groupby("rank"):
         # Threads take turns in ways that differ from round to round.
         last_thread = own["thread"].iloc[-1]
         own = own[own["thread"] == last_thread].tail(_MOST_CALLS)
-        begin = (since_ns or {}).get(int(str(rank)), -1)
-        if (departure := _departure(int(str(rank)), own, begin)) is not None:
+        if (departure := _departure(int(str(rank)), own)) is not None:
             found[departure.rank] = departure
     return found
 
 
-def _departure(rank: int, own: pd.DataFrame, since_ns: int) -> Departure | None:
+def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
     codes = pd.MultiIndex.from_frame(own[[*_PLACE]].astype(object)).factorize()[0].tolist()
-    times = own["issue_ns"].tolist()
     first = max(len(codes) - _MOST_SINCE, 1)
     for at in range(first, len(codes)):
-        if times[at] < since_ns:
-            continue
         followed = [place for place in range(1, at) if codes[place - 1] == codes[at - 1]]
         usual = {codes[place] for place in followed}
         if len(followed) < _LEAST_ROUNDS or len(usual) != 1 or codes[at] in usual:

@@ -2,13 +2,13 @@
 
 These properties have to be equal: the kind, the reduction, the root, the element type, and the
 payload, which `docs/bytes.md` defines so that it is equal on all members even of an uneven
-all-gather. For collectives with per-rank sizes, the totals are compared instead:
+all-gather. For collectives with per-rank sizes, other sizes are compared:
 
-    all_to_all         all that is sent is received, and by splits what each rank sends to each
-    gather, scatter    a member sends (receives) as much as the root has room for (sends)
+    all_to_all         total sent == total received; with splits, also for each pair of ranks
+    gather, scatter    elements sent (received) by a member == elements in the root's slot
 
-An unknown value agrees with everything. Ranks that differ from the majority are to blame; without
-a majority, no rank is.
+An unknown value agrees with everything. Ranks that differ from the majority are blamed; without a
+majority, no rank is blamed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNEVEN = tuple(name for name, kind in KINDS.items() if kind.is_uneven)
 _MOST_ELEMENTS = 2**63
 """Exclusive upper bound on the number of elements of a tensor."""
 _NOT_KNOWN = ("", UNKNOWN)
-"""Kinds, reductions and types of calls of which they are unknown."""
+"""Unknown kinds, reductions and types."""
 
 
 @of_run
@@ -139,7 +139,7 @@ def _exchanged_sizes(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, in
 
 
 def _unmatched_splits(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, int]]:
-    """Return the all-to-alls in which a rank sends what another does not expect."""
+    """Return the all-to-alls in which a rank sends more or less than the receiver expects."""
     pairs = unmatched_splits(covered, made)
     codes = {name: code for code, name in enumerate(made["group"].cat.categories)}
     return {
@@ -149,7 +149,7 @@ def _unmatched_splits(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, i
 
 
 def _rooted_sizes(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, int]]:
-    """Return the gathers and scatters in which a member's part differs from the root's."""
+    """Return the gathers and scatters in which a member's size differs from the root's slot."""
     calls = made[made["kind"].isin(["gather", "scatter"])]
     if calls.empty:
         return set()
@@ -162,9 +162,9 @@ def _rooted_sizes(covered: Coverage, made: pd.DataFrame) -> set[tuple[int, int]]
 
 
 def rooted_parts(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
-    """Return each member's elements in a gather or scatter, `own`, and the root's for it, `roots`.
+    """Return, for each member of a gather or scatter, its size `own` and the root's slot `roots`.
 
-    Calls whose sizes are unknown at either end are left out.
+    Sizes are numbers of elements. Calls with an unknown size at either end are left out.
     """
     is_gather = calls["kind"] == "gather"
     own = calls["input_shapes"].astype(object).where(is_gather, calls["output_shapes"])
@@ -304,7 +304,7 @@ _SIGNATURE = [KIND, "reduce_op", "root", "dtype", "payload_bytes"]
 
 
 def _slipped(nearby: pd.DataFrame, number: int, blamed: list[int], usual: list[int]) -> str:
-    """Return a hint if the blamed ranks' calls are those of the others shifted by one; else ""."""
+    """Return a hint if the blamed ranks' calls are the others' calls shifted by one; else ""."""
 
     def made(rank: int, which: int) -> tuple[object, ...]:
         rows = nearby[(nearby["rank"] == rank) & (nearby["number"] == which)]

@@ -1,17 +1,17 @@
-"""States of ranks at the end of the recording, if they are in no call.
+"""States of ranks at the end of the recording, for ranks that are in no call.
 
-    raised      an exception ended it
-    killed      its process ended by a signal, as its launcher saw it
-    ended       it closed its recording
-    inside      it is in something that was noted and has not ended: a compilation, a wait for data
-    stuck       its stack was taken while others waited for it
-    silent      it gave no sign of life while others did
-    alive       it ran on outside of communication, where is unknown
-    unclosed    it did not close its recording, or still runs, and nothing else is known
-    unknown     the trace was imported, and does not say it
+    raised      an exception ended the rank
+    killed      a signal ended its process, as its launcher reported
+    ended       the rank closed its recording
+    inside      an event of the rank has not ended: a compilation, a wait for data
+    stuck       the stack of the rank was taken while other ranks waited
+    silent      the rank gave no sign of life while others did
+    alive       the rank ran outside of communication; its line is unknown
+    unclosed    the rank did not close its recording, or still runs; nothing else is known
+    unknown     the trace was imported, and does not state it
 
-Each is in words that follow the name of the rank. What an event explains ends with it: one that
-is over does not say where a rank is.
+Each state has a text that follows the name of the rank. An event that has ended does not show
+where a rank is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG, PROFILER
+from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG, PROFILER, source_of
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.source_lines import line_text
 from commtrace.exit_codes import SIGNAL_EXIT_CODE, text_of_exit
@@ -45,14 +45,14 @@ RAISED, KILLED, ENDED, INSIDE, STUCK, SILENT, ALIVE, UNCLOSED, UNKNOWN = (
     "raised", "killed", "ended", "inside", "stuck", "silent", "alive", "unclosed", "unknown",
 )  # fmt: skip
 HELD_UP = frozenset((RAISED, KILLED, INSIDE, STUCK, SILENT, ALIVE, UNCLOSED))
-"""States of a rank that did not get to what follows, rather than leave a call out."""
+"""States of a rank that did not reach its next call, and so did not skip it."""
 
 _NO_LATER = {
     FLIGHT_RECORDER: "has no later call in its dump",
     PROFILER: "has no later call in its profile",
     LOG: "printed no later call",
 }
-"""Words by the source of an import, which has no signs of life."""
+"""Text by the source of an import; imported traces have no signs of life."""
 _SILENT_NS = 3_000_000_000
 _RUNNING_NS = 1_000_000_000
 _INSIDE = {
@@ -65,12 +65,12 @@ _INSIDE = {
     INIT_PROCESS_GROUP: "waits in init_process_group",
     DESTROY_PROCESS_GROUP: "waits in destroy_process_group",
 }
-"""Events that a rank can be inside of, in words; those of calls through the store are waits."""
+"""Text by kind of an event that has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """State of a rank at the end, in words that follow its name, and the user's line."""
+    """State of a rank at the end, with a text that follows its name, and the user's line."""
 
     rank: int
     state: str
@@ -80,14 +80,14 @@ class End:
     until: str = ""
 
     def sentence_part(self) -> str:
-        """Return the words with the line: `is stuck at train.py:12 in lock.acquire()`."""
+        """Return the text with the line: `waits for a batch of its data loader at train.py:12`."""
         where = f" at {self.source}" if self.source else ""
         return f"{self.text}{where}{self.until}"
 
 
 @of_run
 def ends(frames: Frames) -> dict[int, End]:
-    """Return what each recorded rank was doing at the end, by rank."""
+    """Return the state of each recorded rank at the end, by rank."""
     table = frames.ranks
     latest = max([*table["alive_ns"].tolist(), *table["end_ns"].tolist()], default=-1)
     events = {int(str(rank)): rows for rank, rows in frames.host_events.groupby("rank")}
@@ -110,11 +110,12 @@ def ends(frames: Frames) -> dict[int, End]:
 
 
 def _with_line(frames: Frames, end: End) -> End:
-    """Return an end whose words name what its line says."""
+    """Return the end of a rank; for a stuck rank, add the text of its line."""
+    if end.state != STUCK:
+        return end
     file, _, line = end.source.rpartition(":")
     text = line_text(frames, file, int(line)) if file else ""
-    where = f"has been in `{text}`" if text else "has been there"
-    return replace(end, text=end.text.replace("{where}", where))
+    return replace(end, text=f"has been {f'in `{text}`' if text else 'there'} {end.text}")
 
 
 def _last_activity(part: Frames) -> pd.Series:
@@ -130,7 +131,7 @@ def _end_of(
     rank = int(row["rank"])
     if source:
         return End(rank, UNKNOWN, _NO_LATER.get(source, "has no later call in its file"))
-    # Where it was comes before a signal, by which a rank that hangs may be ended at last.
+    # A signal comes last: it may have ended a rank that was inside of something, or stuck.
     for find in (_fatal, _closed, _inside, _stuck, _signal):
         if (found := find(rank, row, events, last_ns)) is not None:
             is_killed = found.state in (INSIDE, STUCK) and _killed(row)
@@ -143,7 +144,7 @@ def _end_of(
         return End(rank, SILENT, text, at_ns=alive)
     if int(row["alive_ns"]) >= 0 and alive - last_ns >= _RUNNING_NS:
         text = f"was outside of communication for {text_of_duration(alive - last_ns)}"
-        return End(rank, ALIVE, f"{text}, where is unknown", at_ns=last_ns)
+        return End(rank, ALIVE, f"{text}, at an unknown line", at_ns=last_ns)
     return End(rank, UNCLOSED, "")
 
 
@@ -152,7 +153,7 @@ def _fatal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int
     if rows.empty:
         return None
     event = rows.iloc[-1]
-    return End(rank, RAISED, f"was ended by {event['text']}", _source(event), int(event["at_ns"]))
+    return End(rank, RAISED, f"was ended by {event['text']}", source_of(event), int(event["at_ns"]))
 
 
 def _signal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
@@ -160,7 +161,7 @@ def _signal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: in
 
 
 def _killed(row: Mapping[Any, Any]) -> str:
-    """Return by which signal a rank ended by itself, before its launcher ended the others."""
+    """Return the text of the signal that ended a rank before its launcher ended the others."""
     code = int(row["exit_code"])
     text = text_of_exit(SIGNAL_EXIT_CODE - code) if code < -1 else ""
     return text if not text or text.startswith("crashed") else f"was {text}"
@@ -175,7 +176,7 @@ def _closed(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: in
 
 
 def _inside(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
-    """Return what began after the last call and has not ended; what is over explains nothing."""
+    """Return the last event that began after the last call and has not ended."""
     rows = events[events["kind"].isin([*_INSIDE]) & (events["at_ns"] >= last_ns)]
     rows = rows.drop_duplicates(["kind", "thread", "at_ns"], keep="last")
     rows = rows[rows["duration_ns"] < 0]
@@ -183,19 +184,15 @@ def _inside(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: in
         return None
     event = rows.iloc[-1]
     text = _INSIDE[str(event["kind"])].format(text=event["text"])
-    return End(rank, INSIDE, text, _source(event), int(event["at_ns"]))
+    return End(rank, INSIDE, text, source_of(event), int(event["at_ns"]))
 
 
 def _stuck(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
-    """Return the user's line of the latest stack that was taken after the last call."""
+    """Return the user's line in the latest stack that was taken after the last call."""
     rows = events[(events["kind"] == STUCK_STACK) & (events["at_ns"] >= last_ns)]
     if rows.empty:
         return None
-    # The main thread comes first in each of the times at which stacks were taken.
+    # The main thread comes first among the stacks of one time.
     event = rows[rows["at_ns"] == rows["at_ns"].max()].iloc[0]
     lasted = text_of_duration(int(event["at_ns"]) - max(last_ns, int(row["start_ns"])))
-    return End(rank, STUCK, f"{{where}} for {lasted}", _source(event), int(event["at_ns"]))
-
-
-def _source(event: pd.Series) -> str:
-    return f"{event['source_file']}:{event['source_line']}" if event["source_file"] else ""
+    return End(rank, STUCK, f"for {lasted}", source_of(event), int(event["at_ns"]))

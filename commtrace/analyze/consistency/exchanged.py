@@ -1,7 +1,7 @@
-"""All-to-alls in which a rank sends another one more or less than that one expects.
+"""All-to-alls in which a rank sends more or less than the receiver expects.
 
-A call without splits, of an operator that takes them, sends every member as much. What other calls
-without splits send is unknown, and agrees with everything.
+A call without splits, of an operator that takes splits, sends equal parts to all members. The parts
+of other calls without splits are unknown, and agree with everything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENDS = {"sent": ("input", "source", "target"), "received": ("output", "target",
 
 
 def unmatched_splits(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the pairs of ranks of which one sends what the other does not expect.
+    """Return the pairs of ranks in which the sent and the expected bytes differ.
 
     Args:
         covered: Members of the groups.
@@ -87,7 +87,7 @@ def problem_of_splits(
         {int(rank_at[place]) for place in pair}
         for pair in zip(pairs["source"], pairs["target"], strict=True)
     ]
-    # A rank that all pairs have in common has the wrong splits, if there are several.
+    # If there are several pairs, the rank common to all of them has the wrong splits.
     blamed = set.intersection(*ends) if len(ends) > 1 else set()
     first = pairs.iloc[0]
     source, target = (int(rank_at[first[end]]) for end in ("source", "target"))

@@ -1,9 +1,9 @@
-"""Collectives of dumps that all ranks have issued, and that had not ended: not a desync.
+"""Collectives in dumps that all ranks have issued and that had not ended: not a desync.
 
-The lowest number in flight of a group is where it stands. If each of its members has issued that
-call, no rank is missing: the network, or the device of the rank that has completed less, is stuck.
-Ranks without a dump may have issued it. The root of a broadcast may complete it alone, and
-others may complete a reduce before the root, so that nobody is behind in calls with a root.
+A group stands at its lowest number in flight. If each member has issued that call, no rank is
+missing: the network, or the device of the rank with fewer completed calls, is stuck. Ranks without
+a dump may have issued the call. In a broadcast the root may complete first, in a reduce the other
+ranks, so in calls with a root no rank counts as behind.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Stuck:
 
     @property
     def at_ns(self) -> int:
-        """Arrival of the last rank that is still in the call."""
+        """Arrival of the last rank in the call."""
         return int(self.calls["issue_ns"].max())
 
     def behind(self) -> list[int]:
-        """Return the few members whose device has completed less than the others' has."""
+        """Return the members whose device has completed fewer calls, if they are a minority."""
         if set(self.calls["kind"]) & ROOTED:
             return []
         most = max(self.completed.values())
@@ -60,7 +60,7 @@ def stuck_calls(frames: Frames, covered: Coverage) -> list[Stuck]:
     parts = frames.by_collectives(_unended)
     status = frames.communicators[frames.communicators["num_completed"] >= 0]
     if not (len(status) or any(has_ends for _, has_ends in parts)):
-        return []  # the backend notices no end
+        return []  # the backend records no ends
     rows = pd.concat([unended for unended, _ in parts]).astype({"group": object})
     found = []
     for group, of_group in rows.groupby("group", sort=True):
@@ -79,12 +79,12 @@ def stuck_calls(frames: Frames, covered: Coverage) -> list[Stuck]:
 
 def _unended(part: Frames) -> tuple[pd.DataFrame, bool]:
     calls = numbered(part)
-    calls = calls[~calls["native_op"].astype(str).str.startswith("gloo")]  # notices no end
+    calls = calls[~calls["native_op"].astype(str).str.startswith("gloo")]  # gloo records no ends
     return calls[calls["complete_ns"] < 0], bool((part.comm["complete_ns"] >= 0).any())
 
 
 def explained_absences(absent: list[Absence], stuck: list[Stuck]) -> set[tuple[str, int]]:
-    """Return absences of ranks that are still in an earlier call of the group, which all issued."""
+    """Return absences of ranks that are still in an earlier call that all members issued."""
     first = {each.group: each for each in stuck}
     return {
         (each.group, each.number)
@@ -96,12 +96,12 @@ def explained_absences(absent: list[Absence], stuck: list[Stuck]) -> set[tuple[s
 def calls_in_flight(
     covered: Coverage, stuck: list[Stuck], until_ns: int | None
 ) -> Iterator[Problem]:
-    """Yield the first call that all have issued and that had not ended, if no fault is earlier.
+    """Yield the first call that all ranks have issued and that had not ended.
 
     Args:
-        covered: How far the calls of the run can be compared.
+        covered: Coverage of the run.
         stuck: The calls, by arrival.
-        until_ns: Time of the first fault; calls issued later wait for what it is about.
+        until_ns: Time of the first fault; calls issued later are consequences of it.
     """
     for each in stuck[:1]:
         if until_ns is not None and until_ns <= each.at_ns:
@@ -125,8 +125,8 @@ def calls_in_flight(
         if behind:
             least = min(each.completed[rank] for rank in behind)
             text += (
-                f" The device of {text_of_ranks(behind)} has completed calls up to {least}, those "
-                f"of others up to {most}."
+                f" The device of {text_of_ranks(behind)} has completed calls up to {least}, "
+                f"other devices up to {most}."
             )
         elif not unrecorded:
             text += " The network or a device is stuck, or the job was still running."

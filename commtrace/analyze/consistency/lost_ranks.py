@@ -1,7 +1,7 @@
-"""Ranks that a signal or an exception ended before the others, which then failed in their calls.
+"""Ranks ended by a signal or an exception before the others, whose calls then failed.
 
-A call fails on the others once the connection to such a rank is closed. It has then ended as far as
-the recording shows, so that nobody is missing from it.
+A call fails on the other ranks when the connection to the lost rank is closed. The recording shows
+the failed call as ended, so no rank is reported as missing from it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from commtrace.analyze.consistency.ends import KILLED, RAISED, End, ends
 from commtrace.analyze.consistency.numbered import calls_of_ranks
 from commtrace.analyze.consistency.problem import Problem, numbers_text
 from commtrace.analyze.frame import Frames
+from commtrace.schema import FATAL
 
 
 def lost_ranks(frames: Frames) -> Iterator[Problem]:
-    """Yield the ranks that a signal ended, or else the first that an exception ended.
+    """Yield the ranks that a signal ended, or else the first rank that an exception ended.
 
     An exception that all ranks raised at one line is no fault of their communication.
     """
+    has_signals = bool((frames.ranks["exit_code"] < -1).any())
+    if not has_signals and not (frames.host_events["kind"] == FATAL).any():
+        return  # without the pass over all calls that `ends` makes
     found = ends(frames)
     killed = [each for each in found.values() if each.state == KILLED]
     raised = sorted(
@@ -35,14 +39,13 @@ def _problem(frames: Frames, end: End) -> Problem:
     last = calls.iloc[-1] if len(calls) else None
     after = ""
     if last is not None:
-        at = f" at {source_of(last)}" if source_of(last) else ""
-        after = f" Its last call was {last['kind']}{at}."
+        after = f", after {last['kind']}" + (f" at {source_of(last)}" if source_of(last) else "")
     return Problem(
         problem="lost rank",
         is_fault=True,
         ranks=numbers_text([end.rank]),
         found=end.text,
         source=end.source or ("" if last is None else source_of(last)),
-        explanation=f"Rank {end.rank} {end.sentence_part()}, and the others then failed.{after}",
+        explanation=f"Rank {end.rank} {end.sentence_part()}{after}.",
         at_ns=-1 if last is None else int(last["issue_ns"]),
     )

@@ -1,7 +1,7 @@
 """Collectives with a known number in their group, which can be compared across ranks.
 
-`numbered` returns those of a part of a run; the other functions look up a few of the whole run, or
-all calls of a few ranks.
+`numbered` returns the collectives of a part of a run; the other functions look up some collectives
+of the whole run, or all calls of some ranks.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def _calls_of(part: Frames, wanted: Collection[CollectiveKey]) -> pd.DataFrame:
 
 
 def calls_at_or_after(frames: Frames, wanted: Iterable[CollectiveKey]) -> pd.DataFrame:
-    """Return the calls of each of these collectives, and of the next one of its group, if any.
+    """Return the calls of each of these collectives, and of the next collective in its group.
 
-    The next one may have a higher number, since the trace can lack calls of ring buffers.
+    Its number may be higher by more than one, since the trace can lack calls of ring buffers.
     """
     by_group: dict[str, set[int]] = {}
     for group, number in wanted:
         by_group.setdefault(group, set()).add(number)
     found = joined(frames.by_collectives(_at_or_after, by_group)).sort_index()
-    # Each part has the next one among its own.
+    # Each part returns its own next collective.
     keep = [
         _is_at_or_next(found[found["group"] == group]["number"], asked)
         for group, asked in by_group.items()

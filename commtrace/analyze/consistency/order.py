@@ -31,7 +31,7 @@ from commtrace.analyze.frame import Frames, in_order
 from commtrace.units import text_of_ranks
 
 _PLACES = ("id", "issue_ns")
-"""Columns of which the highest value of a collective's members is its place."""
+"""Columns whose highest value over a collective's members is its place."""
 
 Edges = dict[int, dict[int, list[int]]]
 """For each call, its direct successors, and the ranks on which they follow it."""
@@ -102,7 +102,7 @@ def _backward_edges(frames: Frames, until: Mapping[str, int]) -> tuple[list[Coll
 
 
 def _steps(frames: Frames, until: Mapping[str, int]) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return calls in the order of each thread, and the places of those that another follows."""
+    """Return calls in the order of each thread, and the places of calls with a successor."""
     calls = numbered(frames)
     if until:
         limit = calls["group"].astype(object).map(until).astype("float64")
@@ -237,7 +237,7 @@ def _problem(
 def _minority(
     calls: pd.DataFrame, turns: list[tuple[int, int, int]]
 ) -> tuple[list[int], list[int]]:
-    """Split the ranks that make two crossed calls into those of the rarer order, and the others."""
+    """Return the ranks that make two crossed calls in the rarer order, and in the usual order."""
     if len(turns) != 2:
         return [], []
     a, b = turns[0][:2]

@@ -38,7 +38,7 @@ COLUMNS = (
     ),
     Column("expected", str, "", "what the majority did"),
     Column("found", str, "", "what the others did"),
-    Column("source", str, "", "source line of a blamed rank, or of one that is involved"),
+    Column("source", str, "", "source line of a blamed rank, or of an involved rank"),
     Column("explanation", str, "", "explanation in a sentence"),
     Column("at_ns", int, INSTANT, "arrival of the first rank; -1 unknown"),
 )
@@ -47,7 +47,7 @@ DIFFERENT = {
     "kind": "kind", "reduce_op": "reduction", "root": "root", "dtype": "element type",
     "size": "size",
 }  # fmt: skip
-"""Properties in which the members of a call can differ, in words."""
+"""Properties in which the members of a call can differ, with their names in sentences."""
 _ONE_OF_THEM = "Which of the {num} ranks is wrong is unknown."
 
 
@@ -69,10 +69,10 @@ class Problem:
     at_ns: int = -1
 
     def row(self, folder: str = "") -> tuple[object, ...]:
-        """Return the values of the columns; the explanation says also if the blame is unknown.
+        """Return the values of the columns; the explanation adds if the blame is unknown.
 
         Args:
-            folder: Folder of the program, to which its files are named relative.
+            folder: Folder of the program, to which paths are made relative.
         """
         num = {1: "two", 2: "three"}.get(self.ranks.count(","), str(self.ranks.count(",") + 1))
         unknown = f" {_ONE_OF_THEM.format(num=num)}" if self.is_one_of_ranks else ""

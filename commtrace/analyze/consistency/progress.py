@@ -1,8 +1,9 @@
-"""Progress of the members of communicators, of snapshots that count calls but do not have them.
+"""Progress of the members of communicators, in snapshots that count calls but do not list them.
 
-A member is behind if another one has launched more calls of a kind. In a job that runs, some are
-behind for a moment. It hangs if it was behind in the last snapshot, and launched nothing since the
-one before. A dead or silent member, one that was aborted and one with an error are faults, too.
+A member is behind if another member has launched more calls of a kind. In a running job, members
+are behind for a moment. A member hangs if it was behind in the last snapshot and has launched no
+call since the snapshot before. Dead, silent and aborted members, and members with an error, are
+faults, too.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def _communicators(frames: Frames) -> pd.DataFrame:
 
 
 def groups_in_progress(frames: Frames, covered: Coverage) -> list[MembersProgress]:
-    """Return the groups in which the numbers of the last calls are known, by name.
+    """Return the groups in which only the numbers of the last calls are known, by name.
 
-    In dumps, these are the groups without any listed call: the others have the calls themselves.
+    In dumps, these are the groups without any listed call.
     """
     table = _communicators(frames)
     table = table[table["kind"] == ""]
@@ -96,7 +97,7 @@ def groups_in_progress(frames: Frames, covered: Coverage) -> list[MembersProgres
 def progress_of(
     group: str, last: pd.DataFrame, listed: pd.DataFrame, members: Collection[int]
 ) -> MembersProgress:
-    """Return how far each member has come, by the counts and by the calls in flight."""
+    """Return the progress of each member, from its counts and its calls in flight."""
     own = listed[listed["group"] == group]
     is_numbered = own["seq"] >= 0
     in_flight: dict[int, dict[int, tuple[str, str, int]]] = {}
@@ -170,12 +171,12 @@ def _of_counts(
     kinds = [kind for kind in counts if (counts.loc[blamed, kind] < most[kind]).any()]
     details = "; ".join(_detail(counts, str(kind), blamed) for kind in kinds)
     why = (
-        "None was launched since the snapshot before."
+        "They have launched no such call since the snapshot before."
         if stuck
-        else "A job that runs has such differences for a moment: a later snapshot, imported "
+        else "In a running job, such differences last for a moment: a later snapshot, imported "
         "together with this one, shows whether they persist."
         if before.empty
-        else "Some were launched since the snapshot before, so the ranks may catch up."
+        else "They have launched calls since the snapshot before, and may catch up."
     )
     yield _problem(
         "missing call" if stuck else "behind", group, blamed, details,

@@ -1,7 +1,7 @@
-"""Asynchronous calls whose data an operator used or overwrote before they were complete.
+"""Asynchronous calls whose data an operator used or overwrote before the call was complete.
 
-Only recordings that follow results to their uses are judged: they ask the handle of a call that
-nothing has waited for whether it is complete.
+Only recordings that follow results to their uses are judged: at the first use of a result without
+a wait, they ask the handle of the call if it is complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients, losses and norms that are not reduced as they must be, where a run shows it."""
+"""Gradients, losses and norms with a wrong reduction, from the fingerprints of a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Absences in a run that goes on while it is read: what has just not happened may still happen.
+"""Absences in a run that is still running when it is read: missing calls may still arrive.
 
-Ranks write four times a second, and are read one after the other. So a call that was made a moment
-ago is missing from ranks that are on their way, and from those whose spool was read earlier.
+Ranks write four times a second, and are read one after the other. A recent call is therefore
+missing on ranks that have not arrived yet, and on ranks whose spool was read earlier.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from commtrace.analyze.consistency.problem import Problem
 from commtrace.analyze.frame import Frames
 
 WAITS_NS = 5_000_000_000
-"""Age of a call up to which ranks that run may still arrive at it, as `commtrace watch` has it."""
+"""Age of a call up to which running ranks may still arrive; `commtrace watch` uses the same."""
 BEGINS_NS = 60_000_000_000
 """Age of a run up to which its ranks may still begin to record."""
 
 _MAY_ARRIVE = ("missing call", "extra call", "deadlock", "tag", "transfer")
-_ADDED = " The run went on while it was read, so that this may be none."
+_ADDED = " The run was still running when it was read: the calls may still arrive."
 
 
 def without_recent(frames: Frames, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the problems of a run; recent absences in one that goes on are no faults."""
+    """Yield the problems of a run; recent absences in a running one are no faults."""
     now_ns = int(frames.run.get("read_ns", -1))
     if not frames.run.get("running_ranks") or now_ns < 0:
         yield from problems

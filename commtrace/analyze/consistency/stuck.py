@@ -1,13 +1,13 @@
-"""Members of a group that wait in a collective, by how far each has come in the group.
+"""Members of a group that wait in a collective, from the progress of each member.
 
-A rank waits in collective N if N - 1 have completed and it has issued more, or if the trace has its
-call N, which does not end. Numbers count the collectives of a group from 1, as torch's watchdog
-prints them (SeqNum):
+A rank waits in collective N if it has completed N - 1 and issued more, or if the trace has its call
+N without an end. Numbers count the collectives of a group from 1, as printed by torch's watchdog
+(SeqNum):
 
-    a member that has issued fewer than N      did not issue it: it is blamed
-    all members have issued N                  no desync: the ones whose device completed less
-    members without a line or a dump           unknown, and named as such
-    the group has sends and receives           nobody is blamed: torch counts these in its own way
+    a member has issued fewer than N           it did not issue N, and is blamed
+    all members have issued N                  no desync: members that completed less are blamed
+    a member has no line or dump               its progress is unknown, and the text says so
+    the group has sends and receives           nobody is blamed: each rank numbers them by itself
 
 Called by `progress`, which reads the table of communicators.
 """
@@ -36,10 +36,10 @@ class RankProgress:
     """One member; unknown numbers are -1.
 
     Attributes:
-        issued: Collectives that it has issued, at least.
-        completed: Those that have completed.
-        in_flight: Kind, numbers of elements and time of issue, by number of a collective that has
-            not ended.
+        issued: Least number of collectives that the rank has issued.
+        completed: Number of completed collectives.
+        in_flight: By number of a collective that has not ended, its kind, numbers of elements and
+            time of issue.
     """
 
     issued: int
@@ -48,7 +48,7 @@ class RankProgress:
 
     @property
     def waits_in(self) -> int:
-        """Number of the collective in which it waits; -1 if it is unknown or none."""
+        """Number of the collective in which the rank waits; -1 if unknown or none."""
         if self.completed >= 0:
             return self.completed + 1 if self.issued > self.completed else -1
         return min(self.in_flight, default=-1)
@@ -60,9 +60,9 @@ class MembersProgress:
 
     Attributes:
         named: Name of the group in sentences; may be empty.
-        has_all: The group has no other members; of a log, the number of ranks is unknown.
-        transfers: Kinds of its sends and receives that have not ended.
-        is_listed: The trace has the calls in flight, so that their kinds are known.
+        has_all: The group has no other members; False for logs, which do not state the members.
+        transfers: Kinds of the group's sends and receives that have not ended.
+        is_listed: The trace lists the calls in flight, with their kinds.
     """
 
     group: str
@@ -75,7 +75,7 @@ class MembersProgress:
 
     @property
     def waiting(self) -> dict[int, int]:
-        """The number of the collective in which a rank waits, by rank."""
+        """By rank, the number of the collective in which the rank waits."""
         waits = {rank: each.waits_in for rank, each in self.of_ranks.items()}
         return {rank: number for rank, number in waits.items() if number > 0}
 
@@ -108,7 +108,7 @@ def stuck_members(progress: MembersProgress, differs_at: int | None) -> Iterator
     """Yield the problem of the first collective in which members wait, if any.
 
     Args:
-        progress: How far each member has come.
+        progress: Progress of the members.
         differs_at: Number of the first call in which members are known to disagree.
     """
     of_ranks, waiting = progress.of_ranks, progress.waiting
@@ -158,8 +158,8 @@ def stuck_members(progress: MembersProgress, differs_at: int | None) -> Iterator
         if not progress.is_listed
         else " No desync: the network, a device or a process that died may be the cause."
         if every
-        else f" No desync among the {counted(len(issued), 'rank')} with lines; another one may "
-        "lack it."
+        else f" No desync among the {counted(len(issued), 'rank')} with lines; another rank may "
+        "not have issued it."
     )
     yield Problem(
         problem="hanging call", is_fault=True,
@@ -176,7 +176,7 @@ _UNKNOWN_KIND = (
 
 
 def _of_transfers(progress: MembersProgress) -> Problem:
-    """Return the problem of a group with transfers, for which nobody can be blamed."""
+    """Return the problem of a group with transfers; it blames nobody."""
     waiting = sorted(progress.waiting)
     kinds = " or ".join(sorted(progress.transfers)) or "a call"
     where = f"{kinds} of {group_text(progress.group, progress.named)}"
@@ -184,8 +184,8 @@ def _of_transfers(progress: MembersProgress) -> Problem:
         problem="hanging call", is_fault=True, group=progress.group, ranks="",
         found=f"issued by {text_of_ranks(waiting)}, not completed",
         explanation=f"{at_the_start(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in "
-        f"{where}. torch numbers sends and receives on each rank by itself, so that "
-        "which rank is behind is unknown.",
+        f"{where}. The rank that is behind is unknown: torch numbers sends and receives on each "
+        "rank separately.",
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """Point-to-point consistency: sends and receives between two ranks match in number and size.
 
-Transfers between two ranks are compared in total, not one by one, because tags may let them
-overtake each other. An unknown size agrees with every other. Both directions between two ranks form
-one problem. The check leaves out ranks whose transfers the trace may have lost, ranks that receive
-from any source, and transfers that hang in a deadlock, which is a problem of its own.
+Transfers between two ranks are compared in total, not one by one, because transfers with different
+tags may overtake each other. An unknown size agrees with every other. Both directions between two
+ranks form one problem. The check leaves out ranks whose transfers the trace may have lost, ranks
+that receive from any source, and transfers in a deadlock, which is reported separately.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def _sums(frames: Frames, covered: Coverage, in_deadlock: Collection[int]) -> pd
 
 
 def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
-    """Return both ends, kind and size of the transfers that can be compared, with their row.
+    """Return both ends, kind, size and row of the transfers that can be compared.
 
-    The trace has all transfers of both of their ranks, as far as that is known.
+    These are the transfers between ranks whose transfers are all in the trace, as far as known.
     """
     is_send = transfers["kind"] == SEND
     ends = pd.DataFrame(
@@ -101,7 +101,7 @@ def comparable_ends(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
 
 
 def _is_over(frames: Frames, uneven: pd.DataFrame) -> pd.Series:
-    """Return, by uneven pair, whether the last transfer at the end with more has completed."""
+    """Return, by uneven pair, whether the last transfer has completed at the end with more."""
     more_sent = uneven["num", SEND] > uneven["num", RECV]
     rows = uneven["row", SEND].where(more_sent, uneven["row", RECV])
     complete = frames.calls_at(rows[rows >= 0])["complete_ns"].reindex(rows) >= 0

@@ -1,10 +1,9 @@
-"""Hanging ranks, and whom they wait for.
+"""Hanging ranks, and the ranks that they wait for.
 
-A thread hangs in a call that has not completed if it is inside of it or waits for it. In a
+A thread hangs in a call that has not completed if it is inside the call or waits for it. In a
 collective it waits for the members that never arrived, in a transfer for the other end that was
-never issued. A rank that is waited for and waits itself is a victim, too: the cause is at the end
-of such a chain, at a rank that waits for nobody, or in a cycle. A cycle is a deadlock: none of its
-ranks can proceed.
+never issued. A chain of waits ends at a rank that waits for nobody, which is the cause, or in a
+cycle. A cycle is a deadlock: none of its ranks can proceed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
 
 from commtrace.analyze.consistency.absences import Absence
@@ -33,11 +31,11 @@ class Wait:
 
     Attributes:
         row: The call's row in table `comm`; -1 if it has none.
-        others: Ranks it waits for.
+        others: Ranks that the rank waits for.
         group: Group of a collective; empty for a transfer and for the creation of a group.
         number: The collective's number in its group; -1 for a transfer.
         tag: Tag of a transfer; -1 if unknown.
-        creation: Number of the creation of a group that it waits in; -1 for a call.
+        creation: Number of the creation of a group; -1 for a call.
     """
 
     rank: int
@@ -53,21 +51,21 @@ class Wait:
 
     @property
     def call(self) -> CallKey:
-        """Key that waits for the same ranks share: group and number, or a transfer's peer."""
+        """Key shared by all waits for the same ranks: group and number, or a transfer's peer."""
         if self.creation >= 0:
             return ("new_group", self.creation)
         return (self.group, self.number) if self.group else ("", self.others[0])
 
     @property
     def is_of_all(self) -> bool:
-        """True if all ranks of a group should be in the call, rather than two."""
+        """True for a collective or the creation of a group, False for a transfer."""
         return bool(self.group) or self.creation >= 0
 
 
 def waits_by_numbers(groups: Iterable[MembersProgress]) -> list[Wait]:
-    """Return every rank that waits for others in a collective, by the numbers of their last calls.
+    """Return the waits in collectives, from the numbers of the members' last calls.
 
-    Nothing is known of groups with transfers, nor of calls that are not listed.
+    Groups with transfers, and groups whose calls are not listed, are left out.
     """
     found = []
     for each in groups:
@@ -81,7 +79,7 @@ def waits_by_numbers(groups: Iterable[MembersProgress]) -> list[Wait]:
 
 
 def waits_for_groups(frames: Frames) -> list[Wait]:
-    """Return every rank that waits in the creation of a group for ranks that did not come to it."""
+    """Return the waits in creations of groups that other ranks have not called."""
     return [
         Wait(
             rank=each.rank,
@@ -106,11 +104,11 @@ _OF_CALL = [
 
 
 def hanging_calls(frames: Frames) -> pd.DataFrame:
-    """Return the call that each thread hangs in, of those that do.
+    """Return the call in which each hanging thread hangs.
 
-    It is the last one, or an earlier one for which the thread waits. One that was issued
-    asynchronously, and is not waited for, stops nobody, but in a backward pass: what waits for it
-    there is in C++.
+    It is the last call of the thread, or an earlier call for which the thread waits. An
+    asynchronous call without a wait does not make a thread hang, except in a backward pass, where
+    the wait is in C++ and is not recorded.
     """
     on_host = frames.ranks["device"].astype(object).isin(["cpu"])
     hosts = frozenset(frames.ranks.loc[on_host, "rank"].tolist())
@@ -119,7 +117,7 @@ def hanging_calls(frames: Frames) -> pd.DataFrame:
 
 
 def waits(hanging: pd.DataFrame, covered: Coverage, absent: list[Absence]) -> list[Wait]:
-    """Return every rank that hangs in a call at which others did not arrive."""
+    """Return the waits in calls at which other ranks did not arrive."""
     if hanging.empty:
         return []
     number, transfer, partner = (hanging[name] for name in ("number", "is_transfer", "partner"))
@@ -129,7 +127,7 @@ def waits(hanging: pd.DataFrame, covered: Coverage, absent: list[Absence]) -> li
         for name, rows in covered.reached[~covered.reached["rank"].isin(lost)].groupby("group")
     }
     found = []
-    # Dictionaries, since a row of a DataFrame takes a millisecond, and all ranks may hang.
+    # A row of a DataFrame takes a millisecond to read, a dictionary does not; all ranks may hang.
     for row, call in zip(hanging.index, hanging[_OF_CALL].to_dict("records"), strict=True):
         group = str(call["group"])
         others: list[int] = []
@@ -172,24 +170,25 @@ def transfer_text(call: Mapping[Any, Any]) -> str:
 
 
 def _hanging(frames: Frames, hosts: frozenset[int]) -> pd.DataFrame:
-    """Return the calls that threads hang in; those of ranks in `hosts` wait on the host."""
-    # By thread, since another thread of the rank may still make calls.
+    """Return the calls in which threads hang; ranks in `hosts` wait on the host."""
     comm = frames.comm
-    is_last = np.zeros(len(comm), dtype=bool)
-    of_thread = comm.groupby(["rank", "thread"], sort=False)["id"]
-    is_last[comm.index.get_indexer(pd.Index(of_thread.idxmax()))] = True
     is_open = (comm["complete_ns"] < 0).to_numpy()
-    is_on_host = comm["rank"].isin(hosts).to_numpy() if hosts else np.zeros(len(comm), dtype=bool)
-    is_async = comm["is_async"].to_numpy(dtype=bool) & (comm["call_ns"] >= 0).to_numpy()
-    is_waited_for = is_async & (comm["blocked_ns"] >= 0).to_numpy() & is_on_host
-    is_ignored = is_on_host & is_async & ~is_waited_for & (comm["phase"] != _BACKWARD).to_numpy()
-    last = comm[is_open & ((is_last & ~is_ignored) | is_waited_for)]
-    if last.empty:  # so that no column is read for nothing
+    if not is_open.any():  # before further columns of a stored run are read
         return _NOBODY_HANGS
-    # Of several that are waited for, the thread is in the wait for the first.
-    is_async = last["is_async"] & (last["call_ns"] >= 0)
-    order = last.assign(is_async=is_async).sort_values(["is_async", "id"], kind="stable")
-    last = last.loc[order.drop_duplicates(["rank", "thread"]).index, _OF_CALL]
+    # By thread, since another thread of the rank may still make calls.
+    last_of_thread = pd.Index(comm.groupby(["rank", "thread"], sort=False)["id"].idxmax())
+    calls = comm[is_open]
+    is_last, is_on_host = calls.index.isin(last_of_thread), calls["rank"].isin(hosts)
+    is_async = calls["is_async"] & (calls["call_ns"] >= 0)
+    is_waited_for = is_async & (calls["blocked_ns"] >= 0) & is_on_host
+    is_ignored = is_on_host & is_async & ~is_waited_for & (calls["phase"] != _BACKWARD)
+    hanging = calls[(is_last & ~is_ignored) | is_waited_for]
+    if hanging.empty:
+        return _NOBODY_HANGS
+    # A thread that waits for several calls is in the wait for the first of them.
+    order = hanging[["rank", "thread", "id"]].assign(is_async=is_async[hanging.index])
+    order = order.sort_values(["is_async", "id"], kind="stable")
+    last = hanging.loc[order.drop_duplicates(["rank", "thread"]).index, _OF_CALL]
     return last.assign(
         number=numbers(frames)[last.index],
         is_transfer=is_transfer(frames)[last.index],
@@ -201,7 +200,7 @@ _NOBODY_HANGS = pd.DataFrame(columns=[*_OF_CALL, "number", "is_transfer", "partn
 
 
 def hangs_in(hanging: pd.DataFrame, all_waits: list[Wait]) -> dict[int, str]:
-    """Return the call that each rank hangs in, by rank; also of those that wait for nobody."""
+    """Return, by rank, the text of the call in which the rank hangs."""
     found = {
         int(call["rank"]): transfer_text(call)
         if call["is_transfer"]

@@ -1,15 +1,15 @@
-"""Divergence of ranks before a fault: the first place at which one does something else.
+"""Divergence of ranks before a fault: the first place at which a rank leaves the common order.
 
-sides         the ranks of a fault by what they called
-sequences     the calls of two ranks side by side, and the last ones that agree
+sides         the ranks of a fault, grouped by their calls
+sequences     the calls of two ranks side by side, and the last calls that agree
 program_text  functions of the program, and the frames around a call
 control_flow  the control-flow graph of a function
-conditions    how likely ranks differ in a condition
-splits        the statement of one function at which ranks took different ways
-explaining    that of several functions, along the frames of the calls
-branching     the branch, from the calls of both ranks, in words
-events        what happened on the host of one rank only
-description   one divergence in words
+conditions    the probability that ranks differ in a condition
+splits        the statement of one function at which ranks took different branches
+explaining    the same over several functions, along the frames of the calls
+branching     the text of the branch, from the calls of both ranks
+events        events on the host of one rank only
+description   the row of one divergence
 verdict       a fault in one line
 divergence    the table
 """

@@ -1,4 +1,4 @@
-"""One divergence in words: the calls of both sides, the branch between them, and what happened."""
+"""The row of one divergence: the calls of both sides, the branch between them, and the event."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class RankDivergence:
 
 
 class DivergenceWords:
-    """One divergence in words.
+    """Texts of one divergence.
 
     Args:
         frames: The run.
         fault: A row of table `consistency`.
-        own: Ranks that did something else; the first of them is compared.
-        others: Ranks that it is compared with; the first of them. The same as `own` if a rank left
-            the order of its own earlier rounds.
+        own: Ranks that left the common order; the first is compared.
+        others: Other ranks; the first is compared. The same as `own` if a rank left the order of
+            its own earlier rounds.
         calls: Calls of both ranks.
-        parted: The calls at which they part.
-        alike: Whether the calls that a ring has replaced were alike, and their number.
-        num_rounds: Earlier rounds of the own rank that it left; 0 if others are compared.
+        parted: The calls at which both ranks diverge.
+        alike: Whether the calls replaced by a ring were alike, and their number.
+        num_rounds: Number of earlier rounds of the own rank; 0 if it is compared with others.
     """
 
     def __init__(
@@ -85,7 +85,11 @@ class DivergenceWords:
         )
 
     def row(self, *, may_be_either: bool) -> RankDivergence:
-        """Return the row of the table; if it may be either side's fault, with events of either."""
+        """Return the row of the table.
+
+        Args:
+            may_be_either: Either side may be wrong, so events of both are considered.
+        """
         fault, parted = self._fault, self._parted
         common = parted.common
         branch = branch_text(self._frames, self._calls, parted, (self._own[0], self._others[0]))
@@ -139,8 +143,8 @@ class DivergenceWords:
         way = f"They parted at {branch}." if branch else ""
         if self._is_earlier:
             what = (
-                f"{_capital(own)} {event}, and {others} did not. A call that is left out there "
-                "shows only here, since those of the loop are alike."
+                f"{_capital(own)} {event}, and {others} did not. A call skipped there shows only "
+                "here, since all calls of the loop are alike."
             )
         else:
             what = f"Meanwhile, {text_of_ranks([event_rank])} {event}." if event else ""
@@ -170,7 +174,7 @@ class DivergenceWords:
         return f"Then {own} {ends_[0]}, but {others} {ends_[1]}."
 
     def _before(self) -> str:
-        """Return what is known of the calls that only hashes were kept of."""
+        """Return a text on the calls of which a ring kept only hashes."""
         if self._were_alike is None:
             return ""
         if self._were_alike:
@@ -194,10 +198,10 @@ class DivergenceWords:
         return f"{call['kind']}{number} of {axis}{module}"
 
     def _event(self) -> str:
-        """Return what happened on the rank that did something else, and what it was in at last."""
+        """Return the event on the own rank, and its last state if it made no further call."""
         parted = self._parted
         if parted.own is None and parted.others is None:
-            return ""  # what came afterwards is no cause
+            return ""  # later events are no cause
         end = ends(self._frames).get(self._own[0]) if parted.own is None else None
         last = "" if end is None else end.sentence_part()
         text = self._event_on(0) or self._earlier()
@@ -218,7 +222,7 @@ class DivergenceWords:
         return f"earlier {text_of_event(event)}"
 
     def _event_on(self, side: int) -> str:
-        """Return what happened on one rank, 0 the own one, between the common and the next call."""
+        """Return the event between the common and the next call of side 0, the own rank, or 1."""
         parted = self._parted
         if parted.own is None and parted.others is None:
             return ""
@@ -235,10 +239,10 @@ class DivergenceWords:
         return self._other_thread(side) if event is None else text_of_event(event)
 
     def _other_thread(self, side: int) -> str:
-        """Return a sentence part if threads of a rank took turns in another order than usual.
+        """Return a sentence part if the calls of two threads are in an unusual order.
 
-        Either both ranks made both calls, in other threads and in opposite orders, or a rank made
-        its call in a thread that had made none in the group before.
+        Either both ranks made both calls, in different threads and in opposite orders, or a rank
+        made its call in a thread without an earlier call in the group.
         """
         calls = (self._parted.own, self._parted.others)
         common = self._parted.common or (None, None)

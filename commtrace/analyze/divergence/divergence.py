@@ -1,7 +1,7 @@
-"""The table `divergences`: for each fault of the consistency check, where the ranks parted before.
+"""The table `divergences`: for each fault of the consistency check, the divergence before it.
 
-A hang shows the call in which ranks wait. Its cause lies before: at the last call that all of them
-made alike, one rank took another branch, left a loop, raised, or stayed where it was.
+A hang shows the call in which ranks wait. Its cause is earlier: after the last common call, one
+rank took another branch, left a loop, raised an exception, or made no further call.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ COLUMNS = (
     Column("group", str, "", "name of its process group"),
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it", title="Axis"),
     Column("number", int, "", "number of the collective in the group, from 0"),
-    Column("ranks", str, "", "ranks that did something else, `1,3`", form="ranks"),
+    Column("ranks", str, "", "ranks that left the common order, `1,3`", form="ranks"),
     Column("others", str, "", "the other ranks of the group", form="ranks"),
     Column("compared", str, "", "the rank of each side whose calls are compared", form="ranks"),
     Column("before", str, "", "whether the calls that a ring has replaced were made alike"),
     Column("common", str, "", "last call that both made alike"),
     Column("common_source", str, "", "source line of it"),
-    Column("own", str, "", "next call of a rank that did something else; empty if it made none"),
+    Column("own", str, "", "next call of these ranks; empty if they made none"),
     Column("own_source", str, "", "source line of it"),
     Column("instead", str, "", "next call of the others; empty if they made none"),
     Column("instead_source", str, "", "source line of it"),
     Column("branch", str, "", "statements in the source by which they parted"),
-    Column("event", str, "", "what happened on one of both meanwhile, and not on the other"),
-    Column("event_rank", int, "", "the rank on which it happened; -1 if there is none"),
-    Column("explanation", str, "", "all of this in sentences"),
+    Column("event", str, "", "event since the last common call on one rank, and not on the other"),
+    Column("event_rank", int, "", "rank of the event; -1 without one"),
+    Column("explanation", str, "", "the row in sentences"),
     Column("verdict", str, "", "the rank, its line and the cause, and where others wait"),
     Column("at_ns", int, INSTANT, "when the last common call was issued; -1 unknown"),
 )
 
 _ABSENT = ("missing call", "extra call", "deadlock")
 _MOST_FAULTS = 50
-"""Faults that are traced back, the earliest ones: the others of a run mostly follow from them."""
+"""Number of the earliest faults that are traced back; later faults mostly follow from them."""
 _UNKNOWN = -1
 
 
@@ -64,7 +64,7 @@ def divergences(frames: Frames) -> pd.DataFrame:
     """Return one row per fault that can be traced back, the earliest parting first."""
     problems = consistency(frames)
     faults = problems[problems["problem"].isin([*_ABSENT, *DIFFERENT]) & problems["is_fault"]]
-    # The calls of a watchdog's log are only those that timed out.
+    # The log of a watchdog lists only calls that timed out.
     if faults.empty or coverage(frames).has_timed_out_only:
         return typed(pd.DataFrame(), COLUMNS)
     hanging = hanging_calls(frames)
@@ -83,7 +83,7 @@ def divergences(frames: Frames) -> pd.DataFrame:
 def _divergences(
     frames: Frames, fault: dict[str, object], hanging: pd.DataFrame
 ) -> Iterator[RankDivergence]:
-    """Yield where each side of a fault parted from the others."""
+    """Yield the divergence of each side of a fault."""
     group, number = str(fault["group"]), int(str(fault["number"]))
     recorded = set(frames.ranks["rank"].tolist())
     everyone = members_of(frames)
@@ -101,7 +101,7 @@ def _divergences(
         sides = sides_of_cycle(hanging, involved)
     else:
         sides = sides_of(frames, fault, members, blamed)
-    # Rather one that does not wait for others; and not the first member, which is often the root.
+    # Compare ranks that do not wait, and not the first member, which is often the root.
     waiting = set(hanging["rank"])
     for own_ranks, other_ranks in sides:
         own = sorted(own_ranks, key=lambda rank: (rank in waiting, rank))
@@ -112,7 +112,7 @@ def _divergences(
 
 
 def _of_rounds(frames: Frames, fault: dict[str, object], left: Departure) -> RankDivergence:
-    """Return where a rank left the order of its own earlier rounds."""
+    """Return the divergence of a rank from its own earlier rounds."""
     calls = calls_of_ranks(frames, [left.rank])
     parted = Parting((left.before, left.before), left.made, left.usual)
     own = [left.rank]
@@ -153,7 +153,7 @@ _IDENTITY = ["problem", "group", "number"]
 
 
 def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return a row in a few lines, each with what it is about."""
+    """Return the lines of a row, each with its title."""
     own, others = (text_of_ranks([rank]) for rank in ranks_in(row["compared"]))
     if own == others:  # a rank that left the order of its own rounds
         others = "in rounds before"
@@ -173,7 +173,7 @@ def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 DIVERGENCES = Analysis(
     "divergences",
     "Divergences",
-    "Where did the ranks part ways before a fault?",
+    "Where did the ranks diverge before a fault?",
     divergences,
     COLUMNS,
 )

@@ -11,9 +11,9 @@ from commtrace.call_hash import PLACE, added, hash_of_call, hash_of_place
 def made_alike(
     frames: Frames, calls: pd.DataFrame, ranks: tuple[int, int], group: str
 ) -> tuple[bool | None, int]:
-    """Return whether two ranks made their first calls in a group at the same places; None unknown.
+    """Return whether two ranks made their first calls in a group at the same lines; None unknown.
 
-    Those are the calls before the first one that both recordings have; their number comes second.
+    The first calls come before the first one in both recordings; their number comes second.
 
     Args:
         frames: The run.

@@ -1,7 +1,8 @@
-"""Events on the host of one rank only, between its last common call and its next one.
+"""Events on the host of one rank only, between its last common call and its next call.
 
-An exception, or the end of its data, makes a rank go on elsewhere. What only takes time explains
-nothing once it is over: a rank that is still in it is described by `consistency.ends`.
+An exception, or the end of its data, makes a rank continue at another line. An event that only
+takes time is no explanation once it has ended; `consistency.ends` describes ranks that are still
+inside such an event.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _SUBJECTS = {
     EXCEPTION: "raised {text}",
     DATA_END: "ran out of data ({text})",
 }
-"""Kinds of events after which a program goes on elsewhere, in words; the likeliest first."""
+"""Texts by kind of events after which a program continues at another line; likeliest first."""
 
 
 HostEventRecord = dict[str, object]
@@ -26,15 +27,15 @@ HostEventRecord = dict[str, object]
 def event_of(
     frames: Frames, rank: int, since_ns: int, until_ns: int, others: tuple[int, int, int] | None
 ) -> HostEventRecord | None:
-    """Return the event that most likely made a rank part from another; None if there is none.
+    """Return the most likely event that made a rank diverge from another; None if there is none.
 
     Args:
         frames: The run.
-        rank: The rank that parted.
+        rank: The rank.
         since_ns: Time of its last common call.
         until_ns: Time of its next call; -1 if it made none.
-        others: Another rank, and the times of its last common call and of its next one; None if
-            there is no other one.
+        others: The other rank, and the times of its last common and its next call; None if the
+            rank is compared with its own earlier rounds.
     """
     table = frames.host_events
     own = _between(table, rank, since_ns, until_ns)
@@ -49,7 +50,7 @@ def event_of(
 def exception_since(
     frames: Frames, rank: int, since_ns: int, until_ns: int, other: int
 ) -> HostEventRecord | None:
-    """Return the first exception on a rank, and not on another, in a stretch of time."""
+    """Return the first exception of a rank in a time interval, at a line without one on `other`."""
     raised = frames.host_events[frames.host_events["kind"] == EXCEPTION]
     own, usual = (_between(raised, each, since_ns, until_ns) for each in (rank, other))
     rows = own[~own["source_line"].isin(usual["source_line"])]
@@ -68,6 +69,6 @@ def _between(table: pd.DataFrame, rank: int, since_ns: int, until_ns: int) -> pd
 
 
 def text_of_event(event: HostEventRecord) -> str:
-    """Return an event in words, behind the name of its rank."""
+    """Return the text of an event, which follows the name of its rank."""
     where = f" at {event['source_file']}:{event['source_line']}" if event["source_file"] else ""
     return _SUBJECTS[str(event["kind"])].format(text=event["text"]) + where

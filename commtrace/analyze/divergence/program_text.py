@@ -12,7 +12,10 @@ from commtrace.analyze.source_lines import lines_of_file
 
 MODULE = "<module>"
 _INSIDE = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
-"""Names of frames that are part of the statement of the frame around, up to Python 3.11."""
+"""Names of frames of comprehensions, which belong to the enclosing frame's statement.
+
+Python 3.12 has no such frames.
+"""
 _MOST_ATTEMPTS = 30
 
 
@@ -29,7 +32,7 @@ CallChain = tuple[CallFrame, ...]
 
 
 def chain_of(callers: str, file: str, line: int, function: str) -> CallChain:
-    """Return the frames of a call: those of column `callers`, and the one that makes it."""
+    """Return the frames of a call: the frames of column `callers`, and the frame of the call."""
     if not file:
         return ()
     frames = []
@@ -44,7 +47,7 @@ def chain_of(callers: str, file: str, line: int, function: str) -> CallChain:
 
 
 class ProgramText:
-    """Source of a run: each file as it is now if it still has the recorded lines, else these."""
+    """Source of a run: each file as it is now if the recorded lines match, else these lines."""
 
     def __init__(self, lines: dict[str, dict[int, str]] | None = None) -> None:
         self._lines = {} if lines is None else lines

@@ -1,4 +1,4 @@
-"""The two sides of a fault: ranks that did something else, and the ranks they are compared with."""
+"""The two sides of a fault: ranks that left the common order, and ranks to compare them with."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Sides = tuple[list[int], list[int]]
 def sides_of(
     frames: Frames, fault: Mapping[str, object], members: Sequence[int], blamed: Sequence[int]
 ) -> list[Sides]:
-    """Return pairs of sides, each of ranks that made the same call, or none.
+    """Return pairs of sides; the ranks of a side made the same call, or none.
 
     Args:
         frames: The run.
         fault: A row of table `consistency`.
         members: Recorded members of its group.
-        blamed: Those that did something else; none if it is not known which did.
+        blamed: The blamed members; empty if unknown.
 
     Returns:
-        The ranks of each call that differs, and the ranks to compare them with: those that are not
-        blamed, or of equally many the ones of the lowest rank.
+        For each differing call, its ranks, and the ranks to compare them with: the members that are
+        not blamed; without blame, the largest side, or the first member if all calls are equal.
     """
     by_call: dict[object, list[int]] = {}
     calls = _made(frames, fault)
@@ -51,7 +51,7 @@ def sides_of(
 
 
 def _made(frames: Frames, fault: Mapping[str, object]) -> dict[int, object]:
-    """Return what each rank made in the call of a fault, as far as the fault is about it."""
+    """Return, by rank, the property of its call that the fault is about."""
     problem = str(fault["problem"])
     column = _SIZE if problem == "size" else problem if problem in FIELDS else KIND
     calls = calls_of(frames, {(str(fault["group"]), int(str(fault["number"])))})
@@ -59,7 +59,7 @@ def _made(frames: Frames, fault: Mapping[str, object]) -> dict[int, object]:
 
 
 def sides_of_cycle(hanging: pd.DataFrame, cycle: Sequence[int]) -> list[Sides]:
-    """Return the rank of a deadlock cycle that waits where fewest ranks do, and the others."""
+    """Return the rank of a deadlock cycle in the call with the fewest ranks, and the others."""
     calls = zip(hanging["group"].astype(object), hanging["number"], strict=True)
     place = dict(zip(hanging["rank"], calls, strict=True))
     num_there = Counter(place.values())

@@ -1,21 +1,21 @@
-"""The statement of a function at which two ranks most likely took different ways.
+"""The statement of a function at which two ranks most likely took different branches.
 
-Both ranks start behind the same statement, and one reaches another target than the other first. Any
-statement with several ways out on a path to both can be the place. Each explanation has a cost:
+Both ranks start after the same statement and reach different targets. Every statement with several
+successors, on paths to both targets, is a candidate. Its cost is the sum of:
 
-    the way to it that both took, of which less is unusual the better
-    how unlikely it is that ranks differ there (see `conditions`)
-    what is unusual on the rest of each rank's way: the end of a loop, a jump, an exception,
-    a statement that had communicated before and did not now
+    the unusual steps on the common path of both ranks to the statement
+    the cost of a difference between ranks at the statement (see `conditions`)
+    the unusual steps on the rest of each rank's path: the end of a loop, a jump, an exception,
+    a statement that communicated in earlier rounds and is passed without a call
 
-The cheapest is the answer, and the nearest before the targets of equally cheap ones.
+The candidate of least cost is the answer; among equal ones, the last before the targets.
 """
 
 from __future__ import annotations
 
 import ast
 import heapq
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, permutations
 
@@ -40,16 +40,16 @@ _END_OF_LOOP = 0.25
 _EXCEPTION = 3.0
 _OF_ANY, _OF_ANOTHER = 0.15, 0.3
 _KNOWN = 1.0
-"""What a known exception of one rank is preferred by."""
+"""Reduction of the cost of a handler whose exception one rank is known to have raised."""
 _ANY = {"Exception", "BaseException"}
 _PASSED_CALL = 2.0
 _CONDITION = 0.25
 _ENTERED_AGAIN = 1.0
 _MARGIN = 0.3
 _MARGIN_OF_ROUNDS = 0.8
-"""Differences of cost up to which another statement is about as likely."""
+"""Differences of cost up to which another statement counts as equally likely."""
 _OF_BOTH = 0.5
-"""Factor of what is unusual on the way that both ranks took."""
+"""Factor of the cost of unusual steps on the common path."""
 
 Costs = Mapping[FlowNode, float]
 
@@ -59,12 +59,12 @@ class Seen:
     """Facts on two ranks in a function.
 
     Attributes:
-        ranks: Both ranks; twice the same if it is compared with its own earlier round.
-        calling: Lines at which calls were made before.
-        raised: For each rank, names of the exceptions that it raised meanwhile.
-        ended: For each rank, whether it ran out of data meanwhile.
-        left_out: For each rank that did, whether it had left out a round before.
-        is_sure: The round in which they parted is known.
+        ranks: Both ranks; the same rank twice if it is compared with its own earlier round.
+        calling: Lines with calls before the divergence.
+        raised: For each rank, names of the exceptions that it raised since the last common call.
+        ended: For each rank, whether its data ended since the last common call.
+        left_out: For each rank whose data ended, whether it skipped an earlier round.
+        is_sure: The round of the divergence is known.
     """
 
     ranks: tuple[int, int]
@@ -77,11 +77,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A statement at which ranks took different ways, with the nodes that they came to.
+    """A statement at which ranks took different branches, with the next node of each.
 
     Attributes:
-        jumps: The first jump on the way of a rank, within the statement.
-        is_doubtful: Another statement is about as likely.
+        jumps: The first jump on the path of a rank, within the statement.
+        is_doubtful: Another statement is about equally likely.
     """
 
     cost: float
@@ -119,13 +119,13 @@ class Paths:
         others: Collection[FlowNode],
         within: Callable[[FlowNode], bool] = lambda node: True,
     ) -> Split | None:
-        """Return the most likely statement by which ranks came to different targets.
+        """Return the most likely statement at which ranks took branches to different targets.
 
         Args:
-            start: Copies of the statement that both have left; none at the entry.
-            own: Copies of the statement that the one rank came to.
-            others: Copies of the statement that the other rank came to.
-            within: Whether a statement can be the one.
+            start: Copies of the last common statement; none at the entry.
+            own: Copies of the target of the one rank.
+            others: Copies of the target of the other rank.
+            within: Filter of the candidate statements.
         """
         begin = self.costs_from(start, {*own, *others})
         to_own = self.costs_to(own, others, 0, start)
@@ -154,22 +154,15 @@ class Paths:
     def costs_from(
         self, start: Sequence[FlowNode], targets: Collection[FlowNode]
     ) -> dict[FlowNode, float]:
-        """Return the cost of the way of both from a start up to each node, itself excluded."""
+        """Return the cost of the common path from the start to each node, itself excluded."""
         origins = list(start) or [self.graph.entry]
-        found = dict.fromkeys(origins, 0.0)
-        order = count()
-        heap = [(0.0, next(order), node) for node in origins]
-        while heap:
-            cost, _, node = heapq.heappop(heap)
-            if cost > found[node]:
-                continue
+
+        def successors(node: FlowNode) -> Iterator[tuple[FlowNode, float]]:
             passing = 0.0 if node in origins else self._passing(node, targets, start)
             for way, then in self._ways_out(node, start):
-                total = cost + passing + _OF_BOTH * self._weight(node, way, then, None)
-                if total < found.get(then, IMPOSSIBLE):
-                    found[then] = total
-                    heapq.heappush(heap, (total, next(order), then))
-        return found
+                yield then, passing + _OF_BOTH * self._weight(node, way, then, None)
+
+        return _cheapest(origins, successors)
 
     def costs_to(
         self,
@@ -178,24 +171,17 @@ class Paths:
         side: int,
         start: Sequence[FlowNode],
     ) -> dict[FlowNode, float]:
-        """Return the cost of the way of one rank from each node to a target, the nodes included."""
-        found = dict.fromkeys(targets, 0.0)
-        order = count()
-        heap = [(0.0, next(order), node) for node in targets]
-        while heap:
-            cost, _, node = heapq.heappop(heap)
-            if cost > found[node]:
-                continue
+        """Return the cost of the path of one rank from each node, included, to a target."""
+
+        def predecessors(node: FlowNode) -> Iterator[tuple[FlowNode, float]]:
             before = self._before.get(node, [])
             if node is self.graph.entry and self._is_entered_again(start):
                 before = [*before, (Way.NEXT, self.graph.exit)]
             for way, previous in before:
                 weight = self._weight(previous, way, node, side)
-                total = cost + weight + self._passing(previous, avoided, start)
-                if total < found.get(previous, IMPOSSIBLE):
-                    found[previous] = total
-                    heapq.heappush(heap, (total, next(order), previous))
-        return found
+                yield previous, weight + self._passing(previous, avoided, start)
+
+        return _cheapest(targets, predecessors)
 
     def _ways_out(
         self, node: FlowNode, start: Sequence[FlowNode]
@@ -219,7 +205,7 @@ class Paths:
         return _PASSED_CALL if has_called or node in start else 0.0
 
     def _weight(self, node: FlowNode, way: Way, then: FlowNode, side: int | None) -> float:
-        """Return how unusual a way is, on one rank, or on both."""
+        """Return the cost of an edge on the path of one rank, or on the common path."""
         if way is Way.RAISES:
             if isinstance(node.part, ast.Raise):
                 return _UNUSUAL
@@ -240,7 +226,7 @@ class Paths:
         return _UNUSUAL if isinstance(node.part, ast.Raise) else 0.0
 
     def _weight_of_exception(self, handler: FlowNode, side: int) -> float:
-        """Return how unusual it is that a rank came to a handler."""
+        """Return the cost of an edge to a handler of exceptions."""
         raised = self._seen.raised[side]
         if not raised:
             return _EXCEPTION
@@ -255,7 +241,7 @@ class Paths:
     def _cost_of(
         self, node: FlowNode, ways: tuple[Way, Way], then: tuple[FlowNode, FlowNode]
     ) -> float:
-        """Return how unlikely it is that ranks differ in their ways out of a statement."""
+        """Return the cost of a difference between ranks at a statement."""
         if Way.RAISES in ways:
             if ways[0] is ways[1]:
                 return _EXCEPTION
@@ -291,9 +277,9 @@ class Paths:
         return self._by_rounds(self._names.cost(test)) + (_EXCEPTION if wrong else 0.0)
 
     def _by_rounds(self, cost: float) -> float:
-        """Return the cost of a condition; counters differ if a rank is compared with itself.
+        """Return the cost of a condition, for counters also by the compared rounds.
 
-        They do not if it is unknown in which round it went another way.
+        Counters differ between two rounds of one rank, if the round of the divergence is known.
         """
         is_one_rank = self._seen.ranks[0] == self._seen.ranks[1] and self._seen.is_sure
         return OF_ANYTHING if is_one_rank and cost >= ALIKE else cost
@@ -301,7 +287,7 @@ class Paths:
     def _jumps(
         self, split: Split, costs: Costs, targets: Collection[FlowNode], side: int
     ) -> tuple[FlowNode, ...]:
-        """Return the first jump on a rank's way, within the statement at which it parted."""
+        """Return the first jump on a rank's path, within the statement of the divergence."""
         node, part = split.then[side], split.node.part
         last = getattr(part, "end_lineno", 0)
         if not isinstance(part, (ast.If, ast.match_case)):
@@ -320,8 +306,26 @@ class Paths:
         return ()
 
 
+def _cheapest(
+    origins: Iterable[FlowNode], edges: Callable[[FlowNode], Iterable[tuple[FlowNode, float]]]
+) -> dict[FlowNode, float]:
+    """Return the least cost from the origins to each node, by Dijkstra's algorithm."""
+    found = dict.fromkeys(origins, 0.0)
+    order = count()
+    heap = [(0.0, next(order), node) for node in found]
+    while heap:
+        cost, _, node = heapq.heappop(heap)
+        if cost > found[node]:
+            continue
+        for then, weight in edges(node):
+            if cost + weight < found.get(then, IMPOSSIBLE):
+                found[then] = cost + weight
+                heapq.heappush(heap, (cost + weight, next(order), then))
+    return found
+
+
 def _gain(to_own: Costs, to_others: Costs, then: FlowNode, other_then: FlowNode) -> float:
-    """Return how much dearer the ways to both targets are if ranks go each other's way."""
+    """Return the additional cost of the paths to both targets if the branches are exchanged."""
     as_taken = to_own.get(then, IMPOSSIBLE) + to_others.get(other_then, IMPOSSIBLE)
     exchanged = to_own.get(other_then, IMPOSSIBLE) + to_others.get(then, IMPOSSIBLE)
     return exchanged - as_taken
@@ -330,7 +334,8 @@ def _gain(to_own: Costs, to_others: Costs, then: FlowNode, other_then: FlowNode)
 def _is_rival(other: Split, best: Split) -> bool:
     """Return whether another statement is nearly as likely, and neither is within the other.
 
-    A loop that seems to have ended earlier may also have left out a round, by a condition in it.
+    A condition within the best statement is a rival if that is a loop: a rank that made fewer
+    rounds may have left the loop, or skipped a round.
     """
     if other.decides is best.decides:
         return False

@@ -20,7 +20,7 @@ def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> st
         parted: The row of table `divergences` about it; None without one.
 
     Returns:
-        `Rank 1 left for train.py:39 by `if loss > 10:` (train.py:38); others to train.py:40`.
+        ``Rank 1 went on to train.py:39, others to train.py:40, by `if loss > 10:` (train.py:38)``.
     """
     if parted is None or not (parted["own"] or parted["instead"]):
         return _of_fault(fault, parted)
@@ -50,7 +50,7 @@ def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> st
 
 
 def _of_fault(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> str:
-    """Return a fault without a place before it, such as a root that differs."""
+    """Return the line of a fault without a divergence before it, such as a root that differs."""
     at = f" at {fault['source']}" if fault["source"] else ""
     if fault["problem"] in DIFFERENT and fault["ranks"]:
         ranks = ranks_in(fault["ranks"])

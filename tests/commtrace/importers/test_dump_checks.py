@@ -109,7 +109,7 @@ def test_two_groups_in_opposite_orders_are_a_deadlock(tmp_path: Path) -> None:
 def test_a_send_that_nobody_receives_is_found(tmp_path: Path) -> None:
     dumps = healthy()
     dumps[0].call("send 0->1", LEFT, state="started")
-    assert faults(write_dumps(tmp_path, dumps)) == [("transfer", "0,1")]
+    assert faults(write_dumps(tmp_path, dumps)) == [("missing call", "0,1")]
 
 
 def test_a_rank_without_a_dump_is_told_and_not_blamed(tmp_path: Path) -> None:

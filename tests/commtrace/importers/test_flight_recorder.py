@@ -66,7 +66,7 @@ def test_groups_are_those_of_the_dump(tmp_path: Path) -> None:
 def test_json_and_pickle_tell_the_same_but_for_the_frames(tmp_path: Path) -> None:
     pickled = load(import_trace([write_dumps(tmp_path / "p", healthy())]))
     text = load(import_trace([write_dumps(tmp_path / "j", healthy(), in_json=True)]))
-    places = ["source_file", "source_line", "source_function", "stack"]
+    places = ["source_file", "source_line", "source_function", "stack", "callers"]
     assert pickled.comm.drop(columns=places).equals(text.comm.drop(columns=places))
     assert any("only dumps in pickle format have" in lack for lack in text.run["lacks"])
 

@@ -384,7 +384,9 @@ def test_a_clock_that_is_ahead_is_said_and_corrected(run: Run) -> None:
     observer.refresh()
     run.pass_(3.0)
     snapshot = observer.refresh()
-    assert "the clock of node7 is about 100 s ahead of that of this machine" in snapshot.notes[0]
+    assert (
+        "the clock of node7 is about 100 s ahead of the clock of this machine" in snapshot.notes[0]
+    )
     assert snapshot.ranks[0].for_s == pytest.approx(3.0)
 
 
@@ -577,7 +579,7 @@ def test_calls_that_were_not_kept_are_said_and_their_rank_is_not_blamed(run: Run
     run.flush()
     run.pass_(40.0)
     snapshot = observer.refresh()
-    assert "3 calls of rank 1 dropped: calls of theirs are not seen" in snapshot.notes
+    assert "3 calls of rank 1 dropped: not all of their calls are seen" in snapshot.notes
     (problem,) = snapshot.problems
     assert problem.problem == "hang"
     assert "never arrived" not in problem.text
@@ -592,8 +594,8 @@ def test_ranks_without_a_recording_are_listed(run: Run) -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("recv", "Rank 0 is in recv from any rank. The other end has been issued, or nothing is"),
-        ("all_reduce", "Rank 0 is in all_reduce 0 of group 0. All members that are recorded have"),
+        ("recv", "Rank 0 is in recv from any rank. The other end has been issued, or its rank"),
+        ("all_reduce", "Rank 0 is in all_reduce 0 of group 0. All recorded members have"),
     ],
 )
 def test_a_hang_that_nothing_explains_says_what_is_known(run: Run, kind: str, words: str) -> None:

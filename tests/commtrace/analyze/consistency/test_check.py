@@ -151,8 +151,8 @@ def test_ranks_without_a_recording_are_one_problem() -> None:
     (problem,) = [each for each in problems if each["problem"] == "missing rank"]
     assert problem["ranks"] == ",".join(map(str, missing))
     assert problem["explanation"] == (
-        "Ranks 1-299 left no recording, but are in 2 groups that communicated: the arrival of "
-        "these ranks is unknown."
+        "Ranks 1-299 left no recording, but are in 2 groups that communicated: the calls of "
+        "these ranks are unknown."
     )
     program = training(num_ranks=8, tp=2, num_steps=1)
     rows = [row for row in program.rows if row.rank in (0, 2)]
@@ -293,7 +293,7 @@ def test_a_rank_that_waits_for_another_is_a_victim() -> None:
     assert [(p["problem"], p["group"], p["ranks"]) for p in problems if p["is_fault"]] == [
         ("missing call", "dp0", "2"),
     ]
-    assert "Others wait for the same in 1 other group." in problems[0]["explanation"]
+    assert "Calls in 1 other group lack the same ranks." in problems[0]["explanation"]
 
 
 def test_a_transfer_that_nobody_receives_is_reported() -> None:

@@ -7,11 +7,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames
 from commtrace.analyze.consistency import consistency
 from commtrace.analyze.consistency.ends import ends
+from commtrace.analyze.consistency.lost_ranks import lost_ranks
 from commtrace.analyze.divergence import divergences, verdict_of
 from commtrace.event import HostEventRow
 from tests.commtrace.analyze.consistency.runs import Program
@@ -42,10 +44,11 @@ def hung(
 
 def faults(frames: Frames) -> list[dict[str, Any]]:
     table = consistency(frames)
-    return [
-        {str(name): value for name, value in row.items()}
-        for row in table[table["is_fault"]].to_dict("records")
-    ]
+    return records(table[table["is_fault"]])
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def waiting(num_ranks: int, *arrived: int, num_before: int = 3) -> Program:
@@ -99,7 +102,7 @@ def test_what_a_rank_that_is_missing_was_doing_is_said(
     (fault,) = faults(frames)
     assert (fault["problem"], fault["ranks"]) == ("missing call", "1")
     assert f"rank 1 {words}" in fault["explanation"]
-    (row,) = divergences(frames).to_dict("records")
+    (row,) = records(divergences(frames))
     assert words in row["event"]
     verdict = verdict_of(fault, row)
     assert verdict.startswith(f"Rank 1 {words[:20]}")
@@ -123,7 +126,7 @@ def test_the_line_of_a_file_that_was_not_recorded_is_read_if_it_has_not_changed(
 def test_what_is_over_explains_nothing(kind: str) -> None:
     frames = hung(waiting(3, 0, 2), event(1, kind, duration_ns=SECOND))
     assert ends(frames)[1].state == "alive"
-    (row,) = divergences(frames).to_dict("records")
+    (row,) = records(divergences(frames))
     assert row["event"].startswith("was outside of communication")
 
 
@@ -166,7 +169,7 @@ def test_the_rank_that_left_a_usual_receive_out_is_blamed() -> None:
     (fault,) = faults(frames)
     assert (fault["problem"], fault["ranks"], fault["is_one_of_ranks"]) == ("deadlock", "1", False)
     assert "Rank 1 left out recv from rank 0 at train.py:15" in fault["explanation"]
-    (row,) = divergences(frames).to_dict("records")
+    (row,) = records(divergences(frames))
     assert (row["own_source"], row["instead_source"]) == ("train.py:16", "train.py:15")
     assert "Rank 1 went on to train.py:16 instead of train.py:15" in verdict_of(fault, row)
 
@@ -225,7 +228,7 @@ def test_a_rank_that_did_not_come_to_the_creation_of_a_group_is_named() -> None:
     (fault,) = faults(frames)
     assert (fault["problem"], fault["ranks"]) == ("missing call", "1")
     assert fault["explanation"].startswith(
-        "Ranks 0, 2 wait in new_group of ranks 0, 1: rank 1 has not come there; rank 1 has been"
+        "Ranks 0, 2 wait in new_group of ranks 0, 1: rank 1 has not called it; rank 1 has been"
     )
 
 
@@ -280,7 +283,7 @@ def test_threads_that_take_turns_in_another_order_are_named(swapped: bool) -> No
         calls = calls[::-1] if rank == 2 and swapped else calls[1:] if rank == 2 else calls
         for kind, line, thread in calls:
             program.one(rank, kind, "world", source_line=line, thread=thread, **in_flight)
-    (row, *_) = divergences(hung(program)).to_dict("records")
+    (row, *_) = records(divergences(hung(program)))
     assert row["ranks"] == "2"
     assert ("another thread than the one before" in row["event"]) == swapped
 
@@ -297,8 +300,23 @@ def test_a_rank_that_is_lost_while_the_others_fail_is_a_fault(kind: str) -> None
     codes = {1: -9} if kind == "killed" else {}
     (fault,) = faults(hung(program, *error, *others, exit_code=codes))
     assert (fault["problem"], fault["ranks"]) == ("lost rank", "1")
-    assert ("KeyError: 3 at train.py:33" in fault["explanation"]) == (kind == "raised")
-    assert ("killed by signal 9" in fault["explanation"]) == (kind == "killed")
+    how = {
+        "raised": "ended by KeyError: 3 at train.py:33",
+        "killed": "killed by signal 9 (SIGKILL), possibly for lack of memory",
+    }
+    assert fault["explanation"] == f"Rank 1 was {how[kind]}, after all_reduce at train.py:7."
+
+
+def test_ends_of_ranks_are_not_searched_in_a_run_without_signals_and_exceptions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(frames: Frames) -> Any:
+        raise AssertionError("a pass over all calls")
+
+    monkeypatch.setattr("commtrace.analyze.consistency.lost_ranks.ends", refused)
+    assert [*lost_ranks(hung(waiting(3)))] == []
+    with pytest.raises(AssertionError, match="a pass"):
+        list(lost_ranks(hung(waiting(3), exit_code={1: -9})))
 
 
 def test_an_exception_that_all_ranks_raise_at_one_line_is_no_fault() -> None:

@@ -59,8 +59,8 @@ def test_nobody_is_blamed_in_a_group_with_transfers() -> None:
     (found,) = problems(ranks, named="pp", transfers=("recv", "send"))
     assert (found.problem, found.is_fault, found.ranks) == ("hanging call", True, "")
     assert found.explanation == (
-        "Ranks 0, 1 wait in recv or send of pp (group 0). torch numbers sends and receives on each "
-        "rank by itself, so that which rank is behind is unknown."
+        "Ranks 0, 1 wait in recv or send of pp (group 0). The rank that is behind is unknown: "
+        "torch numbers sends and receives on each rank separately."
     )
 
 
