@@ -9,8 +9,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 _MOST_S = 2.0
@@ -28,7 +30,11 @@ def call_at_exit(function: Callable[[], None]) -> None:
     atexit.register(call)
 
 
-def call_before_leaving(on_exit: Callable[[], None], on_exec: Callable[[], None]) -> None:
+Leave = Callable[[FrameType], None]
+"""Function that receives the frame in which the process is left."""
+
+
+def call_before_leaving(on_exit: Leave, on_exec: Leave) -> None:
     """Call a function before `os._exit`, and another one before `os.exec*`, which may fail.
 
     They take the place of those of an earlier call, and run on a thread of their own, since this
@@ -50,7 +56,8 @@ def _after_functions(name: str) -> Any:
     def leave_afterwards(*args: Any, **kwargs: Any) -> Any:
         if _leaving["pid"] == os.getpid():
             with contextlib.suppress(BaseException):  # nothing may keep the process
-                thread = threading.Thread(target=_leaving[name], daemon=True)
+                caller = (sys._getframe(1),)
+                thread = threading.Thread(target=_leaving[name], args=caller, daemon=True)
                 thread.start()
                 thread.join(_MOST_S)
         return leave(*args, **kwargs)

@@ -57,11 +57,11 @@ uses; parameters and states as the optimizer leaves them; and tensors that the p
 
 HOST_EVENT_KINDS = (
     COMPILE, RECOMPILE, EXCEPTION, DATA_END, DATA_WAIT, GC_PAUSE, NOT_RUNNING, STUCK, NEW_GROUP,
-    INIT_PROCESS_GROUP, DESTROY_PROCESS_GROUP, STORE, FATAL, THREAD_DIED,
+    INIT_PROCESS_GROUP, DESTROY_PROCESS_GROUP, STORE, FATAL, EXIT, THREAD_DIED,
 ) = (
     "compile", "recompile", "exception", "data_end", "data_wait", "gc_pause", "not_running",
     "stuck", "new_group", "init_process_group", "destroy_process_group", "store", "fatal",
-    "thread_died",
+    "exit", "thread_died",
 )  # fmt: skip
 """Kinds of events on the host, in table `host_events`.
 
@@ -69,8 +69,8 @@ Dynamo compiles a frame, or compiles it again; an exception passes a module or a
 caught by the program; an iterator of a data loader ends, or takes long; Python's garbage collector
 takes long; no thread of Python ran, since the process was stopped or held Python's lock; a thread
 is at a place while ranks wait; a process group is created; the default one is initialized, or
-groups are destroyed; the program waits for a key of a store; an exception ends the rank, or a
-thread of it.
+groups are destroyed; the program waits for a key of a store; an exception ends the rank; a call
+of `sys.exit` or `os._exit` does; an exception ends a thread of it.
 """
 
 PIPELINE_ACTIONS = (
@@ -377,7 +377,8 @@ HOST_EVENTS = (
     Column("source_line", int, "", "line in that file", 7),
     Column("source_function", str, "", "function that the line is in", 7, title="Function"),
     Column(
-        "stack", str, "", "Python stack of a thread that is stuck; innermost frame last", 11,
+        "stack", str, "",
+        "Python stack of a thread that is stuck, or user's frames of an exit; innermost last", 11,
     ),
 )  # fmt: skip
 

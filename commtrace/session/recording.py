@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commtrace.decorator import Decorator
@@ -172,15 +173,16 @@ class Recording(Views, Decorator):
                 failures.append(error)
         return failures
 
-    def end_at_once(self) -> None:
-        """Write the rest and close the recording, of a process that ends without exit handlers."""
+    def end_at_once(self, frame: FrameType) -> None:
+        """Write the rest and close the recording, of a process that calls `os._exit` in a frame."""
         if self._depth:
+            HOST_EVENTS.endings.left(frame)
             for part in self._output.last_parts(Failures()):
                 with contextlib.suppress(OSError, TraceError):
                     part()
 
-    def flush_at_once(self) -> None:
-        """Write what is new, of a process that may end without exit handlers."""
+    def flush_at_once(self, frame: FrameType) -> None:
+        """Write what is new, of a process that may end in a frame without exit handlers."""
         if self._depth:
             with contextlib.suppress(OSError, TraceError):
                 self._output.flush()

@@ -17,7 +17,7 @@ from functools import partial
 from commtrace.leaving import call_at_exit, call_before_leaving
 say = partial(print, flush=True)
 call_at_exit(partial(say, "exit handler"))
-call_before_leaving(partial(say, "end"), partial(say, "flush"))
+call_before_leaving(lambda frame: say("end"), lambda frame: say("flush"))
 """
 
 

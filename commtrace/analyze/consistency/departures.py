@@ -6,8 +6,9 @@ does not show which rank did something else. A program repeats itself, though:
     rounds before    all_reduce    recv    all_reduce    recv    all_reduce
     then             all_reduce            all_reduce
 
-The second all_reduce is a departure: in all earlier rounds, a recv followed the first one. A rank
-has no departure if it made too few rounds, or if different calls followed in them.
+The second all_reduce is a departure: in all earlier rounds, a recv followed the first one. If
+different calls followed in them, only the rounds with the same calls before it count. A rank has no
+departure if it made too few rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from commtrace.units import counted
 _PLACE = (
     "kind", "group", "peer", "phase", "module", "source_file", "source_line", "source_function",
 )  # fmt: skip
+_ENDS = ("group", "peer")
 _LEAST_ROUNDS = 2
+_MOST_BEFORE = 16
+"""Calls before a place by which its rounds are compared."""
 _MOST_CALLS = 4_000
 """Number of the last calls of a rank in which its rounds are searched."""
 _MOST_SINCE = 64
@@ -42,6 +46,7 @@ class Departure:
         usual: The call that followed `before` in the latest earlier round.
         num_rounds: Number of earlier rounds in which `usual` followed `before`.
         is_left_out: In an earlier round, `made` followed `usual`: only `usual` is missing.
+        is_altered: `made` and `usual` differ only in their group or peer.
     """
 
     rank: int
@@ -50,21 +55,24 @@ class Departure:
     usual: pd.Series
     num_rounds: int
     is_left_out: bool
+    is_altered: bool
 
     def text(self) -> str:
         """Return the departure in words that follow the name of the rank."""
-        usual, made = (_call_text(call) for call in (self.usual, self.made))
+        has_group = self.is_altered and self.usual["group"] != self.made["group"]
+        usual, made = (_call_text(call, with_group=has_group) for call in (self.usual, self.made))
         rounds = counted(self.num_rounds, "round")
         if self.is_left_out:
             return f"left out {usual}, which it made in {rounds} before, and went on to {made}"
         return f"made {made}, where it made {usual} in {rounds} before"
 
 
-def _call_text(call: pd.Series) -> str:
+def _call_text(call: pd.Series, *, with_group: bool = False) -> str:
     towards = {"send": " to", "recv": " from"}.get(str(call["kind"]))
     peer = f"{towards} rank {call['peer']}" if towards and call["peer"] >= 0 else ""
     at = f" at {source_of(call)}" if source_of(call) else ""
-    return f"{call['kind']}{peer}{at}"
+    group = f" of group {call['group']}" if with_group else ""
+    return f"{call['kind']}{group}{peer}{at}"
 
 
 def departures(frames: Frames, ranks: Collection[int]) -> dict[int, Departure]:
@@ -85,13 +93,24 @@ def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
     first = max(len(codes) - _MOST_SINCE, 1)
     for at in range(first, len(codes)):
         followed = [place for place in range(1, at) if codes[place - 1] == codes[at - 1]]
+        if any(codes[place] == codes[at] for place in followed):
+            continue
+        for num in range(2, _MOST_BEFORE + 1):
+            if len({codes[place] for place in followed}) < 2:
+                break
+            followed = [
+                place
+                for place in followed
+                if place >= num and codes[place - num] == codes[at - num]
+            ]
         usual = {codes[place] for place in followed}
-        if len(followed) < _LEAST_ROUNDS or len(usual) != 1 or codes[at] in usual:
+        if len(followed) < _LEAST_ROUNDS or len(usual) != 1:
             continue
         (expected,) = usual
         is_left_out = any(
             codes[place] == expected and codes[place + 1] == codes[at] for place in range(at - 1)
         )
         before, made, last = (own.iloc[place] for place in (at - 1, at, followed[-1]))
-        return Departure(rank, before, made, last, len(followed), is_left_out)
+        is_altered = all(made[name] == last[name] for name in _PLACE if name not in _ENDS)
+        return Departure(rank, before, made, last, len(followed), is_left_out, is_altered)
     return None

@@ -23,6 +23,7 @@ import pandas as pd
 
 from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
+from commtrace.analyze.consistency.departures import departures
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import calls_of, numbered
 from commtrace.analyze.consistency.problem import DIFFERENT, Problem, call_text, numbers_text
@@ -84,7 +85,7 @@ def disagreements(frames: Frames, covered: Coverage, first: Mapping[str, int]) -
         frames, {(group, number + i) for group, number in first.items() for i in (0, 1)}
     )
     for group, number in first.items():
-        yield from _of_call(covered, calls[calls["group"] == group], group, number)
+        yield from _of_call(frames, covered, calls[calls["group"] == group], group, number)
 
 
 def _comparable(calls: pd.DataFrame) -> pd.DataFrame:
@@ -186,7 +187,9 @@ def rooted_parts(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
     return table.dropna(subset="own").merge(roots, on=["group", "number", "rank"])
 
 
-def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> Iterator[Problem]:
+def _of_call(
+    frames: Frames, covered: Coverage, rows: pd.DataFrame, group: str, number: int
+) -> Iterator[Problem]:
     calls = rows[rows["number"] == number].drop_duplicates("rank").set_index("rank").sort_index()
     kinds = Counter(_known(calls, KIND)) or Counter(calls["kind"])
     kind = kinds.most_common(1)[0][0]
@@ -200,7 +203,11 @@ def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> 
         votes = Counter(values).most_common()
         if len(votes) < 2:
             continue
-        has_majority = votes[0][1] > votes[1][1]
+        has_majority, why = votes[0][1] > votes[1][1], ""
+        if not has_majority and field == KIND:
+            as_before, why = _as_before(frames, values)
+            votes.sort(key=lambda vote: vote[0] != as_before)
+            has_majority = bool(why)
         usual = values[values == votes[0][0]].index if has_majority else values.index[:0]
         blamed = values.index.difference(usual).tolist()
         expected = _text(field, votes[0][0]) if has_majority else ""
@@ -212,7 +219,7 @@ def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> 
             f"; the other {len(usual)}: {expected}" if expected else ""
         )
         is_of_two = not has_majority and len(blamed) == 2
-        hint = _slipped(rows, number, blamed, usual.tolist()) if has_majority else ""
+        hint = why or (_slipped(rows, number, blamed, usual.tolist()) if has_majority else "")
         yield Problem(
             problem=field,
             is_fault=True,
@@ -229,6 +236,21 @@ def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> 
             + hint,
             at_ns=at,
         )
+
+
+def _as_before(frames: Frames, values: pd.Series) -> tuple[object, str]:
+    """Return the only kind of a call that is made as in rounds before, and what others left.
+
+    Args:
+        frames: The run.
+        values: Kind of the call by rank; no kind has a majority.
+    """
+    found = departures(frames, values.index.tolist())
+    sure = {rank for rank, each in found.items() if each.is_left_out or each.is_altered}
+    kept = values[~values.index.isin(found)]
+    if kept.nunique() != 1 or set(values.index[values != kept.iloc[0]]) != sure:
+        return None, ""
+    return kept.iloc[0], "".join(f" Rank {rank} {found[rank].text()}." for rank in sorted(sure)[:1])
 
 
 _NO_MAJORITY = "There is no majority, so no rank is blamed."

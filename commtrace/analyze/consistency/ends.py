@@ -31,6 +31,7 @@ from commtrace.schema import (
     COMPILE,
     DATA_WAIT,
     DESTROY_PROCESS_GROUP,
+    EXIT,
     FATAL,
     INIT_PROCESS_GROUP,
     NEW_GROUP,
@@ -149,11 +150,14 @@ def _end_of(
 
 
 def _fatal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
-    rows = events[events["kind"] == FATAL]
+    rows = events[events["kind"].isin((FATAL, EXIT))]
     if rows.empty:
         return None
     event = rows.iloc[-1]
-    return End(rank, RAISED, f"was ended by {event['text']}", source_of(event), int(event["at_ns"]))
+    at, source = int(event["at_ns"]), source_of(event)
+    if event["kind"] == EXIT:
+        return End(rank, ENDED, f"ended its program by {event['text']}", source, at)
+    return End(rank, RAISED, f"was ended by {event['text']}", source, at)
 
 
 def _signal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:

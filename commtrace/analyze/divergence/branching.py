@@ -7,17 +7,25 @@ went its own usual way, the other is compared with what itself did in earlier ro
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import zip_longest
 
 import pandas as pd
 
 from commtrace.analyze.divergence.control_flow import FlowGraph
-from commtrace.analyze.divergence.explaining import Explainer
-from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText, chain_of
+from commtrace.analyze.divergence.explaining import DecidingLine, Explainer
+from commtrace.analyze.divergence.program_text import (
+    CallChain,
+    CallFrame,
+    ProgramText,
+    chain_of,
+    frames_of_text,
+)
 from commtrace.analyze.divergence.sequences import Parting
 from commtrace.analyze.divergence.splits import Seen
+from commtrace.analyze.divergence.unlike_modules import chain_to, unlike_module
 from commtrace.analyze.frame import Frames
-from commtrace.schema import DATA_END, EXCEPTION
+from commtrace.schema import DATA_END, EXCEPTION, EXIT, FATAL
 
 _MOST_ROUNDS = 200
 _OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
@@ -39,19 +47,31 @@ def branch_text(
     sides = zip((parted.own, parted.others), ranks, strict=True)
     if any(call is None and not _has_ended(frames, rank) for call, rank in sides):
         return ""
+    text = ProgramText.of(frames)
+    unlike = unlike_module(frames, parted, ranks)
+    if unlike is not None and (chain := chain_to(frames, text, unlike)):
+        both = unlike.lacked, unlike.ran
+        in_pass = Explainer(text, lambda *_: Seen(both)).lines((), None, chain)
+        return _text_of(in_pass)
     pair = _deviating(calls, parted, ranks)
     if pair is None:
         return ""
     own, others, compared = pair
     common = () if parted.common is None else _chain(parted.common[0])
+    chains = [
+        _exit_chain(frames, rank) if each is None else _chain(each)
+        for each, rank in zip((own, others), compared, strict=True)
+    ]
     seen = _Circumstances(frames, calls, parted, ranks, compared)
-    explainer = Explainer(ProgramText.of(frames), seen.of, _looped(own, others))
-    found = explainer.lines(
-        common, *(None if each is None else _chain(each) for each in (own, others))
-    )
+    explainer = Explainer(text, seen.of, _looped(own, others))
+    found = explainer.lines(common, *chains)
     is_loop = len(found) == 1 and _LOOP.match(found[0].text)
     if parted.earliest_ns >= 0 and is_loop and not seen.has_ended_data():
         return ""  # one may have left out a round before, rather than the last one
+    return _text_of(found)
+
+
+def _text_of(found: Iterable[DecidingLine]) -> str:
     return ", ".join(f"`{each.text}` ({each.file}:{each.line})" for each in found)
 
 
@@ -65,6 +85,17 @@ def _chain(call: pd.Series) -> CallChain:
     place = (call[name] for name in ("callers", "source_file", "source_line", "source_function"))
     callers, file, line, function = place
     return chain_of(str(callers), str(file), int(line), str(function))
+
+
+def _exit_chain(frames: Frames, rank: int) -> CallChain | None:
+    """Return the frames in which a rank has called an exit; None if it came to its end."""
+    events = frames.host_events
+    is_exit = (
+        (events["rank"] == rank) & events["kind"].isin((EXIT, FATAL)) & (events["stack"] != "")
+    )
+    if not is_exit.any():
+        return None
+    return frames_of_text(str(events.loc[is_exit, "stack"].iloc[-1])) or None
 
 
 def _looped(own: pd.Series | None, others: pd.Series | None) -> str | None:

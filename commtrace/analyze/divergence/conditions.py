@@ -2,7 +2,7 @@
 
 A condition on the rank is computed with the number of each rank, as far as it is known. One on
 counters and constants has the same value on all ranks; so has most likely one on steps or on the
-configuration. A cost is high for what is unlikely.
+configuration, and one on the remainder of a count. A cost is high for what is unlikely.
 """
 
 from __future__ import annotations
@@ -82,14 +82,24 @@ class ConditionNames:
 
     def _add_targets(self, target: ast.expr, iterable: ast.expr) -> None:
         called = _called(iterable)
-        if called == "range":
-            self._add(target, iterable)
-        elif called == "enumerate" and isinstance(target, ast.Tuple):
-            self._add(target.elts[0], _COUNTER)
-            for each in target.elts[1:]:
-                self._add(each, None)
+        parts: list[ast.expr] = []
+        if isinstance(target, ast.Tuple) and isinstance(iterable, ast.Call):
+            parts = {"enumerate": [_COUNTER, *iterable.args[:1]], "zip": iterable.args}.get(
+                called, []
+            )
+        if called in ("range", "count"):
+            self._add(target, iterable if called == "range" else _COUNTER)
+        elif isinstance(target, ast.Tuple) and len(target.elts) == len(parts):
+            for each, part in zip(target.elts, parts, strict=True):
+                self._add_part(each, part)
         else:
             self._add(target, None)
+
+    def _add_part(self, target: ast.expr, iterable: ast.expr) -> None:
+        if iterable is _COUNTER:
+            self._add(target, iterable)
+        else:
+            self._add_targets(target, iterable)
 
     def value_of(self, name: str) -> ast.expr | None:
         """Return the only expression that is assigned to a name; None for none or several."""
@@ -199,6 +209,8 @@ class ConditionNames:
             return OF_RANK
         if any(_ABOUT_DATA.fullmatch(name) for name in names):
             return OF_DATA
+        if any(map(_is_remainder, expressions_in(expression))):
+            return ALIKE
         others = names - {"range", "len", "int", "bool", "self", "enumerate", "not", "math"}
         if others and all(_ABOUT_CONFIGURATION.fullmatch(name) for name in others):
             return ALIKE
@@ -247,6 +259,14 @@ def _name_of(expression: ast.expr) -> str:
     if isinstance(expression, ast.Attribute):
         return expression.attr
     return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def _is_remainder(expression: ast.AST) -> bool:
+    """Return whether a remainder is compared, as that of a count for what is done periodically."""
+    return isinstance(expression, ast.Compare) and any(
+        isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mod)
+        for each in (expression.left, *expression.comparators)
+    )
 
 
 def _is_variable_of_rank(expression: ast.Call) -> bool:

@@ -13,6 +13,7 @@ from commtrace.analyze.consistency.problem import DIFFERENT, numbers_text
 from commtrace.analyze.divergence.branching import branch_text
 from commtrace.analyze.divergence.events import event_of, exception_since, text_of_event
 from commtrace.analyze.divergence.sequences import Parting
+from commtrace.analyze.divergence.unlike_modules import unlike_module
 from commtrace.analyze.divergence.verdict import verdict_of
 from commtrace.analyze.frame import Frames
 from commtrace.units import counted, text_of_ranks
@@ -94,6 +95,9 @@ class DivergenceWords:
         common = parted.common
         branch = branch_text(self._frames, self._calls, parted, (self._own[0], self._others[0]))
         event, event_rank = self._event(), self._own[0]
+        unlike = unlike_module(self._frames, parted, (self._own[0], self._others[0]))
+        if not event and unlike is not None:
+            event = unlike.text_of(event_rank)
         if not event:
             event = (may_be_either and self._event_on(1)) or self._other_thread(1)
             event_rank = self._others[0] if event else event_rank
@@ -242,7 +246,8 @@ class DivergenceWords:
         """Return a sentence part if the calls of two threads are in an unusual order.
 
         Either both ranks made both calls, in different threads and in opposite orders, or a rank
-        made its call in a thread without an earlier call in the group.
+        made its call in a thread without an earlier call in the group. Lines that any thread runs,
+        such as those of the workers of a pool, do not depend on the order of threads.
         """
         calls = (self._parted.own, self._parted.others)
         common = self._parted.common or (None, None)
@@ -253,6 +258,10 @@ class DivergenceWords:
         if "backward" in (last["phase"], call["phase"]):  # which has a thread of its own
             return ""
         in_group = self._calls[self._calls["group"] == call["group"]]
+        place = ["kind", "source_file", "source_line"]
+        at_its_line = (in_group[place] == call[place]).all(axis=1)
+        if in_group[at_its_line].groupby("rank")["thread"].nunique().max() > 1:
+            return ""
         own = in_group[in_group["rank"] == rank]
         is_new = not (own.loc[own["id"] < call["id"], "thread"] == call["thread"]).any()
         following = in_group[in_group["number"] == call["number"] + 1].set_index("rank")

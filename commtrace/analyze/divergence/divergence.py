@@ -97,7 +97,7 @@ def _divergences(
             return
     if number < 0 or not members:
         return
-    if fault["problem"] == "deadlock":
+    if fault["problem"] == "deadlock" and not blamed:
         sides = sides_of_cycle(hanging, involved)
     else:
         sides = sides_of(frames, fault, members, blamed)

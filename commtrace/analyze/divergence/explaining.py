@@ -120,7 +120,8 @@ class Explainer:
         split = paths.split(start, *places, within=lambda node: node not in generators)
         found = []
         if split is not None:
-            found.append(_of_split(base.file, split).more(self._leaving(common) * is_inside))
+            both = self._leaving(common) * is_inside + self._entering(own) + self._entering(others)
+            found.append(_of_split(base.file, split).more(both))
         for side, (chain, other) in enumerate(((own, places[1]), (others, places[0]))):
             if chain:
                 found += self._passed(
@@ -137,6 +138,18 @@ class Explainer:
             if graph is not None and start:
                 paths = Paths(graph, self._seen(each, graph))
                 total += paths.costs_from(start, ()).get(graph.exit, 0.0)
+        return total
+
+    def _entering(self, chain: CallChain | None) -> float:
+        """Return the cost of coming to the call in the functions that a frame has called."""
+        total = 0.0
+        for each in (chain or ())[1:]:
+            graph = self._text.graph(each)
+            target = graph.at(each.line) if graph is not None else []
+            if graph is not None and target:
+                paths = Paths(graph, self._seen(each, graph))
+                costs = paths.costs_from((), ())
+                total += min(costs.get(node, 0.0) for node in target)
         return total
 
     def _passed(
@@ -197,6 +210,11 @@ class Explainer:
             is_inside = bool(common) and common[0] == own[0]
             deeper = self._explained(common[1:] if is_inside else (), inner[0], inner[1], left - 1)
             found += [deeper] if deeper is not None else []
+        if any(inner) and not all(inner):  # one is still in a function that the other has left
+            side = 0 if inner[0] else 1
+            behind = common[1:] if common and common[0] == own[0] else ()
+            left_early = self._left_early(behind, inner[side], side, left)
+            found += [left_early] if left_early is not None else []
         at = graph.at(own[0].line) if graph is not None else []
         if graph is not None and at and not found:
             if inner[0] != inner[1]:

@@ -35,15 +35,23 @@ def chain_of(callers: str, file: str, line: int, function: str) -> CallChain:
     """Return the frames of a call: the frames of column `callers`, and the frame of the call."""
     if not file:
         return ()
+    around = frames_of_text(callers)
+    if callers and not around:
+        return ()
+    return tuple([each for each in (*around, CallFrame(file, line, function))
+                  if each.function not in _INSIDE])  # fmt: skip
+
+
+def frames_of_text(text: str) -> CallChain:
+    """Return the frames in lines like `train.py:12 main`; empty if one is not like that."""
     frames = []
-    for text in callers.split("\n") if callers else []:
-        place, _, name = text.rpartition(" ")
+    for each in text.split("\n") if text else []:
+        place, _, name = each.rpartition(" ")
         path, _, number = place.rpartition(":")
         if not number.isdecimal():
             return ()
         frames.append(CallFrame(path, int(number), name))
-    frames.append(CallFrame(file, line, function))
-    return tuple([each for each in frames if each.function not in _INSIDE])
+    return tuple(frames)
 
 
 class ProgramText:
@@ -76,6 +84,16 @@ class ProgramText:
             self._functions[at] = None if function is None else self._flow(at.file, function)
         return self._functions[at]
 
+    def tree(self, file: str) -> ast.Module | None:
+        """Return a file's syntax tree; None if not all of its lines are known."""
+        if file not in self._trees:
+            lines = self.lines(file)
+            last = max(lines, default=0)
+            is_whole = len(lines) == last > 0
+            text = "\n".join(lines[number] for number in range(1, last + 1)) if is_whole else None
+            self._trees[file] = None if text is None else _parsed(text)
+        return self._trees[file]
+
     def _flow(self, file: str, function: ScopeNode) -> FlowGraph:
         key = file, getattr(function, "lineno", 0) * 1000 + getattr(function, "col_offset", 0)
         if key not in self._graphs:
@@ -86,12 +104,7 @@ class ProgramText:
         lines = self.lines(at.file)
         if at.line not in lines:
             return None
-        if at.file not in self._trees:
-            last = max(lines)
-            is_whole = len(lines) == last
-            text = "\n".join(lines[number] for number in range(1, last + 1)) if is_whole else None
-            self._trees[at.file] = None if text is None else _parsed(text)
-        tree = self._trees[at.file]
+        tree = self.tree(at.file)
         if tree is not None:
             return function_at(tree, at.line, at.function)
         return None if at.function == MODULE else _excerpt(lines, at)

@@ -279,8 +279,11 @@ class Paths:
     def _by_rounds(self, cost: float) -> float:
         """Return the cost of a condition, for counters also by the compared rounds.
 
-        Counters differ between two rounds of one rank, if the round of the divergence is known.
+        Counters differ between two rounds of one rank, if the round of the divergence is known. If
+        it is unknown, a call may be missing in any earlier round, so that they explain nothing.
         """
+        if cost >= ALIKE and not self._seen.is_sure:
+            return IMPOSSIBLE
         is_one_rank = self._seen.ranks[0] == self._seen.ranks[1] and self._seen.is_sure
         return OF_ANYTHING if is_one_rank and cost >= ALIKE else cost
 

@@ -211,16 +211,22 @@ def callers_of(frame: FrameType) -> CallerChain:
                 break
         outer = outer.f_back
     places = tuple(key)
-    return known_chain(places) or chain_of_frames(places, _user_frames_around(frame))
+    return known_chain(places) or chain_of_frames(places, user_frames_from(frame.f_back))
 
 
-def _user_frames_around(frame: FrameType | None) -> list[FrameType]:
+def user_frames_from(frame: FrameType | None) -> list[FrameType]:
+    """Return the frames of the user's code from a frame on, innermost first."""
     found = []
-    while (frame := frame.f_back if frame else None) and (kind := kind_of(frame)) != OUTERMOST:
-        # The launcher's frames have the name of the program, `__main__`.
-        if kind == USER and not frame.f_code.co_filename.startswith(_OWN_FOLDER):
+    while frame is not None and (kind := kind_of(frame)) != OUTERMOST:
+        if kind == USER and not is_own(frame):
             found.append(frame)
+        frame = frame.f_back
     return found
+
+
+def is_own(frame: FrameType) -> bool:
+    """Return whether a frame is of commtrace, whose launcher is called `__main__` like programs."""
+    return frame.f_code.co_filename.startswith(_OWN_FOLDER)
 
 
 def full_stack(frame: FrameType | None, state: ThreadState) -> CallStack:

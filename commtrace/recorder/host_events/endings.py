@@ -1,9 +1,13 @@
-"""Exceptions that nothing catches: they end the rank (kind `fatal`), or one of its threads.
+"""Events that end a rank before the end of its program, or that end one of its threads.
 
     bootstrap, in_place, child ranks    call `ended` with what left the program
     `sys.excepthook`                    other programs: an exception left the main thread
     `sys.exit`                          other programs: kept when the process ends with it
+    `os._exit`                          calls `left` (see `commtrace.leaving`)
     `threading.excepthook`              an exception ended a thread (kind `thread_died`)
+
+An exception that nothing catches is of kind `fatal`, and so is an exit that states a failure;
+other exits are of kind `exit`. Exits have the frames of the user that led to them.
 
 The hooks pass on to those that were there before. One that the program installs later is in front.
 """
@@ -15,14 +19,15 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
-from commtrace.recorder.attribution.stack_frames import USER, kind_of
+from commtrace.recorder.attribution.stack_frames import USER, is_own, kind_of, user_frames_from
 from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.host_events.exceptions import note_of_error
-from commtrace.recorder.host_events.note import Keep
-from commtrace.schema import FATAL, THREAD_DIED
+from commtrace.recorder.host_events.note import Keep, note_here
+from commtrace.recorder.thread_state import CallStack
+from commtrace.schema import EXIT, FATAL, THREAD_DIED
 
 _PROCESSES = "multiprocessing.process"
 
@@ -86,9 +91,23 @@ class Endings:
 
     def ended(self, error: BaseException) -> None:
         """Note that an exception ends the rank; only the first one counts."""
-        if self._is_on and not self._has_ended and is_failure(error):
+        is_exit = isinstance(error, SystemExit)
+        if self._is_on and not self._has_ended and (is_exit or is_failure(error)):
             self._has_ended = True
-            self._keep(note_of_error(FATAL, error))
+            note = note_of_error(FATAL if is_failure(error) else EXIT, error)
+            if is_exit:
+                note.stack = _users_in(error.__traceback__)
+            self._keep(note)
+
+    def left(self, frame: FrameType) -> None:
+        """Note that `os._exit` is called in a frame."""
+        if self._is_on and not self._has_ended:
+            self._has_ended = True
+            note = note_here(EXIT, "os._exit")
+            note.stack = tuple([(each.f_code, each.f_lineno) for each in user_frames_from(frame)])
+            if note.stack:
+                note.code, note.line = note.stack[0]
+            self._keep(note)
 
     def leaving(self) -> None:
         """Note a call of `sys.exit`, if it is what ends the process now."""
@@ -109,7 +128,7 @@ class Endings:
     def _exiting(self, before: Callable[..., Any]) -> Callable[..., Any]:
         def exit(status: Any = None, /) -> Any:
             is_main = threading.current_thread() is threading.main_thread()
-            if self._is_on and is_main and _is_failure_code(status):
+            if self._is_on and is_main:
                 self._note_exit(status)
             return before(status)
 
@@ -118,8 +137,11 @@ class Endings:
     def _note_exit(self, status: object) -> None:
         error = SystemExit(status)
         error.__context__ = sys.exc_info()[1]
-        frame = _outermost(sys._getframe(2))
-        self._exit = _Exit(os.getpid(), note_of_error(FATAL, error), frame, frame.f_lasti)
+        caller = sys._getframe(2)
+        note = note_of_error(FATAL if is_failure(error) else EXIT, error)
+        note.stack = tuple([(each.f_code, each.f_lineno) for each in user_frames_from(caller)])
+        frame = _outermost(caller)
+        self._exit = _Exit(os.getpid(), note, frame, frame.f_lasti)
 
     def _of_thread(self, before: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(args: Any, /) -> Any:
@@ -129,6 +151,16 @@ class Endings:
             return before(args)
 
         return excepthook
+
+
+def _users_in(traceback: TracebackType | None) -> CallStack:
+    """Return the user's frames of a traceback, innermost first."""
+    found = []
+    while traceback is not None:
+        if kind_of(traceback.tb_frame) == USER and not is_own(traceback.tb_frame):
+            found.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return tuple(reversed(found))
 
 
 def _outermost(frame: FrameType) -> FrameType:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
-from commtrace.recorder.attribution.stack_frames import INSTALLED, USER, kind_of
+from commtrace.recorder.attribution.stack_frames import INSTALLED, USER, is_own, kind_of
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.facts import process_rank
 from commtrace.recorder.events.host_event import UNKNOWN, HostEvent
 
 _MOST_CHARACTERS = 400
-_OWN_FOLDER = f"{Path(__file__).parents[2]}{os.sep}"
 
 Keep = Callable[[HostEvent], None]
 """Function that receives an event."""
@@ -39,8 +36,7 @@ def nearest_of_user(frame: FrameType | None) -> FrameType | None:
     installed = None
     while frame is not None:
         kind = kind_of(frame)
-        # The program that starts another one is called `__main__`, too.
-        if kind == USER and not frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        if kind == USER and not is_own(frame):
             return frame
         if kind == INSTALLED:
             installed = installed or frame

@@ -288,6 +288,49 @@ def test_threads_that_take_turns_in_another_order_are_named(swapped: bool) -> No
     assert ("another thread than the one before" in row["event"]) == swapped
 
 
+def test_lines_that_any_thread_of_a_pool_runs_do_not_depend_on_the_order_of_threads() -> None:
+    program = Program(3, 3)
+    for number in range(6):
+        program.all("all_reduce", "world", source_line=12, thread=1 + number % 2)
+        program.all("all_gather", "world", source_line=15, thread=1 + number % 2)
+    for rank in program.ranks:
+        kind, line = ("all_gather", 15) if rank == 2 else ("all_reduce", 12)
+        program.one(rank, kind, "world", source_line=line, thread=3, complete_ns=-1, call_ns=-1)
+    (row, *_) = divergences(hung(program)).to_dict("records")
+    assert (row["ranks"], row["event"]) == ("2", "")
+
+
+@pytest.mark.parametrize(("lines", "blamed"), [((7, 7, 8), "3"), ((7, 7, 7), ""), ((7, 8), "3")])
+def test_of_two_ranks_the_one_that_left_its_own_order_is_to_blame(
+    lines: tuple[int, ...], blamed: str
+) -> None:
+    """In each round both reduce over `dp` some times; then one does over `tp` at the last line."""
+    program = Program(4, 2)
+    for _ in range(3):
+        for line in lines:
+            program.all("all_reduce", "dp", source_line=line)
+        program.all("all_gather", "tp", source_line=9)
+    in_flight = {"complete_ns": -1, "call_ns": -1}
+    for line in lines[:-1]:
+        program.all("all_reduce", "dp", source_line=line)
+    last = {"source_line": lines[-1]}
+    for rank in program.ranks:
+        program.one(
+            rank,
+            "all_reduce",
+            "tp" if rank == 3 else "dp",
+            **last,
+            **(in_flight if rank in (1, 3) else {}),
+        )
+    for rank in (0, 2):
+        program.one(rank, "all_gather", "tp", source_line=9, **in_flight)
+    (fault, *_) = [each for each in faults(hung(program)) if each["problem"] == "kind"]
+    assert (fault["ranks"] if not fault["is_one_of_ranks"] else "") == blamed
+    made, usual = ("all_reduce of group tp1", "all_reduce of group dp1") if blamed else ("", "")
+    assert made in fault["explanation"]
+    assert usual in fault["explanation"]
+
+
 @pytest.mark.parametrize("kind", ["killed", "raised"])
 def test_a_rank_that_is_lost_while_the_others_fail_is_a_fault(kind: str) -> None:
     """The others' call ends, by an error, once the connection is closed."""

@@ -627,6 +627,30 @@ CASES: dict[str, tuple[str, Known]] = {
                 pass
             barrier()  # o0
     """, {"calling": (3, 6)}),
+    "left early, within a loop of one round": ("""
+        def exchange(tokens):
+            all_to_all(tokens)  # s3 t3
+        def forward(tokens):
+            received = counts(tokens)
+            exchange(tokens)  # s2
+            if sum(received) == 0:  # d
+                return tokens  # j
+            exchange(tokens)  # t2
+        def forward_all(layers, tokens):
+            for layer in layers:
+                layer(tokens)  # s1 t1
+        def main(layers, batches):
+            for step in range(30):
+                forward_all(layers, batches[step])  # s0 t0
+                reduce()  # o0
+    """, {"calling": {2, 4, 5, 8, 11, 14, 15}}),
+    "a call with the result of a function that the other is still in": ("""
+        def main(loader):
+            for batch in loader:  # d
+                reduce()  # s1 t1
+        def run(loader):
+            leave(main(loader))  # s0 o0 t0
+    """, {}),
 }  # fmt: skip
 
 NO_BRANCH: dict[str, tuple[str, Known]] = {
@@ -701,4 +725,19 @@ NO_BRANCH: dict[str, tuple[str, Known]] = {
                 reduce()  # s t
             barrier()  # o
     """, {}),
+    "a round left out or a count that both have": ("""
+        def main(documents):
+            for micro, document in zip(range(1, 121), documents):
+                train(document)  # s o
+                if micro % EVERY == 0:
+                    report()  # t
+            barrier()
+    """, {}),
+    "a remainder of a count, where the round is not known": ("""
+        def main(self, documents):
+            for document in documents:
+                self.count += self.train(document)  # s o
+                if self.count % self.every == 0:
+                    report()  # t
+    """, {"is_sure": False}),
 }  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 import commtrace
 from commtrace.launcher import run_script
 from commtrace.recorder.host_events.exceptions import note_of_error
-from commtrace.schema import FATAL, THREAD_DIED
+from commtrace.schema import EXIT, FATAL, THREAD_DIED
 from commtrace.tracefile import Trace, read_parts
 from tests.cli.conftest import ROOT
 from tests.commtrace.recorder.host_events.test_host_events import events
@@ -31,22 +31,28 @@ ENDINGS = [
     ("raise KeyError('missing')", "KeyError: 'missing'", "ends"),
     ("raise ValueError('''\\n\\n the batch\\nis empty''')", "ValueError: the batch", "ends"),
     ("sys.exit(3)", "SystemExit: 3", "ends"),
+    ("sys.exit(0)", "SystemExit: 0", "ends"),
+    ("import os; os._exit(4)", "os._exit", "ends"),
     (
         "\n    try: dict()[5]\n    except KeyError: sys.exit('gave up')",
         "SystemExit: gave up, after KeyError: 5",
         "ends",
     ),
     ("raise KeyboardInterrupt", "KeyboardInterrupt", "ends"),
-    ("sys.exit(0)", None, ""),
     ("\n    try: sys.exit(3)\n    except SystemExit: pass", None, ""),
     ("pass", None, ""),
 ]
 
 
-def fatal(trace: Trace) -> list[tuple[str, str]]:
+def endings(trace: Trace) -> list[tuple[str, str, list[str]]]:
+    """Text and function of what ended a rank, and the functions of its stack."""
     table = trace.tables["host_events"]
-    columns: Any = (table[name] for name in ("kind", "text", "source_function"))
-    return [row[1:] for row in zip(*columns, strict=True) if row[0] == FATAL]
+    columns: Any = (table[name] for name in ("kind", "text", "source_function", "stack"))
+    return [
+        (text, function, [line.rpartition(" ")[2] for line in stack.split("\n") if line])
+        for kind, text, function, stack in zip(*columns, strict=True)
+        if kind in (FATAL, EXIT)
+    ]
 
 
 @pytest.mark.parametrize("how", ["run", "record", "variable"])
@@ -68,7 +74,10 @@ def test_what_ends_a_rank_is_an_event(
             **os.environ, "PYTHONPATH": str(ROOT), "COMMTRACE": str(folder), "RANK": "0",
         }  # fmt: skip
         subprocess.run(command, cwd=tmp_path, env=environment, timeout=120, check=False)
-    assert fatal(read_parts([folder])) == ([] if text is None else [(text, function)])
+    is_exit = text is not None and text.partition(":")[0] in ("SystemExit", "os._exit")
+    stack = ["<module>", "ends"] if is_exit else []
+    found = endings(read_parts([folder]))
+    assert found == ([] if text is None else [(text, function, stack)])
 
 
 def test_what_leaves_a_recording_is_an_event() -> None:

@@ -1,0 +1,164 @@
+"""A module that one of two ranks did not run in the forward pass before a call of its backward.
+
+Where a rank leaves out a call of the backward pass, such as the reduction of a gradient, no line of
+the backward pass decided that: the graph lacks what the forward pass has left out. The forward
+passes of both ranks are aligned by the number of the call of their first module.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
+from commtrace.analyze.divergence.sequences import Parting
+from commtrace.analyze.frame import Frames, joined
+
+_COLUMNS = ["rank", "id", "phase", "start_ns", "module", "module_class", "module_call"]
+_MOST_FILES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeModule:
+    """A module that one rank ran and another one did not.
+
+    Attributes:
+        ran: The rank that ran it.
+        lacked: The rank that did not.
+        name: Path of the module.
+        parent: Path of the nearest module around it that both ran, or had run before.
+        parent_class: Class of that one.
+    """
+
+    ran: int
+    lacked: int
+    name: str
+    parent: str
+    parent_class: str
+
+    def text_of(self, rank: int) -> str:
+        """Return it in words that follow the name of a rank."""
+        if rank == self.lacked:
+            return f"ran no module {self.name} in its forward pass, but rank {self.ran} did"
+        return f"ran module {self.name} in its forward pass, but rank {self.lacked} did not"
+
+
+def unlike_module(frames: Frames, parted: Parting, ranks: tuple[int, int]) -> UnlikeModule | None:
+    """Return the first module that only one rank ran before a call in its backward pass.
+
+    None if neither next call is in a backward pass, or operators were not recorded.
+    """
+    pairs = ((parted.own, *ranks), (parted.others, *ranks[::-1]))
+    for call, ran, lacked in pairs:
+        if call is not None and call["phase"] == "backward" and ran != lacked:
+            ops = joined(frames.by_ranks(_ops_of, ranks)).sort_values(["rank", "id"])
+            return _unlike(ops, ran, lacked, int(call["issue_ns"]))
+    return None
+
+
+def _ops_of(part: Frames, ranks: tuple[int, int]) -> pd.DataFrame:
+    rows = part.ops.loc[part.ops["rank"].isin(ranks), _COLUMNS]
+    return rows.astype({name: object for name in ("phase", "module", "module_class")})
+
+
+def _unlike(ops: pd.DataFrame, ran: int, lacked: int, until_ns: int) -> UnlikeModule | None:
+    own = _latest_pass(ops[(ops["rank"] == ran) & (ops["start_ns"] <= until_ns)])
+    if own.empty:
+        return None
+    first = own.iloc[0]
+    others = ops[(ops["rank"] == lacked) & (ops["phase"] == "forward")]
+    calls_of_first = others.loc[others["module"] == first["module"], "module_call"]
+    if not (calls_of_first == first["module_call"]).any():
+        return None
+    begin = calls_of_first.index[calls_of_first == first["module_call"]][0]
+    others = others.loc[begin:]
+    others = others.loc[: _before_next(others, first)]
+    left_out = [name for name in dict.fromkeys(own["module"]) if name not in set(others["module"])]
+    if not left_out:
+        return None
+    classes = dict(zip(ops["module"], ops["module_class"], strict=True))
+    parent, _, _ = left_out[0].rpartition(".")
+    name = left_out[0]
+    while parent and (parent not in classes or parent in left_out):
+        name, (parent, _, _) = parent, parent.rpartition(".")
+    return UnlikeModule(ran, lacked, name, parent, str(classes.get(parent, "")))
+
+
+def _latest_pass(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the forward pass before a backward pass in progress."""
+    forward = rows.index[rows["phase"] == "forward"]
+    if forward.empty:
+        return rows.iloc[:0]
+    rows = rows.loc[: forward[-1]]
+    others = rows.index[rows["phase"].isin(("backward", "optimizer"))]
+    rows = rows.loc[others[-1] :].iloc[1:] if len(others) else rows
+    return rows[(rows["phase"] == "forward") & (rows["module"] != "")]
+
+
+def _before_next(rows: pd.DataFrame, first: pd.Series) -> object:
+    """Return the index of the last row before the next pass, which begins with the same module."""
+    is_next = (rows["module"] == first["module"]) & (rows["module_call"] > first["module_call"])
+    return rows.index[max(int(is_next.to_numpy().argmax()) - 1, 0)] if is_next.any() else None
+
+
+def chain_to(frames: Frames, text: ProgramText, unlike: UnlikeModule) -> CallChain:
+    """Return the frames from the `forward` of the parent's class to the module's call.
+
+    Empty if the class is not found in the program's files, or in several.
+    """
+    found = [each for each in _definitions(frames, text, unlike.parent_class)]
+    if len(found) != 1:
+        return ()
+    file, definition = found[0]
+    attribute = unlike.name[len(unlike.parent) :].lstrip(".").partition(".")[0]
+    methods = {
+        each.name: each
+        for each in definition.body
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    chain: list[CallFrame] = []
+    while "forward" in methods:
+        users = {name: _line_of(method, attribute) for name, method in methods.items()}
+        lines = {name: line for name, line in users.items() if line and name != "__init__"}
+        method = "forward" if "forward" in lines else next(iter(lines), "")
+        if not method:
+            return ()
+        chain.insert(0, CallFrame(file, lines[method], method))
+        if method == "forward":
+            return tuple(chain)
+        del methods[method]
+        attribute = method
+    return ()
+
+
+def _definitions(
+    frames: Frames, text: ProgramText, name: str
+) -> Iterator[tuple[str, ast.ClassDef]]:
+    known = {Path(file) for file in frames.comm["source_file"].cat.categories if file}
+    folders = sorted({file.parent for file in known})
+    files = {*known, *(each for folder in folders for each in sorted(folder.glob("*.py")))}
+    head = re.compile(rf"^\s*class {re.escape(name)}\b", re.MULTILINE)
+    for file in sorted(files)[:_MOST_FILES]:
+        if head.search("\n".join(text.lines(str(file)).values())):
+            tree = text.tree(str(file))
+            for each in ast.walk(tree) if tree is not None else ():
+                if isinstance(each, ast.ClassDef) and each.name == name:
+                    yield str(file), each
+
+
+def _line_of(function: ast.AST, attribute: str) -> int:
+    """Return the first line that uses an attribute of `self`; 0 without one."""
+    lines = [
+        each.lineno
+        for each in ast.walk(function)
+        if isinstance(each, ast.Attribute)
+        and each.attr == attribute
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "self"
+    ]
+    return min(lines, default=0)
