@@ -116,24 +116,21 @@ def _print(
     frames: Frames, problems: pd.DataFrame, comparison: Comparison, parted: pd.DataFrame | None
 ) -> None:
     from commtrace.analyze.consistency import NOT_COMPARED, result_of
-    from commtrace.analyze.divergence import of_fault, verdict_of
+    from commtrace.analyze.divergence import first_verdict, of_fault
 
     console = data_console()
-    rows = problems[problems["problem"] != NOT_COMPARED].to_dict("records")
-    of_each = [[] if parted is None else of_fault(parted, row) for row in rows]
-    for row, places in zip(rows, of_each, strict=True):
-        if row["is_fault"]:  # the answer comes first
-            console.print(Text(verdict_of(row, next(iter(places), None)), style=_STYLES["bad"]))
-            break
+    if verdict := first_verdict(problems, parted):
+        console.print(Text(verdict, style=_STYLES["bad"]))
     result, mood = result_of(frames, comparison, int(problems["is_fault"].sum()))
     console.print(Text(result, style=_STYLES[mood]))
     for line in comparison.lines():
         console.print(Text(line, style="dim"))
     for text in _lacks(frames):
         console.print(Text(f"note: {text}", style="yellow"))
-    for row, places in zip(rows, of_each, strict=True):
-        _print_one(console, row)  # `lines` has said what was not compared
-        print_parting(console, places)
+    # `lines` has stated the calls that were not compared.
+    for row in problems[problems["problem"] != NOT_COMPARED].to_dict("records"):
+        _print_one(console, row)
+        print_parting(console, [] if parted is None else of_fault(parted, row))
 
 
 def _lacks(frames: Frames) -> list[str]:

@@ -1,4 +1,4 @@
-"""First fault of a run that failed, in a few lines, for the command that has recorded it."""
+"""Verdict on a run that failed, for the command that has recorded it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from commtrace.settings import settings_of
 from commtrace_cli.terminal import say, working
 
 if TYPE_CHECKING:
-    from commtrace.analyze import Frames
     from commtrace.tracefile import Trace
 
 MOST_ROWS = 500_000
@@ -17,28 +16,16 @@ MOST_ROWS = 500_000
 
 
 def print_verdict(trace: Trace) -> None:
-    """Print the first fault that the check of consistency finds, unless the run is too large."""
+    """Print the verdict on the first fault of a run, unless the run is too large."""
     if trace.num_rows("comm") + trace.num_rows("ops") > MOST_ROWS:
         return
-    # Who presses Ctrl-C here has the recording, and asked for no check.
+    # Ctrl-C here ends the check only: the recording is written.
     with contextlib.suppress(KeyboardInterrupt):
         with working("checking the calls of all ranks"):
             from commtrace.analyze import load
+            from commtrace.analyze.consistency import consistency
+            from commtrace.analyze.divergence import divergences, first_verdict
 
-            lines = first_fault(load(trace, settings_of()))
-        for line in lines:
-            say(line, always=True)
-
-
-def first_fault(frames: Frames) -> list[str]:
-    """Return the first fault in one line: the rank, its line and the cause."""
-    from commtrace.analyze import CATALOG
-    from commtrace.analyze.divergence import of_fault, verdict_of
-
-    problems = CATALOG["consistency"].function(frames)
-    faults = problems[problems["is_fault"]].to_dict("records")
-    if not faults:
-        return []
-    fault = faults[0]
-    parted = of_fault(CATALOG["divergences"].function(frames), fault)
-    return [verdict_of(fault, next(iter(parted), None))]
+            frames = load(trace, settings_of())
+            verdict = first_verdict(consistency(frames), divergences(frames))
+        say(verdict, always=True)

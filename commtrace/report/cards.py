@@ -14,6 +14,7 @@ import pandas as pd
 
 from commtrace.analyze.consistency import GOOD, PROPERTIES, compared, result_of
 from commtrace.analyze.consistency.problem import blame_text
+from commtrace.analyze.divergence import first_verdict
 from commtrace.analyze.findings import by_missing_data, unanswered
 from commtrace.analyze.findings.finding import savings
 from commtrace.report.answers import MAX_CARDS, Answers
@@ -47,12 +48,14 @@ class ConsistencySummary:
     """Result of the consistency check, in a word and in a sentence; `cards` are the problems.
 
     Attributes:
+        verdict: The first fault in a line, as `commtrace check` prints it; empty without a fault.
         word: "consistent", the number of faults, the number of compared calls, or a dash.
         note: The result in a clause.
         text: The result and the extent of the check, in sentences.
         mood: "good", "bad", or empty if not all calls could be compared.
     """
 
+    verdict: str
     word: str
     note: str
     text: str
@@ -92,7 +95,8 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
     checked = f": {checked} and order" if mood == GOOD else ""
     sentences = [f"{each[0].upper()}{each[1:]}." for each in (note + checked, *extent.lines())]
     rows = problems.head(MAX_CARDS)
-    parted = _partings(answers["divergences"]) if num_faults else {}
+    divergences = answers["divergences"]
+    parted = _partings(divergences) if num_faults else {}
     cards = tuple(
         _problem(
             row,
@@ -102,7 +106,8 @@ def consistency_summary(answers: Answers) -> ConsistencySummary:
         for row, calls in zip(rows.to_dict("records"), answers.evidence, strict=True)
     )
     num_left_out = len(problems) - len(rows)
-    return ConsistencySummary(word, note, " ".join(sentences), mood, cards, num_left_out)
+    verdict = first_verdict(problems, divergences)
+    return ConsistencySummary(verdict, word, note, " ".join(sentences), mood, cards, num_left_out)
 
 
 def _finding(row: Mapping[Any, Any], of_what: str, num_ranks: int) -> Card:

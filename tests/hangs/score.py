@@ -29,7 +29,7 @@ from typing import Any
 
 from commtrace.analyze import load
 from commtrace.analyze.consistency import consistency
-from commtrace.analyze.divergence import divergences, of_fault, verdict_of
+from commtrace.analyze.divergence import divergences, first_verdict, of_fault
 from commtrace.tracefile import read_trace
 
 PROGRAMS = Path(__file__).with_name("held_out")
@@ -83,8 +83,8 @@ def judged(answer: dict[str, Any], path: Path) -> tuple[str, str]:
         return (WRONG, faults[0]["explanation"]) if faults else (RIGHT, "")
     if not faults:
         return WRONG, "no fault"
-    rows = of_fault(divergences(frames), faults[0])
-    verdict = verdict_of(faults[0], next(iter(rows), None))
+    parted = divergences(frames)
+    rows, verdict = of_fault(parted, faults[0]), first_verdict(table, parted)
     sides = [set(each) for each in answer.get("either_side", [answer["culprit_ranks"]])]
     blamed = [
         {int(rank) for rank in fault["ranks"].split(",") if rank}

@@ -14,7 +14,13 @@ verdict       a fault in one line
 divergence    the table
 """
 
-from commtrace.analyze.divergence.divergence import DIVERGENCES, divergences, lines_of, of_fault
+from commtrace.analyze.divergence.divergence import (
+    DIVERGENCES,
+    divergences,
+    first_verdict,
+    lines_of,
+    of_fault,
+)
 from commtrace.analyze.divergence.verdict import verdict_of
 
-__all__ = ["DIVERGENCES", "divergences", "lines_of", "of_fault", "verdict_of"]
+__all__ = ["DIVERGENCES", "divergences", "first_verdict", "lines_of", "of_fault", "verdict_of"]

@@ -24,6 +24,7 @@ from commtrace.analyze.divergence.description import DivergenceWords, RankDiverg
 from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.sequences import Parting, parting
 from commtrace.analyze.divergence.sides import labels_of, sides_of, sides_of_cycle
+from commtrace.analyze.divergence.verdict import verdict_of
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members as members_of
 from commtrace.analyze.program_folder import program_folder, relative_to
@@ -150,6 +151,19 @@ def of_fault(parted: pd.DataFrame, fault: Mapping[Any, Any]) -> list[dict[str, A
 
 
 _IDENTITY = ["problem", "group", "number"]
+
+
+def first_verdict(problems: pd.DataFrame, parted: pd.DataFrame | None = None) -> str:
+    """Return the verdict on the first fault of a run; empty without a fault.
+
+    Args:
+        problems: Table `consistency`.
+        parted: Table `divergences`.
+    """
+    for fault in problems[problems["is_fault"]].head(1).to_dict("records"):
+        rows = [] if parted is None else of_fault(parted, fault)
+        return verdict_of({str(name): each for name, each in fault.items()}, next(iter(rows), None))
+    return ""
 
 
 def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ def test_a_finding_says_what_it_saves_and_which_calls_it_is_about() -> None:
 def test_the_summary_of_ranks_that_agree() -> None:
     found = consistency_summary(Answers(load(training_trace())))
     assert (found.word, found.mood, found.cards) == ("consistent", "good", ())
+    assert found.verdict == ""
     assert found.text == (
         "No fault in 140 calls of 4 ranks: kind, reduction, root, type, size and order. "
         "Compared: 35 collectives."
@@ -58,6 +59,7 @@ def test_a_problem_shows_the_calls_of_its_collective() -> None:
     )
     found = consistency_summary(Answers(frames))
     assert (found.word, found.mood) == ("1 fault", "bad")
+    assert found.verdict == "Rank 2 went on to barrier 1 of tp, others to all_reduce 1 of tp"
     (card,) = found.cards
     assert card.evidence == "0:1,1:1,2:1"
     assert "blamed: rank 2" in card.facts

@@ -12,6 +12,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from commtrace.analyze import CATALOG, load, notices_of
+from commtrace.analyze.consistency import consistency
+from commtrace.analyze.divergence import divergences, first_verdict
 from commtrace.figures.flame import flame
 from commtrace.report import render_page, write_report
 from commtrace.report.offline import content_policy
@@ -167,6 +169,24 @@ def test_what_is_missing_is_said_in_a_sentence(frames) -> None:
         limited = [each for each in tables if each["name"] in notice.limits]
         assert all(notice.text in table["notices"] for table in limited)
         assert notice.is_minor or " ".join(notice.text.split()) in said
+
+
+def test_the_verdict_on_a_fault_comes_before_the_tiles_and_links_to_the_check(page: str) -> None:
+    kinds = ("all_reduce", "all_reduce", "barrier")
+    calls = [call(rank=rank, id=0, seq=0, at=0, kind=kind) for rank, kind in enumerate(kinds)]
+    frames = run_of(calls, num_ranks=3, groups=[group(ranks=range(3))])
+    verdict = first_verdict(consistency(frames), divergences(frames))
+    made = render_page(frames)
+    above, _, below = made.partition('<div class="tiles')
+    assert verdict == "Rank 2 went on to barrier 0 of tp, others to all_reduce 0 of tp"
+    assert verdict in text(above)
+    assert _links_of_verdicts(above) == ["#check"]
+    assert any(each.get("id") == "check" for _, each in elements(below))
+    assert _links_of_verdicts(page) == []  # of a run without a fault
+
+
+def _links_of_verdicts(page: str) -> list[str | None]:
+    return [each["href"] for _, each in elements(page) if each.get("class") == "verdict"]
 
 
 def test_without_calls_each_picture_says_so() -> None:

@@ -89,6 +89,12 @@ def test_it_fits_the_window_and_follows_when_that_changes(page: Page) -> None:
         page.wait_for_function(fits, arg=width)
 
 
+def test_a_picture_that_is_not_redrawn_yet_does_not_widen_a_narrow_page(page: Page) -> None:
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.add_style_tag(content=".picture .svg-container { width: 3000px !important; }")
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+
+
 def test_hovering_over_a_call_shows_its_details(shared: Page) -> None:
     text = hover(shared, "#timeline-picture", ".barlayer .trace:last-child .point path")
     assert "reduce_scatter on rank 0" in text
