@@ -145,7 +145,7 @@ def _ended_by_merging(snapshot: Snapshot, watch: Watch) -> Snapshot:
     """
     from commtrace.errors import NotATraceError
     from commtrace.live.life import GONE
-    from commtrace.live.merged import when_merged
+    from commtrace.live.merged import dead_ranks, when_merged
     from commtrace.tracefile import read_trace
 
     # Spools of ranks of earlier runs stay in the folder.
@@ -153,7 +153,7 @@ def _ended_by_merging(snapshot: Snapshot, watch: Watch) -> Snapshot:
     file = watch.folder.with_suffix("")
     is_file = watch.folder.suffix == SPOOLS_SUFFIX and file.is_file()
     if is_file and (snapshot.is_gone or has_gone):
-        return when_merged(snapshot, watch, read_trace(file).run.get("torn_ranks") or ())
+        return when_merged(snapshot, watch, dead_ranks(read_trace(file)))
     if not (snapshot.is_gone and snapshot.ranks):
         return snapshot
     raise NotATraceError(

@@ -9,17 +9,27 @@ from commtrace.live.life import DIED, ENDED
 from commtrace.live.notes import problems_of_lives
 from commtrace.live.snapshot import Snapshot
 from commtrace.live.watch import Watch
+from commtrace.tracefile import Trace
+
+_UNKNOWN = -1
 
 
-def when_merged(snapshot: Snapshot, watch: Watch, torn: Collection[int]) -> Snapshot:
+def dead_ranks(trace: Trace) -> Collection[int]:
+    """Return the ranks of a run that died, without those that the launcher ended for others."""
+    torn = set(trace.run.get("torn_ranks") or ())
+    codes = zip(trace.tables["ranks"]["rank"], trace.tables["ranks"]["exit_code"], strict=True)
+    return {rank for rank, code in codes if rank in torn and code != _UNKNOWN} or torn
+
+
+def when_merged(snapshot: Snapshot, watch: Watch, dead: Collection[int]) -> Snapshot:
     """Return the last state of a run that is over.
 
     Args:
         snapshot: The state when its spools had gone.
         watch: The last state of its ranks.
-        torn: Ranks whose recording was not closed, by the run file: they died.
+        dead: Ranks that died, by the run file.
     """
-    lives = {rank: DIED if rank in torn else ENDED for rank in {*watch.ranks, *torn}}
+    lives = {rank: DIED if rank in dead else ENDED for rank in {*watch.ranks, *dead}}
     return replace(
         snapshot,
         ranks=tuple(

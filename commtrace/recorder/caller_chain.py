@@ -62,9 +62,18 @@ def _kept(key: tuple[int, ...], places: Sequence[CodePlace]) -> CallerChain:
 
 
 def line_of(code: CodeType, instruction: int) -> int:
-    """Return the line of an instruction; a frame's own is as costly and must be read at once."""
-    lines = (line for begin, end, line in code.co_lines() if begin <= instruction < end)
-    return next(lines, None) or code.co_firstlineno
+    """Return the line of an instruction; a frame's own is as costly and must be read at once.
+
+    An instruction that the compiler added, such as the jump of a loop, has no line, and its frame
+    has none either. The line before it is meant.
+    """
+    lines = [line for begin, _, line in code.co_lines() if begin <= instruction and line]
+    return lines[-1] if lines else code.co_firstlineno
+
+
+def code_and_line(frame: FrameType) -> tuple[CodeType, int]:
+    """Return the code of a frame and the line that it is at."""
+    return frame.f_code, line_of(frame.f_code, frame.f_lasti)
 
 
 def function_of(code: CodeType) -> str:

@@ -30,6 +30,7 @@ from typing import Any
 
 from commtrace.errors import CommtraceError
 from commtrace.permissions import opener
+from commtrace.recorder.caller_chain import code_and_line
 from commtrace.recorder.requests import Requests
 from commtrace.tracefile.dump_files import (
     MOST_CALLS,
@@ -162,8 +163,8 @@ def _frames(innermost: FrameType) -> tuple[StackFrame, ...]:
     found: list[StackFrame] = []
     frame: FrameType | None = innermost
     while frame is not None and len(found) < MOST_FRAMES:
-        code = frame.f_code
-        found.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+        code, line = code_and_line(frame)
+        found.append((code.co_filename, line, code.co_name))
         frame = frame.f_back
     return tuple(reversed(found))
 

@@ -2,6 +2,7 @@
 
     python -m tests.hangs.score                      all programs of `held_out`, 20 to 30 minutes
     python -m tests.hangs.score h01 h05 --parallel 2
+    python -m tests.hangs.score --detail collective  without operators; `dumps`: gloo's dumps alone
 
 Each program is run on gloo ranks with a time-out and watched meanwhile. Its answer was written
 before it was run: who did something else, its line, where others wait, and the branch. It is
@@ -18,22 +19,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from commtrace.analyze import load
+from commtrace.analyze import Frames, load
 from commtrace.analyze.consistency import consistency
 from commtrace.analyze.divergence import divergences, first_verdict, of_fault
+from commtrace.importers import import_trace
 from commtrace.tracefile import read_trace
 
+ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("held_out")
 RIGHT, HALF, WRONG = "right", "half", "wrong"
+DUMPS = "dumps"
 _COMMTRACE = [sys.executable, "-m", "commtrace_cli"]
 _ENDS_AFTER_S = 400
 
@@ -44,7 +52,9 @@ def answers(names: list[str]) -> list[dict[str, Any]]:
     return [each for each in known if not names or each["file"].startswith(tuple(names))]
 
 
-def recorded(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> tuple[Path, str]:
+def recorded(
+    answer: dict[str, Any], folder: Path, *, timeout_s: int, detail: str = "op"
+) -> tuple[Path, str]:
     """Run of a program, and the ranks that the alarm named; `-` without an alarm."""
     program = PROGRAMS / answer["file"]
     path = folder / f"{program.parent.name}.json"
@@ -52,6 +62,7 @@ def recorded(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> tuple[P
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     until = _ENDS_AFTER_S if answer["healthy"] else timeout_s
     run = [*_COMMTRACE, "run", "--nproc", str(answer["world"]), "--timeout", str(until)]
+    run += ["--detail", detail]
     on_hang = "30s" if answer["healthy"] else "9s"
     command = f'echo "${{COMMTRACE_RANKS:-none}}" > {alarm}'
     quiet: dict[str, Any] = {
@@ -74,9 +85,43 @@ def recorded(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> tuple[P
     return path, alarm.read_text("utf-8").strip() if alarm.exists() else "-"
 
 
-def judged(answer: dict[str, Any], path: Path) -> tuple[str, str]:
+def dumps_of(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> list[Path]:
+    """Dumps of a program's ranks, after a time-out; none of a rank that has ended."""
+    program = PROGRAMS / answer["file"]
+    dumps = folder / program.parent.name
+    dumps.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = []
+    for rank in range(answer["world"]):
+        environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "RANK": str(rank),
+            "LOCAL_RANK": str(rank), "WORLD_SIZE": str(answer["world"]),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCH_FR_BUFFER_SIZE": "2000",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "tests.hangs.dumping", str(timeout_s)]
+        ranks.append(
+            subprocess.Popen(
+                [*command, str(dumps / f"rank{rank}"), str(program)],
+                cwd=program.parent, env=environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )
+        )  # fmt: skip
+    try:
+        until = time.monotonic() + timeout_s + 10
+        while time.monotonic() < until and any(each.poll() is None for each in ranks):
+            time.sleep(0.5)
+    finally:
+        for each in ranks:
+            with suppress(ProcessLookupError):
+                os.killpg(each.pid, signal.SIGKILL)
+            each.wait()
+    return sorted(dumps.glob("rank[0-9]"))
+
+
+def judged(answer: dict[str, Any], frames: Frames) -> tuple[str, str]:
     """Score of a run, and the verdict of its first fault."""
-    frames = load(read_trace(path))
     table = consistency(frames)
     faults = table[table["is_fault"]].to_dict("records")
     if answer["healthy"]:
@@ -93,20 +138,27 @@ def judged(answer: dict[str, Any], path: Path) -> tuple[str, str]:
     ]
     if any(each and each not in sides for each in blamed):
         return WRONG, verdict
-    is_known = bool(blamed and (blamed[0] or len(sides) > 1))
+    # Where either of several ranks may be blamed, a doubt between them is the answer.
+    is_known = bool(blamed and blamed[0]) or len(sides) > 1
     text = " ".join([verdict, *map(str, faults[0].values()), *(str(row) for row in rows)])
     own = [answer["culprit_line"], *answer.get("also_lines", [])]
     waits = [answer["waiting_line"], *answer.get("also_waiting_lines", [])]
     has_lines = all(any(line in text for line in lines) for lines in (own, waits))
-    branch = answer["branch_line"]
-    has_branch = branch is None or branch in text or answer.get("branch_is_optional", False)
+    branches = [answer["branch_line"], *answer.get("also_branch_lines", [])]
+    is_optional = branches == [None] or answer.get("branch_is_optional", False)
+    has_branch = is_optional or any(branch in text for branch in filter(None, branches))
     return (RIGHT if is_known and has_lines and has_branch else HALF), verdict
 
 
-def scored(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> tuple[str, str]:
+def scored(answer: dict[str, Any], folder: Path, *, timeout_s: int, detail: str) -> tuple[str, str]:
     """Run a program, print its line, and return the score of `check`, and that of the alarm."""
-    path, alarm = recorded(answer, folder, timeout_s=timeout_s)
-    score, verdict = judged(answer, path) if path.exists() else (WRONG, "no recording")
+    if detail == DUMPS:
+        dumps, alarm = dumps_of(answer, folder, timeout_s=timeout_s), "-"
+        made = import_trace(dumps) if dumps else None
+    else:
+        path, alarm = recorded(answer, folder, timeout_s=timeout_s, detail=detail)
+        made = read_trace(path) if path.exists() else None
+    score, verdict = (WRONG, "no recording") if made is None else judged(answer, load(made))
     named = {int(rank) for rank in alarm.split(",")} if alarm not in ("-", "none") else set()
     if answer["healthy"]:
         of_alarm = RIGHT if alarm == "-" else WRONG
@@ -125,9 +177,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="beginnings of the folders' names")
     parser.add_argument("--parallel", type=int, default=1, help="programs at a time")
     parser.add_argument("--timeout", type=int, default=45, help="seconds of a rank that hangs")
+    parser.add_argument("--detail", default="op", help="op, collective or dumps")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.parallel) as pool:
-        score = partial(scored, folder=Path(folder), timeout_s=asked.timeout)
+        score = partial(scored, folder=Path(folder), timeout_s=asked.timeout, detail=asked.detail)
         known = answers(asked.names)
         of_hanging = [*pool.map(score, [each for each in known if not each["healthy"]])]
         of_healthy = [*pool.map(score, [each for each in known if each["healthy"]])]

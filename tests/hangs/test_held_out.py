@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from commtrace.analyze import load
+from commtrace.tracefile import read_trace
 from tests.hangs.score import PROGRAMS, RIGHT, answers, judged, recorded
 
 ANSWERS = {each["file"].partition("/")[0]: each for each in answers([])}
@@ -31,7 +33,7 @@ def test_the_lines_of_an_answer_are_lines_of_its_program(name: str) -> None:
 def test_the_answer_is_found(name: str, tmp_path: Path) -> None:
     answer: dict[str, Any] = ANSWERS[name]
     path, alarm = recorded(answer, tmp_path, timeout_s=45)
-    score, verdict = judged(answer, path)
+    score, verdict = judged(answer, load(read_trace(path)))
     assert score == RIGHT, verdict
     expected = ",".join(map(str, answer["culprit_ranks"])) if not answer["healthy"] else "-"
     assert alarm == expected

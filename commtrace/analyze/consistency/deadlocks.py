@@ -19,6 +19,8 @@ from commtrace.analyze.consistency.waiting import CallKey, Wait
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, SEND
 
+_MOST_COMPARED = 64
+
 
 def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
     """Return shortest deadlock cycles without common ranks or calls, one for each deadlock.
@@ -70,13 +72,14 @@ def deadlocks(
         all_waits: The waits of all ranks.
     """
     num_in = Counter(wait.call for wait in all_waits if wait.is_of_all)
+    everyone = {wait.rank for wait in all_waits}
     for cycle in found:
         links = [
             f"rank {wait.rank} waits in {_at(wait)} for rank {cycle[(i + 1) % len(cycle)].rank}"
             for i, wait in enumerate(cycle)
         ]
         group = next((wait.group for wait in cycle if wait.group), "")
-        blamed, why = _departed(frames, cycle, num_in)
+        blamed, why = _departed(frames, cycle, num_in, everyone)
         ranks = blamed or {wait.rank for wait in cycle}
         source = next(wait.source for wait in cycle if wait.rank in ranks)
         problem, differing = _differing(frames, cycle)
@@ -123,20 +126,26 @@ def _at(wait: Wait) -> str:
 
 
 def _departed(
-    frames: Frames, cycle: list[Wait], num_in: Mapping[CallKey, int]
+    frames: Frames, cycle: list[Wait], num_in: Mapping[CallKey, int], everyone: set[int]
 ) -> tuple[set[int], str]:
     """Return the blamed ranks of a cycle, and a sentence on why.
 
-    Ranks that left out a usual call are blamed, or else the rank in the call with the fewest
-    waiting ranks. Nobody is blamed if all ranks of the cycle left out a call. A rank that made a
-    new call is not blamed: the call may be a new part of the program that the others missed.
+    Ranks that left out a usual call are blamed, or else the only rank of all that wait, at least
+    three, that left its usual order, or else the rank in the call with the fewest waiting ranks.
+    Nobody is blamed if all ranks of the cycle left out a call. A rank is not blamed for a new call
+    that others make as well: it may be a new part of the program that the rest missed.
     """
     ranks = {wait.rank for wait in cycle}
-    found = departures(frames, ranks)
-    left = {rank for rank, each in found.items() if each.is_left_out}
-    text = "".join(f" Rank {rank} {each.text()}." for rank, each in sorted(found.items()))
+    compared = {*ranks, *sorted(everyone)[:_MOST_COMPARED]}
+    found = departures(frames, compared)
+    left = {rank for rank, each in found.items() if each.is_left_out} & ranks
+    text = "".join(
+        f" Rank {rank} {each.text()}." for rank, each in sorted(found.items()) if rank in ranks
+    )
     if 0 < len(left) < len(ranks):
         return left, text
+    if len(found) == 1 and len(compared) > 2 and ranks & found.keys():
+        return {*found}, f"{text} The other ranks are in their usual order."
     fewest = min(cycle, key=lambda wait: num_in.get(wait.call, 0))
     others = [num_in.get(wait.call, 0) for wait in cycle if wait is not fewest]
     is_fewer = bool(num_in.get(fewest.call, 0)) and min(others) > num_in[fewest.call]

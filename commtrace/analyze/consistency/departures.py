@@ -13,7 +13,7 @@ departure if it made too few rounds.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -28,7 +28,7 @@ _PLACE = (
 )  # fmt: skip
 _ENDS = ("group", "peer")
 _LEAST_ROUNDS = 2
-_MOST_BEFORE = 16
+_MOST_BEFORE = 64
 """Calls before a place by which its rounds are compared."""
 _MOST_CALLS = 4_000
 """Number of the last calls of a rank in which its rounds are searched."""
@@ -92,25 +92,36 @@ def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
     codes = pd.MultiIndex.from_frame(own[[*_PLACE]].astype(object)).factorize()[0].tolist()
     first = max(len(codes) - _MOST_SINCE, 1)
     for at in range(first, len(codes)):
-        followed = [place for place in range(1, at) if codes[place - 1] == codes[at - 1]]
-        if any(codes[place] == codes[at] for place in followed):
+        rounds = _rounds_like(codes, at)
+        if not rounds or codes[at] == codes[rounds[-1]]:
             continue
-        for num in range(2, _MOST_BEFORE + 1):
-            if len({codes[place] for place in followed}) < 2:
-                break
-            followed = [
-                place
-                for place in followed
-                if place >= num and codes[place - num] == codes[at - num]
-            ]
-        usual = {codes[place] for place in followed}
-        if len(followed) < _LEAST_ROUNDS or len(usual) != 1:
-            continue
-        (expected,) = usual
+        expected = codes[rounds[-1]]
         is_left_out = any(
             codes[place] == expected and codes[place + 1] == codes[at] for place in range(at - 1)
         )
-        before, made, last = (own.iloc[place] for place in (at - 1, at, followed[-1]))
+        before, made, last = (own.iloc[place] for place in (at - 1, at, rounds[-1]))
         is_altered = all(made[name] == last[name] for name in _PLACE if name not in _ENDS)
-        return Departure(rank, before, made, last, len(followed), is_left_out, is_altered)
+        return Departure(rank, before, made, last, len(rounds), is_left_out, is_altered)
     return None
+
+
+def _rounds_like(codes: Sequence[int], at: int) -> list[int]:
+    """Return earlier places at which one call always followed the calls before a place.
+
+    As few calls before it are compared as are needed. Empty if there are too few such places, or if
+    what was made at the place was made again in later rounds, so that it is usual as well.
+    """
+    places = [place for place in range(1, len(codes)) if codes[place - 1] == codes[at - 1]]
+    for num in range(1, _MOST_BEFORE + 1):
+        before = [place for place in places if place < at]
+        if len(before) < _LEAST_ROUNDS:
+            return []
+        if len({codes[place] for place in before}) == 1:
+            is_usual = any(codes[place] == codes[at] for place in places if place > at)
+            return [] if is_usual else before
+        places = [
+            place
+            for place in places
+            if place == at or (place > num and codes[place - 1 - num] == codes[at - 1 - num])
+        ]
+    return []

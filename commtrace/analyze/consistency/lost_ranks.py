@@ -25,7 +25,7 @@ def lost_ranks(frames: Frames) -> Iterator[Problem]:
     if not has_signals and not (frames.host_events["kind"] == FATAL).any():
         return  # without the pass over all calls that `ends` makes
     found = ends(frames)
-    killed = [each for each in found.values() if each.state == KILLED]
+    killed = [each for each in found.values() if each.state == KILLED or each.until]
     raised = sorted(
         (each for each in found.values() if each.state == RAISED), key=lambda each: each.at_ns
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from commtrace.analyze.divergence.control_flow import ScopeNode, expressions_in
@@ -32,6 +32,16 @@ _ABOUT_CONFIGURATION = re.compile(
     r"|world_size|\w+_(every|interval|freq|frequency|steps|epochs)|every|interval",
     re.IGNORECASE,
 )  # fmt: skip
+_LASTING = re.compile(
+    r"self|dist|torch|distributed|(get_)?((global|local|node)_)*rank|(get_)?world(_size)?"
+    r"|is_(main|master|global_zero|rank_(zero|0))(_process)?(_rank)?", re.IGNORECASE
+)  # fmt: skip
+"""Names of modules, and of what a process is for its whole life."""
+_OPERATIONS = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp,
+    ast.operator, ast.cmpop, ast.boolop, ast.unaryop,
+)  # fmt: skip
+_COLLECTIONS = (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp)
 _UNKNOWN = object()
 _COUNTER = ast.Constant(0)
 """Value of a name that counts from 0."""
@@ -51,7 +61,8 @@ _MOST_LINKS = 4
 class ConditionNames:
     """Names that a function assigns: their values, as expressions, and the counters among them."""
 
-    def __init__(self, function: ScopeNode) -> None:
+    def __init__(self, function: ScopeNode, constants: Collection[str] = ()) -> None:
+        self._constants = constants
         self._values: dict[str, list[ast.expr | None]] = {}
         for node, is_conditional in _nodes_of(function):
             self._note(node, is_conditional)
@@ -120,8 +131,10 @@ class ConditionNames:
         if isinstance(expression, ast.Call):
             is_count = _called(expression) in _COUNTS and isinstance(expression.func, ast.Name)
             return is_count and all(self.is_alike(each, links) for each in expression.args)
-        if isinstance(expression, (ast.List, ast.Tuple)):
-            return not any(isinstance(each, ast.Starred) for each in expression.elts)
+        if isinstance(expression, (ast.List, ast.Tuple)):  # an empty one is filled later
+            return bool(expression.elts) and not any(
+                isinstance(each, ast.Starred) for each in expression.elts
+            )
         if isinstance(expression, (ast.BinOp, ast.BoolOp, ast.Compare, ast.UnaryOp)):
             parts = [
                 each for each in ast.iter_child_nodes(expression) if isinstance(each, ast.expr)
@@ -219,11 +232,44 @@ class ConditionNames:
     def cost_of_loop(self, iterable: ast.expr) -> float:
         """Return the cost of ranks differing in the number of rounds over an iterable.
 
-        Attributes other than data, such as the layers of a model, are mostly alike.
+        Attributes other than data, such as the layers of a model, are mostly alike, and so are
+        collections that the function has built.
         """
         cost = self.cost(iterable)
+        value = self.value_of(iterable.id) if isinstance(iterable, ast.Name) else None
+        if cost == OF_ANYTHING and isinstance(value, _COLLECTIONS):
+            return OF_ATTRIBUTE
         is_attribute = any(isinstance(each, ast.Attribute) for each in expressions_in(iterable))
         return OF_ATTRIBUTE if cost == OF_ANYTHING and is_attribute else cost
+
+    def is_lasting(self, expression: ast.expr) -> bool:
+        """Return whether a condition has one value on a rank for its whole life.
+
+        It is on the rank, the size of the world, and what `__init__` alone has assigned.
+        """
+        return all(
+            isinstance(each, (ast.Constant, ast.expr_context, *_OPERATIONS))
+            or (isinstance(each, ast.Attribute) and self._is_lasting_attribute(each))
+            or (isinstance(each, ast.Name) and self._is_lasting_name(each.id, _MOST_LINKS))
+            or (
+                isinstance(each, ast.Call)
+                and not each.args
+                and bool(_LASTING.fullmatch(_called(each)))
+            )
+            for each in expressions_in(expression)
+        )
+
+    def _is_lasting_attribute(self, attribute: ast.Attribute) -> bool:
+        is_own = isinstance(attribute.value, ast.Name) and attribute.value.id == "self"
+        return bool(_LASTING.fullmatch(attribute.attr)) or (
+            is_own and attribute.attr in self._constants
+        )
+
+    def _is_lasting_name(self, name: str, links: int) -> bool:
+        value = self.value_of(name)
+        if value is not None and not _LASTING.fullmatch(name):
+            return links > 0 and self.is_lasting(value)
+        return bool(_LASTING.fullmatch(name)) or (name.isupper() and name not in self._values)
 
     def _names_in(self, expression: ast.AST, links: int) -> list[str]:
         found: list[str] = []
@@ -236,6 +282,11 @@ class ConditionNames:
                 if value is not None and links and not isinstance(value, ast.Constant):
                     found += self._names_in(value, links - 1)
         return found
+
+
+def is_over_a_batch(iterable: ast.expr) -> bool:
+    """Return whether a loop is over the transfers of a batch, so that it is part of the call."""
+    return _called(iterable) == "batch_isend_irecv"
 
 
 def _nodes_of(function: ScopeNode) -> Iterator[tuple[ast.AST, bool]]:

@@ -57,12 +57,18 @@ class FlowNode:
 
 @dataclass(frozen=True, slots=True)
 class FlowGraph:
-    """Control-flow graph of a function; `nodes` has its statements in no order."""
+    """Control-flow graph of a function.
+
+    Attributes:
+        nodes: Its statements, in no order.
+        constants: Attributes that only `__init__` of its class assigns.
+    """
 
     function: ScopeNode
     entry: FlowNode
     exit: FlowNode
     nodes: tuple[FlowNode, ...]
+    constants: frozenset[str] = frozenset()
 
     def at(self, line: int) -> list[FlowNode]:
         """Return the innermost statement of a line, with all its copies; empty if there is none.
@@ -92,7 +98,7 @@ class _Around:
     raises: tuple[FlowNode, ...] = ()
 
 
-def flow_of(function: ScopeNode) -> FlowGraph:
+def flow_of(function: ScopeNode, constants: frozenset[str] = frozenset()) -> FlowGraph:
     """Return the control-flow graph of a function, a lambda or a module."""
     leaving = FlowNode()
     builder = _Builder()
@@ -102,7 +108,7 @@ def flow_of(function: ScopeNode) -> FlowGraph:
         else function.body
     )
     entry = FlowNode(successors=[(Way.NEXT, builder.block(body, leaving, _Around(leaving)))])
-    return FlowGraph(function, entry, leaving, tuple(builder.nodes))
+    return FlowGraph(function, entry, leaving, tuple(builder.nodes), constants)
 
 
 class _Builder:
@@ -275,6 +281,25 @@ def calls_in(part: ast.AST) -> bool:
         for expression in own_expressions(part)
         for each in expressions_in(expression)
     )
+
+
+def constants_of(tree: ast.Module, function: ScopeNode) -> frozenset[str]:
+    """Return the attributes that only `__init__` of a method's class assigns in a file."""
+    classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+    around = next((each for each in classes if function in each.body), None)
+    methods = [] if around is None else around.body
+    begin = [each for each in methods if getattr(each, "name", "") == "__init__"]
+    if not begin:
+        return frozenset()
+    inside = [*_assigned(begin[0])]
+    everywhere = [*_assigned(tree)]
+    return frozenset(name for name in inside if inside.count(name) == everywhere.count(name))
+
+
+def _assigned(part: ast.AST) -> Iterator[str]:
+    for each in ast.walk(part):
+        if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load):
+            yield each.attr
 
 
 def function_at(tree: ast.Module, line: int, name: str) -> ScopeNode | None:

@@ -92,7 +92,12 @@ def _divergences(
     involved = [rank for rank in ranks_in(str(fault["ranks"])) if rank in recorded]
     blamed = [] if fault["is_one_of_ranks"] else involved
     if fault["problem"] == "deadlock" or number < 0:
-        left = departures(frames, involved)
+        # Of a collective that all make, the other ranks show more.
+        left = {
+            rank: each
+            for rank, each in departures(frames, involved).items()
+            if each.is_altered or each.usual["is_transfer"]
+        }
         if blamed and set(blamed) <= left.keys():
             yield from (_of_rounds(frames, fault, left[rank]) for rank in blamed)
             return

@@ -6,7 +6,13 @@ import ast
 import warnings
 from typing import NamedTuple
 
-from commtrace.analyze.divergence.control_flow import FlowGraph, ScopeNode, flow_of, function_at
+from commtrace.analyze.divergence.control_flow import (
+    FlowGraph,
+    ScopeNode,
+    constants_of,
+    flow_of,
+    function_at,
+)
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.source_lines import lines_of_file
 
@@ -97,7 +103,10 @@ class ProgramText:
     def _flow(self, file: str, function: ScopeNode) -> FlowGraph:
         key = file, getattr(function, "lineno", 0) * 1000 + getattr(function, "col_offset", 0)
         if key not in self._graphs:
-            self._graphs[key] = flow_of(function)
+            tree = self.tree(file)
+            self._graphs[key] = flow_of(
+                function, frozenset() if tree is None else constants_of(tree, function)
+            )
         return self._graphs[key]
 
     def _function(self, at: CallFrame) -> ScopeNode | None:

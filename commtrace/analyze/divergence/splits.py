@@ -26,6 +26,7 @@ from commtrace.analyze.divergence.conditions import (
     OF_ATTRIBUTE,
     OF_DATA,
     ConditionNames,
+    is_over_a_batch,
 )
 from commtrace.analyze.divergence.control_flow import (
     JUMPS,
@@ -105,7 +106,7 @@ class Paths:
     def __init__(self, graph: FlowGraph, seen: Seen) -> None:
         self.graph = graph
         self._seen = seen
-        self._names = ConditionNames(graph.function)
+        self._names = ConditionNames(graph.function, graph.constants)
         self._nodes = [graph.entry, *graph.nodes, graph.exit]
         self._before: dict[FlowNode, list[tuple[Way, FlowNode]]] = {}
         for node in self._nodes:
@@ -252,6 +253,8 @@ class Paths:
             return weights[0] - _KNOWN if weights[0] < weights[1] else _EXCEPTION
         part = node.part
         if isinstance(part, (ast.For, ast.AsyncFor)):
+            if is_over_a_batch(part.iter) or self._has_as_many_rounds_as_before(node, part.iter):
+                return IMPOSSIBLE
             cost = self._by_rounds(self._names.cost_of_loop(part.iter))
             side = ways.index(Way.FALSE)
             ended, goes_on = self._seen.ended[side], self._seen.ended[1 - side]
@@ -267,6 +270,8 @@ class Paths:
         return IMPOSSIBLE
 
     def _cost_of_condition(self, test: ast.expr, ways: tuple[Way, Way]) -> float:
+        if self._seen.ranks[0] == self._seen.ranks[1] and self._names.is_lasting(test):
+            return IMPOSSIBLE
         truths = [self._names.truth(test, rank) for rank in self._seen.ranks]
         if None not in truths and truths[0] == truths[1]:
             return _EXCEPTION
@@ -275,6 +280,17 @@ class Paths:
             for truth, way in zip(truths, ways, strict=True)
         )
         return self._by_rounds(self._names.cost(test)) + (_EXCEPTION if wrong else 0.0)
+
+    def _has_as_many_rounds_as_before(self, node: FlowNode, iterable: ast.expr) -> bool:
+        """Return whether an inner loop of constants is compared with a rank's earlier rounds."""
+        is_one_rank = self._seen.ranks[0] == self._seen.ranks[1]
+        return (
+            is_one_rank
+            and self._names.is_alike(iterable)
+            and any(
+                isinstance(each.part, LOOPS) and is_within(node, each) for each in self.graph.nodes
+            )
+        )
 
     def _by_rounds(self, cost: float) -> float:
         """Return the cost of a condition, for counters also by the compared rounds.

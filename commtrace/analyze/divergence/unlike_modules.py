@@ -81,7 +81,8 @@ def _unlike(ops: pd.DataFrame, ran: int, lacked: int, until_ns: int) -> UnlikeMo
     left_out = [name for name in dict.fromkeys(own["module"]) if name not in set(others["module"])]
     if not left_out:
         return None
-    classes = dict(zip(ops["module"], ops["module_class"], strict=True))
+    inside = ops[ops["module_class"] != ""]  # the root's path is empty, as of code in no module
+    classes = dict(zip(inside["module"], inside["module_class"], strict=True))
     parent, _, _ = left_out[0].rpartition(".")
     name = left_out[0]
     while parent and (parent not in classes or parent in left_out):

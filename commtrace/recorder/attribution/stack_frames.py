@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from commtrace.recorder.attribution.library_frames import ATTRIBUTING, AttributingFrames
-from commtrace.recorder.caller_chain import CallerChain, chain_of_frames, known_chain
+from commtrace.recorder.caller_chain import CallerChain, chain_of_frames, code_and_line, known_chain
 from commtrace.recorder.thread_state import CallStack, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id
 
@@ -242,7 +242,7 @@ def stack_of(frame: FrameType | None) -> CallStack:
     frames = []
     while frame is not None:
         if kind_of(frame) != OWN:
-            frames.append((frame.f_code, frame.f_lineno))
+            frames.append(code_and_line(frame))
         frame = frame.f_back
     return tuple(frames)
 

@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from commtrace.recorder.attribution.stack_frames import USER, is_own, kind_of, user_frames_from
+from commtrace.recorder.caller_chain import code_and_line, line_of
 from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.host_events.exceptions import note_of_error
 from commtrace.recorder.host_events.note import Keep, note_here
@@ -104,7 +105,7 @@ class Endings:
         if self._is_on and not self._has_ended:
             self._has_ended = True
             note = note_here(EXIT, "os._exit")
-            note.stack = tuple([(each.f_code, each.f_lineno) for each in user_frames_from(frame)])
+            note.stack = tuple([code_and_line(each) for each in user_frames_from(frame)])
             if note.stack:
                 note.code, note.line = note.stack[0]
             self._keep(note)
@@ -139,7 +140,7 @@ class Endings:
         error.__context__ = sys.exc_info()[1]
         caller = sys._getframe(2)
         note = note_of_error(FATAL if is_failure(error) else EXIT, error)
-        note.stack = tuple([(each.f_code, each.f_lineno) for each in user_frames_from(caller)])
+        note.stack = tuple([code_and_line(each) for each in user_frames_from(caller)])
         frame = _outermost(caller)
         self._exit = _Exit(os.getpid(), note, frame, frame.f_lasti)
 
@@ -158,7 +159,8 @@ def _users_in(traceback: TracebackType | None) -> CallStack:
     found = []
     while traceback is not None:
         if kind_of(traceback.tb_frame) == USER and not is_own(traceback.tb_frame):
-            found.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+            code = traceback.tb_frame.f_code
+            found.append((code, line_of(code, traceback.tb_lasti)))
         traceback = traceback.tb_next
     return tuple(reversed(found))
 

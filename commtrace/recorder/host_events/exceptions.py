@@ -12,6 +12,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from commtrace.recorder.attribution.stack_frames import USER, kind_of
+from commtrace.recorder.caller_chain import line_of
 from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.host_events.note import Keep, note_here
 from commtrace.schema import EXCEPTION
@@ -73,7 +74,8 @@ def note_of_error(kind: str, error: BaseException) -> HostEvent:
     while entry is None and each is not None and (is_raised or note.code is None):
         entry, each = _raised_by_user(each.__traceback__), _handled_meanwhile(each)
     if entry is not None:
-        note.code, note.line = entry.tb_frame.f_code, entry.tb_lineno
+        code = entry.tb_frame.f_code
+        note.code, note.line = code, line_of(code, entry.tb_lasti)
     return note
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from commtrace.recorder.attribution.stack_frames import INSTALLED, USER, is_own, kind_of
+from commtrace.recorder.caller_chain import code_and_line
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.facts import process_rank
 from commtrace.recorder.events.host_event import UNKNOWN, HostEvent
@@ -27,7 +28,7 @@ def note_here(
     event = HostEvent(kind, began, process_rank(), threading.get_native_id(), text, duration)
     frame = nearest_of_user(sys._getframe(1))
     if frame is not None:
-        event.code, event.line = frame.f_code, frame.f_lineno
+        event.code, event.line = code_and_line(frame)
     return event
 
 

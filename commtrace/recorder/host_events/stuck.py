@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from commtrace.errors import OutputError
 from commtrace.recorder.attribution.stack_frames import USER, kind_of, stack_of
+from commtrace.recorder.caller_chain import code_and_line
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.facts import process_rank
 from commtrace.recorder.events.host_event import HostEvent
@@ -161,7 +162,7 @@ def stuck_events(at: int, in_calls: Collection[int] = ()) -> list[HostEvent]:
         event.stack = stack_of(frame)[:MOST_FRAMES]
         users = nearest_of_user(frame)
         if users is not None:
-            event.code, event.line = users.f_code, users.f_lineno
+            event.code, event.line = code_and_line(users)
         found.append(event)
     return found[:_MOST_THREADS]
 

@@ -300,13 +300,16 @@ def test_lines_that_any_thread_of_a_pool_runs_do_not_depend_on_the_order_of_thre
     assert (row["ranks"], row["event"]) == ("2", "")
 
 
-@pytest.mark.parametrize(("lines", "blamed"), [((7, 7, 8), "3"), ((7, 7, 7), ""), ((7, 8), "3")])
+@pytest.mark.parametrize(
+    ("lines", "num_rounds", "blamed"),
+    [((7, 7, 8), 3, "3"), ((7, 7, 7), 3, "3"), ((7, 8), 3, "3"), ((7, 8), 1, "")],
+)
 def test_of_two_ranks_the_one_that_left_its_own_order_is_to_blame(
-    lines: tuple[int, ...], blamed: str
+    lines: tuple[int, ...], num_rounds: int, blamed: str
 ) -> None:
     """In each round both reduce over `dp` some times; then one does over `tp` at the last line."""
     program = Program(4, 2)
-    for _ in range(3):
+    for _ in range(num_rounds):
         for line in lines:
             program.all("all_reduce", "dp", source_line=line)
         program.all("all_gather", "tp", source_line=9)
@@ -329,6 +332,63 @@ def test_of_two_ranks_the_one_that_left_its_own_order_is_to_blame(
     made, usual = ("all_reduce of group tp1", "all_reduce of group dp1") if blamed else ("", "")
     assert made in fault["explanation"]
     assert usual in fault["explanation"]
+
+
+def test_a_rank_that_is_killed_in_what_it_was_in_is_lost() -> None:
+    """Its last event may be over: what it recorded since its last flush is gone."""
+    store = event(1, "store", 9_000, text="wait 0/1")
+    codes = {1: -signal.SIGKILL}
+    (fault,) = faults(hung(Program(3, 3), store, exit_code=codes))
+    assert (fault["problem"], fault["ranks"]) == ("lost rank", "1")
+    assert "until it was killed by signal 9" in fault["explanation"]
+
+
+def pipeline(num_steps: int, num_batches: int = 4) -> Program:
+    """Two stages: the first one sends and then receives, micro-batch by micro-batch."""
+    program = Program(2, 2)
+    for _ in range(num_steps):
+        for rank, kinds in ((0, ("send", "recv")), (1, ("recv", "send"))):
+            for line, kind in enumerate(kinds, 1):
+                for _ in range(num_batches):
+                    program.one(rank, kind, "world", peer=1 - rank, source_line=line)
+    return program
+
+
+@pytest.mark.parametrize(("num_made", "blamed"), [(3, "1"), (4, "")])
+def test_a_stage_that_sends_a_gradient_less_is_to_blame(num_made: int, blamed: str) -> None:
+    """It goes on to the next step, where it waits for the first stage, and that one for it."""
+    program = pipeline(2)
+    in_flight = {"complete_ns": -1, "call_ns": -1}
+    for kind, line, num in (("send", 1, 4), ("recv", 2, 3)):
+        for _ in range(num):
+            program.one(0, kind, "world", peer=1, source_line=line)
+    for kind, line, num in (("recv", 1, 4), ("send", 2, num_made)):
+        for _ in range(num):
+            program.one(1, kind, "world", peer=0, source_line=line)
+    for rank, line in ((0, 2), (1, 1)):
+        program.one(rank, "recv", "world", peer=1 - rank, source_line=line, **in_flight)
+    found = [each for each in faults(hung(program)) if each["problem"] == "deadlock"]
+    assert [each["ranks"] for each in found if not each["is_one_of_ranks"]] == [blamed] * bool(
+        blamed
+    )
+    assert all("left out send to rank 0" in each["explanation"] for each in found if blamed)
+
+
+@pytest.mark.parametrize("num_leaving", [1, 2])
+def test_the_only_rank_that_leaves_a_loop_of_transfers_is_to_blame(num_leaving: int) -> None:
+    program, in_flight = Program(4, 4), {"complete_ns": -1, "call_ns": -1}
+    for _ in range(4):
+        for rank in program.ranks:
+            program.one(rank, "send", "world", peer=(rank + 1) % 4)
+            program.one(rank, "recv", "world", peer=(rank - 1) % 4)
+    for rank in program.ranks:
+        if rank < num_leaving:
+            program.one(rank, "all_reduce", "world", source_line=20, **in_flight)
+        else:
+            program.one(rank, "send", "world", peer=(rank + 1) % 4, **in_flight)
+    (fault,) = [each for each in faults(hung(program)) if each["problem"] == "deadlock"]
+    assert (fault["ranks"] == "0") == (num_leaving == 1)
+    assert fault["is_one_of_ranks"] == (num_leaving == 2)
 
 
 @pytest.mark.parametrize("kind", ["killed", "raised"])

@@ -651,6 +651,47 @@ CASES: dict[str, tuple[str, Known]] = {
         def run(loader):
             leave(main(loader))  # s0 o0 t0
     """, {}),
+    "a local condition around a batch of transfers": ("""
+        def exchange(ops):
+            for work in dist.batch_isend_irecv(ops):  # s2 t2
+                work.wait()
+        def solve(ops, tolerance):
+            change = float("inf")
+            while change > tolerance:  # d
+                exchange(ops)  # s1 t1
+                change = sweep()
+        def main(ops):
+            solve(ops, 1e-3)  # s0 t0
+            reduce()  # o0
+    """, {"ranks": (3, 3)}),
+    "a stage that returned early, in its own earlier rounds": ("""
+        class Stage:
+            def __init__(self, rank, world):
+                self.first, self.last = rank == 0, rank == world - 1
+            def backward(self, loss):
+                if self.last:
+                    if loss.item() > 20.0:  # d
+                        return  # j
+                    loss.backward()
+                if not self.first:
+                    send()  # s1 t1
+        def main(stage, source):
+            for step in range(12):
+                saved = []
+                for _ in range(4):
+                    saved.append(stage.forward(source))  # o0
+                for loss in saved:
+                    stage.backward(loss)  # s0 t0
+    """, {"ranks": (3, 3)}),
+    "a generator with fewer batches than before": ("""
+        def main(rank, world, feed):
+            for batch in enumerate(batches(rank, feed)):  # d
+                if rank == 0:
+                    step(batch)
+                elif rank == world - 1:
+                    step()  # s t
+            barrier()  # o
+    """, {"ranks": (2, 2)}),
 }  # fmt: skip
 
 NO_BRANCH: dict[str, tuple[str, Known]] = {

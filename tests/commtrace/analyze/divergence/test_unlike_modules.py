@@ -51,6 +51,8 @@ def hung(folder: Path, lacking: int | None, ops: list[Any] | None = None) -> Fra
                 program.one(rank, "all_reduce", "world", phase="backward", **at, **last)
                 made.append(op(rank=rank, id=len(made), op="aten.mm", at=begin + 1,
                                phase="backward", module="trunk", module_call=number))  # fmt: skip
+            made.append(op(rank=rank, id=len(made), op="aten.add", at=begin + 2, phase="other",
+                           module="", module_class="", module_call=-1))  # fmt: skip
             program.one(rank, "all_gather", "world", **{**at, "source_line": 50}, **last)
     ranks = [rank_row(rank, complete=False, alive_ns=START_NS) for rank in program.ranks]
     rows = made if ops is None else ops
