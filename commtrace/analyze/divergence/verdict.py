@@ -38,6 +38,8 @@ def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> st
         places = [parted["own"], f"{parted['instead']}, at {places[0]}"]
     if not parted["own"]:
         state = parted["event"] or "made no further call"
+        if parted["event"] and len(ranks_in(parted["ranks"])) > 1:
+            own = f"each of {own}"
         ended = ", ".join(filter(None, [f"{_capital(own)} {state}", cause if statement else ""]))
         return f"{ended}; {others} wait at {places[1]}"
     went = f"{_capital(own)} went on to {places[0]}"

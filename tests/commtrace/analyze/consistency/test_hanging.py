@@ -67,6 +67,8 @@ def test_one_rank_that_waits_for_most_is_a_victim() -> None:
     assert (fault["problem"], fault["ranks"]) == ("missing call", "0,1")
     assert "Meanwhile each of ranks 0, 1 has been there for" in fault["explanation"]
     assert fault["explanation"].endswith("at train.py:33.")
+    (row,) = records(divergences(hung(waiting(3, 2), *stuck)))
+    assert verdict_of(fault, row).startswith("Each of ranks 0, 1 has been there for")
 
 
 def test_one_rank_that_waits_for_ranks_that_have_ended_made_a_call_too_many() -> None:
