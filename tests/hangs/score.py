@@ -93,7 +93,7 @@ def dumps_of(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> list[Pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = []
+    ranks = {}
     for rank in range(answer["world"]):
         environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "RANK": str(rank),
@@ -101,19 +101,20 @@ def dumps_of(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> list[Pa
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCH_FR_BUFFER_SIZE": "2000",
         }  # fmt: skip
         command = [sys.executable, "-m", "tests.hangs.dumping", str(timeout_s)]
-        ranks.append(
-            subprocess.Popen(
-                [*command, str(dumps / f"rank{rank}"), str(program)],
-                cwd=program.parent, env=environment, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )
+        path = dumps / f"rank{rank}"
+        ranks[path] = subprocess.Popen(
+            [*command, str(path), str(program)],
+            cwd=program.parent, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
     try:
-        until = time.monotonic() + timeout_s + 10
-        while time.monotonic() < until and any(each.poll() is None for each in ranks):
+        until = time.monotonic() + timeout_s + 60
+        while time.monotonic() < until and any(
+            each.poll() is None and not path.exists() for path, each in ranks.items()
+        ):
             time.sleep(0.5)
     finally:
-        for each in ranks:
+        for each in ranks.values():
             with suppress(ProcessLookupError):
                 os.killpg(each.pid, signal.SIGKILL)
             each.wait()

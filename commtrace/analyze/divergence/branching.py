@@ -68,6 +68,11 @@ def branch_text(
     is_loop = len(found) == 1 and _LOOP.match(found[0].text)
     if parted.earliest_ns >= 0 and is_loop and not seen.has_ended_data():
         return ""  # one may have left out a round before, rather than the last one
+    if parted.earliest_ns >= 0 and not found:
+        backward = [
+            each for each in (own, others) if each is not None and each["phase"] == "backward"
+        ]
+        found = explainer.reducing(_chain(backward[0])) if backward else ()
     return _text_of(found)
 
 

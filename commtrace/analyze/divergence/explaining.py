@@ -9,7 +9,7 @@ both were in a function further inside when one left it. The cheapest explanatio
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from commtrace.analyze.divergence.conditions import IMPOSSIBLE, OF_ANYTHING
@@ -22,13 +22,16 @@ from commtrace.analyze.divergence.control_flow import (
     own_expressions,
 )
 from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
-from commtrace.analyze.divergence.splits import Paths, Seen, Split
+from commtrace.analyze.divergence.splits import Paths, Seen, Split, is_within
 
 _RETURNED_EARLY = 0.5
 _MOST_COST = 5.0
 _MARGIN = 0.3
 _MOST_FRAMES = 40
 _MOST_TEXT = 100
+
+_OF_REDUCTION = ("no_sync", "set_requires_gradient_sync", "require_backward_grad_sync")
+"""Names by which a backward pass is told not to reduce gradients."""
 
 SeenIn = Callable[[CallFrame, FlowGraph], Seen]
 
@@ -78,9 +81,31 @@ class Explainer:
         found = self._explained(common, own, others, _MOST_FRAMES)
         if found is None or found.cost > _MOST_COST or found.is_doubtful:
             return ()
-        lines = self._text.lines(found.file)
-        shown = {node.first: _shown(lines.get(node.first, "")) for node in found.nodes}
-        return tuple(DecidingLine(found.file, line, text) for line, text in shown.items())
+        return self._lines_of(found.file, found.nodes)
+
+    def _lines_of(self, file: str, nodes: Iterable[FlowNode]) -> tuple[DecidingLine, ...]:
+        lines = self._text.lines(file)
+        shown = {node.first: _shown(lines.get(node.first, "")) for node in nodes}
+        return tuple(DecidingLine(file, line, text) for line, text in shown.items())
+
+    def reducing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
+        """Return the condition under which a backward pass reduces gradients, or does not.
+
+        A backward pass that both ranks run has reductions on one of them only if that one is
+        outside of `no_sync` there, in the function that runs it or around it.
+        """
+        for frame in reversed(chain):
+            graph = self._text.graph(frame)
+            for node in graph.nodes if graph is not None else ():
+                if node.part is None or not _names_any(node.part, _OF_REDUCTION):
+                    continue
+                conditions = [each for each in graph.nodes if isinstance(each.part, ast.If)]
+                around = [each for each in conditions if is_within(node, each)]
+                if _has_condition(node.part):
+                    return self._lines_of(frame.file, [node])
+                if around:
+                    return self._lines_of(frame.file, [max(around, key=lambda each: each.first)])
+        return ()
 
     def _explained(
         self, common: CallChain, own: CallChain | None, others: CallChain | None, left: int
@@ -290,6 +315,14 @@ def _has_condition(part: ast.AST | None) -> bool:
             if any(isinstance(of, ast.Call) for one in inner for of in expressions_in(one)):
                 return True
     return False
+
+
+def _names_any(part: ast.AST, names: Collection[str]) -> bool:
+    return any(
+        getattr(each, "attr", getattr(each, "id", "")) in names
+        for expression in own_expressions(part)
+        for each in expressions_in(expression)
+    )
 
 
 def _is_in(part: ast.AST, line: int) -> bool:

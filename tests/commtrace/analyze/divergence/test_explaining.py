@@ -73,3 +73,52 @@ def test_the_statement_that_decided_is_found(name: str) -> None:
 def test_where_no_statement_can_have_decided_none_is_named(name: str) -> None:
     text, known = NO_BRANCH[name]
     assert found_in(text, **known)[0] == []
+
+
+REDUCING = {
+    "in the context": """
+        def step(self, batch, last):
+            with nullcontext() if last else self.model.no_sync():  # d
+                self.model(batch).backward()  # o
+    """,
+    "in an assignment, around the function": """
+        def backward(loss, context):
+            with context:
+                loss.backward()  # o1
+        def step(self, batch):
+            if batch.is_bad:
+                return
+            context = self.model.no_sync() if self.tokens < BUDGET else nullcontext()  # d
+            backward(self.model(batch), context)  # o0
+    """,
+    "in a condition": """
+        def step(model, batch, last):
+            if last:
+                model(batch).backward()
+            elif batch.is_whole():
+                if batch.is_short():  # d
+                    with model.no_sync():
+                        model(batch).backward()  # o
+    """,
+    "of FSDP": """
+        def step(model, batch, last):
+            if last:  # d
+                model.set_requires_gradient_sync(True)
+            model(batch).backward()  # o
+    """,
+    "without one": """
+        def step(model, batch, last):
+            with nullcontext() if last else profile():
+                model(batch).backward()  # o
+    """,
+}
+
+
+@pytest.mark.parametrize("name", REDUCING)
+def test_the_condition_of_a_reduction_is_found(name: str) -> None:
+    text = dedent(REDUCING[name]).lstrip("\n")
+    marks = marks_of(text)
+    lines = dict(enumerate(text.split("\n"), 1))
+    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))
+    found = explainer.reducing(chain_at(text, marks, "o"))
+    assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
