@@ -9,7 +9,8 @@ before it was run: who did something else, its line, where others wait, and the 
 
     right     the blamed ranks, both lines and the branch, if there is one, are named
     half      the blamed ranks are right, or in doubt
-    wrong     no fault, or a fault that blames other ranks without a doubt
+    missed    there is no fault, or no recording
+    wrong     a fault blames other ranks without a doubt
 
 A healthy program has no fault and no alarm. The exit code is 1 if one blames wrongly.
 """
@@ -40,7 +41,7 @@ from commtrace.tracefile import read_trace
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("held_out")
-RIGHT, HALF, WRONG = "right", "half", "wrong"
+RIGHT, HALF, MISSED, WRONG = "right", "half", "missed", "wrong"
 DUMPS = "dumps"
 _COMMTRACE = [sys.executable, "-m", "commtrace_cli"]
 _ENDS_AFTER_S = 400
@@ -128,7 +129,7 @@ def judged(answer: dict[str, Any], frames: Frames) -> tuple[str, str]:
     if answer["healthy"]:
         return (WRONG, faults[0]["explanation"]) if faults else (RIGHT, "")
     if not faults:
-        return WRONG, "no fault"
+        return MISSED, "no fault"
     parted = divergences(frames)
     rows, verdict = of_fault(parted, faults[0]), first_verdict(table, parted)
     sides = [set(each) for each in answer.get("either_side", [answer["culprit_ranks"]])]
@@ -159,7 +160,7 @@ def scored(answer: dict[str, Any], folder: Path, *, timeout_s: int, detail: str)
     else:
         path, alarm = recorded(answer, folder, timeout_s=timeout_s, detail=detail)
         made = read_trace(path) if path.exists() else None
-    score, verdict = (WRONG, "no recording") if made is None else judged(answer, load(made))
+    score, verdict = (MISSED, "no recording") if made is None else judged(answer, load(made))
     named = {int(rank) for rank in alarm.split(",")} if alarm not in ("-", "none") else set()
     if answer["healthy"]:
         of_alarm = RIGHT if alarm == "-" else WRONG
@@ -174,7 +175,7 @@ def scored(answer: dict[str, Any], folder: Path, *, timeout_s: int, detail: str)
 
 def main() -> int:
     """Score the programs that are asked for, and print the sums."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Score of held-out programs.")
     parser.add_argument("names", nargs="*", help="beginnings of the folders' names")
     parser.add_argument("--parallel", type=int, default=1, help="programs at a time")
     parser.add_argument("--timeout", type=int, default=45, help="seconds of a rank that hangs")
