@@ -9,7 +9,7 @@ memory. The check needs pandas and some time, so it runs only if a rank hangs or
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from commtrace.live.snapshot import LiveProblem, RankState
 from commtrace.live.tail import CALL_COLUMNS, InFlight, number_fact, text_fact
 from commtrace.live.watch import Watch, WatchedRank
 from commtrace.tracefile import trace_of_rows
+from commtrace.tracefile.running import READ_NS
 from commtrace.units import counted
 
 HANG, WAITING, MISMATCH, STRAGGLER = "hang", "waiting", "mismatch", "straggler"
@@ -88,6 +89,9 @@ def _judged(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] 
         if sum(path.stat().st_size for path in folder.rglob("*.spool")) > _MOST_BYTES:
             return None
         frames = load(read_trace(folder))
+        # `hangs` leaves out recent calls by itself, of an age that the user chooses.
+        facts = {name: fact for name, fact in frames.run.items() if name != READ_NS}
+        frames = replace(frames, run=facts)
         faults, parted = consistency(frames), divergences(frames)
     except (TraceError, OSError):  # a rank begins, or removes its files
         return None
