@@ -5,10 +5,28 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import sys
+from array import array
+from typing import Any
 
-from commtrace.tracefile import StringColumn, Trace
+from commtrace.event import SourceRow
+from commtrace.tracefile.sources import Snippets
+from commtrace.tracefile.trace import (
+    Columns,
+    ColumnValues,
+    StringColumn,
+    StringTable,
+    Trace,
+    table_of,
+)
 
-_COLUMNS = (("comm", "source_file"), ("comm", "stack"), ("sources", "file"))
+_COLUMNS = (
+    ("comm", "source_file"),
+    ("comm", "stack"),
+    ("comm", "callers"),
+    ("host_events", "source_file"),
+    ("host_events", "stack"),
+)
+_MAGIC = "run_cell_magic("
 
 
 def names_of_cells() -> dict[str, str]:
@@ -31,10 +49,30 @@ def with_names(text: str, names: dict[str, str]) -> str:
 def with_cells(trace: Trace) -> Trace:
     """Replace the file names of cells in a trace by the cells' names."""
     names = names_of_cells()
+    if not names:
+        return trace
     tables = {name: dict(trace.tables[name]) for name, _ in _COLUMNS}
     for name, column in _COLUMNS:
-        values = tables[name].get(column)
-        if names and isinstance(values, StringColumn):
-            strings = [with_names(text, names) for text in values.strings]
-            tables[name][column] = StringColumn(values.codes, strings)
-    return dataclasses.replace(trace, tables={**trace.tables, **tables})
+        tables[name][column] = _renamed(tables[name][column], names)
+    sources = table_of("sources", _joined_lines(trace.tables["sources"], names), StringTable())
+    return dataclasses.replace(trace, tables={**trace.tables, **tables, "sources": sources})
+
+
+def _renamed(values: ColumnValues, names: dict[str, str]) -> ColumnValues:
+    """Replace names in a column; a cell that runs another one has two files of one name."""
+    if not isinstance(values, StringColumn):
+        return values
+    strings = [with_names(text, names) for text in values.strings]
+    first: dict[str, int] = {}
+    places = [first.setdefault(text, place) for place, text in enumerate(strings)]
+    codes = array(values.codes.typecode, [places[code] for code in values.codes])
+    return StringColumn(codes, strings)
+
+
+def _joined_lines(sources: Columns, names: dict[str, str]) -> list[Any]:
+    """Return the lines by cell, those of a cell before the call that a magic makes of it."""
+    rows = [*map(SourceRow, sources["file"], sources["line"], sources["text"])]
+    snippets = Snippets()
+    for row in sorted(rows, key=lambda row: _MAGIC in row.text):
+        snippets.add_row(row._replace(file=with_names(row.file, names)))
+    return snippets.rows()

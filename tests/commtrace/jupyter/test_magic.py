@@ -72,6 +72,9 @@ def test_options_choose_what_is_recorded_and_where_it_goes(
     assert "In[2]" in stack
     assert "ipython-input" not in stack
     assert shell.user_ns["run"].path == path
+    lines = dict(zip(run.sources["file"], run.sources["text"], strict=True))
+    assert lines["In[3]"].strip() == "reduce(1)"
+    assert "ipython-input" not in "".join(run.comm["callers"])
 
 
 def test_without_options_operators_are_recorded_and_nothing_is_named(

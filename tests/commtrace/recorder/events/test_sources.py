@@ -66,6 +66,7 @@ def test_a_recording_has_the_lines_around_its_calls(world: None, tmp_path: Path)
 def test_an_interrupted_run_has_them_too(world: None, tmp_path: Path) -> None:
     module = module_at(tmp_path / "program.py")
     with commtrace.record() as recording:
+        recording._flusher.stop()
         module.train()
         recording._output.flush()
         spool = parse_spool(recording._output.buffer.contents()[0])
