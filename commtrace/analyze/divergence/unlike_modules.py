@@ -51,8 +51,11 @@ class UnlikeModule:
 def unlike_module(frames: Frames, parted: Parting, ranks: tuple[int, int]) -> UnlikeModule | None:
     """Return the first module that only one rank ran before a call in its backward pass.
 
-    None if neither next call is in a backward pass, or operators were not recorded.
+    None if neither next call is in a backward pass, or operators were not all recorded.
     """
+    about = frames.ranks[frames.ranks["rank"].isin(ranks)]
+    if (about["num_ops_dropped"] > 0).any():
+        return None
     pairs = ((parted.own, *ranks), (parted.others, *ranks[::-1]))
     for call, ran, lacked in pairs:
         if call is not None and call["phase"] == "backward" and ran != lacked:

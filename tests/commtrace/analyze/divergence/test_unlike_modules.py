@@ -28,7 +28,9 @@ MODEL = """
 PASSES = 3
 
 
-def hung(folder: Path, lacking: int | None, ops: list[Any] | None = None) -> Frames:
+def hung(
+    folder: Path, lacking: int | None, ops: list[Any] | None = None, num_dropped: int = 0
+) -> Frames:
     """A run of three ranks; one runs no `head` in its last pass and then goes on."""
     file = folder / "train.py"
     file.write_text(dedent(MODEL).lstrip())
@@ -54,7 +56,8 @@ def hung(folder: Path, lacking: int | None, ops: list[Any] | None = None) -> Fra
             made.append(op(rank=rank, id=len(made), op="aten.add", at=begin + 2, phase="other",
                            module="", module_class="", module_call=-1))  # fmt: skip
             program.one(rank, "all_gather", "world", **{**at, "source_line": 50}, **last)
-    ranks = [rank_row(rank, complete=False, alive_ns=START_NS) for rank in program.ranks]
+    known = {"complete": False, "alive_ns": START_NS, "num_ops_dropped": num_dropped}
+    ranks = [rank_row(rank, **known) for rank in program.ranks]
     rows = made if ops is None else ops
     return run_of(program.rows, groups=program.groups, ranks=ranks, ops=rows)
 
@@ -83,8 +86,9 @@ def test_two_classes_of_one_name_decide_nothing(
     assert (row["branch"], "module head" in row["event"]) == ("", True)
 
 
-def test_without_operators_nothing_is_said_of_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("known", [{"ops": []}, {"num_dropped": 2}])
+def test_without_all_operators_nothing_is_said_of_modules(
+    known: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = row_of(hung(tmp_path, 1, ops=[]), monkeypatch)
+    row = row_of(hung(tmp_path, 1, **known), monkeypatch)
     assert (row["ranks"], "module" in row["event"]) == ("1", False)
