@@ -96,10 +96,11 @@ class Explainer:
         """
         for frame in reversed(chain):
             graph = self._text.graph(frame)
-            for node in graph.nodes if graph is not None else ():
+            nodes = graph.nodes if graph is not None else ()
+            for node in nodes:
                 if node.part is None or not _names_any(node.part, _OF_REDUCTION):
                     continue
-                conditions = [each for each in graph.nodes if isinstance(each.part, ast.If)]
+                conditions = [each for each in nodes if isinstance(each.part, ast.If)]
                 around = [each for each in conditions if is_within(node, each)]
                 if _has_condition(node.part):
                     return self._lines_of(frame.file, [node])
