@@ -67,8 +67,12 @@ def line_of(code: CodeType, instruction: int) -> int:
     An instruction that the compiler added, such as the jump of a loop, has no line, and its frame
     has none either. The line before it is meant.
     """
-    lines = [line for begin, _, line in code.co_lines() if begin <= instruction and line]
-    return lines[-1] if lines else code.co_firstlineno
+    found = code.co_firstlineno
+    for begin, _, line in code.co_lines():
+        if begin > instruction:
+            break
+        found = line or found
+    return found
 
 
 def code_and_line(frame: FrameType) -> tuple[CodeType, int]:

@@ -70,7 +70,7 @@ def _renamed(values: ColumnValues, names: dict[str, str]) -> ColumnValues:
 
 
 def _joined_lines(sources: Columns, names: dict[str, str]) -> list[Any]:
-    """Return the lines by cell, those of a cell before the call that a magic makes of it."""
+    """Return the lines by cell; a cell's own lines replace the call by which a magic runs it."""
     rows = [*map(SourceRow, sources["file"], sources["line"], sources["text"])]
     snippets = Snippets()
     for row in sorted(rows, key=lambda row: _MAGIC in row.text):

@@ -140,7 +140,7 @@ def judged(answer: dict[str, Any], frames: Frames) -> tuple[str, str]:
     ]
     if any(each and each not in sides for each in blamed):
         return WRONG, verdict
-    # Where either of several ranks may be blamed, a doubt between them is the answer.
+    # A doubt between several ranks is the answer if any of them may be blamed.
     is_known = bool(blamed and blamed[0]) or len(sides) > 1
     text = " ".join([verdict, *map(str, faults[0].values()), *(str(row) for row in rows)])
     own = [answer["culprit_line"], *answer.get("also_lines", [])]

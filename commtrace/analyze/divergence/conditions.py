@@ -242,7 +242,7 @@ class ConditionNames:
         is_attribute = any(isinstance(each, ast.Attribute) for each in expressions_in(iterable))
         return OF_ATTRIBUTE if cost == OF_ANYTHING and is_attribute else cost
 
-    def is_lasting(self, expression: ast.expr) -> bool:
+    def is_lasting(self, expression: ast.expr, links: int = _MOST_LINKS) -> bool:
         """Return whether a condition has one value on a rank for its whole life.
 
         It is on the rank, the size of the world, and what `__init__` alone has assigned.
@@ -250,7 +250,7 @@ class ConditionNames:
         return all(
             isinstance(each, (ast.Constant, ast.expr_context, *_OPERATIONS))
             or (isinstance(each, ast.Attribute) and self._is_lasting_attribute(each))
-            or (isinstance(each, ast.Name) and self._is_lasting_name(each.id, _MOST_LINKS))
+            or (isinstance(each, ast.Name) and self._is_lasting_name(each.id, links))
             or (
                 isinstance(each, ast.Call)
                 and not each.args
@@ -268,7 +268,7 @@ class ConditionNames:
     def _is_lasting_name(self, name: str, links: int) -> bool:
         value = self.value_of(name)
         if value is not None and not _LASTING.fullmatch(name):
-            return links > 0 and self.is_lasting(value)
+            return links > 0 and self.is_lasting(value, links - 1)
         return bool(_LASTING.fullmatch(name)) or (name.isupper() and name not in self._values)
 
     def _names_in(self, expression: ast.AST, links: int) -> list[str]:
@@ -313,7 +313,7 @@ def _name_of(expression: ast.expr) -> str:
 
 
 def _is_remainder(expression: ast.AST) -> bool:
-    """Return whether a remainder is compared, as that of a count for what is done periodically."""
+    """Return whether a remainder is compared, as conditions on what is done periodically do."""
     return isinstance(expression, ast.Compare) and any(
         isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mod)
         for each in (expression.left, *expression.comparators)

@@ -178,7 +178,7 @@ class DivergenceWords:
         return f"Then {own} {ends_[0]}, but {others} {ends_[1]}."
 
     def _before(self) -> str:
-        """Return a text on the calls of which a ring kept only hashes."""
+        """Return a text on the calls that a ring replaced by their hashes."""
         if self._were_alike is None:
             return ""
         if self._were_alike:
@@ -246,8 +246,8 @@ class DivergenceWords:
         """Return a sentence part if the calls of two threads are in an unusual order.
 
         Either both ranks made both calls, in different threads and in opposite orders, or a rank
-        made its call in a thread without an earlier call in the group. Lines that any thread runs,
-        such as those of the workers of a pool, do not depend on the order of threads.
+        made its call in a thread without an earlier call in the group. Lines that any thread of a
+        pool runs do not depend on the order of threads.
         """
         calls = (self._parted.own, self._parted.others)
         common = self._parted.common or (None, None)

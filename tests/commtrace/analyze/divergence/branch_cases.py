@@ -781,4 +781,14 @@ NO_BRANCH: dict[str, tuple[str, Known]] = {
                 if self.count % self.every == 0:
                     report()  # t
     """, {"is_sure": False}),
+    "a name that is assigned from itself": ("""
+        def main(loader):
+            global count
+            for batch in loader:
+                count = count + 1
+                if count == LAST:
+                    break
+                reduce()  # s t
+            barrier()  # o
+    """, {"ranks": (2, 2)}),
 }  # fmt: skip
