@@ -22,7 +22,7 @@ from commtrace.analyze.consistency.coverage import (
     coverage,
     source_of,
 )
-from commtrace.analyze.consistency.departures import departures
+from commtrace.analyze.consistency.departures import MOST_COMPARED, departures
 from commtrace.analyze.consistency.ends import ENDED, HELD_UP, End, ends
 from commtrace.analyze.consistency.numbered import calls_at_or_after, calls_of
 from commtrace.analyze.consistency.problem import (
@@ -229,7 +229,7 @@ def _by_departures(
     if they skipped a usual call. Without departures on one side only, the ranks that arrived are
     blamed only if all missing ranks have ended; a rank that runs may still arrive.
     """
-    found = departures(frames, [*each.present, *each.absent][:_MOST_COMPARED])
+    found = departures(frames, [*each.present, *each.absent][:MOST_COMPARED])
     text = "".join(f" Rank {rank} {one.text()}." for rank, one in sorted(found.items())[:1])
     absent = [rank for rank in each.absent if rank in found]
     if len(absent) == 0 < len(found) and len(each.present) < len(each.absent):
@@ -241,9 +241,6 @@ def _by_departures(
     if len(each.present) == len(each.absent) == 1:
         return blamed, is_one_of, ""
     return (), False, " It is unknown whether this call is extra or the missing ranks are held up."
-
-
-_MOST_COMPARED = 64
 
 
 def _meanwhile(missing: Sequence[int], inside: Mapping[int, str], states: Mapping[int, End]) -> str:

@@ -13,13 +13,11 @@ import numpy as np
 
 from commtrace.analyze.consistency.coverage import Coverage
 from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
-from commtrace.analyze.consistency.departures import departures
+from commtrace.analyze.consistency.departures import MOST_COMPARED, departures
 from commtrace.analyze.consistency.problem import Problem, numbers_text
 from commtrace.analyze.consistency.waiting import CallKey, Wait
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, SEND
-
-_MOST_COMPARED = 64
 
 
 def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
@@ -136,7 +134,7 @@ def _departed(
     that others make as well: it may be a new part of the program that the rest missed.
     """
     ranks = {wait.rank for wait in cycle}
-    compared = {*ranks, *sorted(everyone)[:_MOST_COMPARED]}
+    compared = everyone if len(everyone) <= MOST_COMPARED else ranks
     found = departures(frames, compared)
     left = {rank for rank, each in found.items() if each.is_left_out} & ranks
     text = "".join(
@@ -144,7 +142,7 @@ def _departed(
     )
     if 0 < len(left) < len(ranks):
         return left, text
-    if len(found) == 1 and len(compared) > 2 and ranks & found.keys():
+    if len(found) == 1 and compared == everyone and len(everyone) > 2 and ranks & found.keys():
         return {*found}, f"{text} The other ranks are in their usual order."
     fewest = min(cycle, key=lambda wait: num_in.get(wait.call, 0))
     others = [num_in.get(wait.call, 0) for wait in cycle if wait is not fewest]

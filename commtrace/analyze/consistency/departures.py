@@ -13,9 +13,10 @@ departure if it made too few rounds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import source_of
@@ -30,6 +31,8 @@ _ENDS = ("group", "peer")
 _LEAST_ROUNDS = 2
 _MOST_BEFORE = 64
 """Calls before a place by which its rounds are compared."""
+MOST_COMPARED = 64
+"""Number of ranks whose departures are searched at once."""
 _MOST_CALLS = 4_000
 """Number of the last calls of a rank in which its rounds are searched."""
 _MOST_SINCE = 64
@@ -89,39 +92,37 @@ def departures(frames: Frames, ranks: Collection[int]) -> dict[int, Departure]:
 
 
 def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
-    codes = pd.MultiIndex.from_frame(own[[*_PLACE]].astype(object)).factorize()[0].tolist()
+    codes = pd.MultiIndex.from_frame(own[[*_PLACE]].astype(object)).factorize()[0]
     first = max(len(codes) - _MOST_SINCE, 1)
     for at in range(first, len(codes)):
         rounds = _rounds_like(codes, at)
         if not rounds or codes[at] == codes[rounds[-1]]:
             continue
         expected = codes[rounds[-1]]
-        is_left_out = any(
-            codes[place] == expected and codes[place + 1] == codes[at] for place in range(at - 1)
-        )
+        pairs = codes[: at - 1] == expected, codes[1:at] == codes[at]
+        is_left_out = bool((pairs[0] & pairs[1]).any())
         before, made, last = (own.iloc[place] for place in (at - 1, at, rounds[-1]))
         is_altered = all(made[name] == last[name] for name in _PLACE if name not in _ENDS)
         return Departure(rank, before, made, last, len(rounds), is_left_out, is_altered)
     return None
 
 
-def _rounds_like(codes: Sequence[int], at: int) -> list[int]:
+def _rounds_like(codes: np.ndarray, at: int) -> list[int]:
     """Return earlier places at which one call always followed the calls before a place.
 
     As few calls before it are compared as are needed. Empty if there are too few such places, or if
     what was made at the place was made again in later rounds, so that it is usual as well.
     """
-    places = [place for place in range(1, len(codes)) if codes[place - 1] == codes[at - 1]]
+    places = np.flatnonzero(codes[:-1] == codes[at - 1]) + 1
     for num in range(1, _MOST_BEFORE + 1):
-        before = [place for place in places if place < at]
+        before = places[places < at]
         if len(before) < _LEAST_ROUNDS:
             return []
-        if len({codes[place] for place in before}) == 1:
-            is_usual = any(codes[place] == codes[at] for place in places if place > at)
-            return [] if is_usual else before
-        places = [
-            place
-            for place in places
-            if place == at or (place > num and codes[place - 1 - num] == codes[at - 1 - num])
-        ]
+        if (codes[before] == codes[before[0]]).all():
+            is_usual = (codes[places[places > at]] == codes[at]).any()
+            return [] if is_usual else before.tolist()
+        if num >= at:
+            return []
+        places = places[places > num]
+        places = places[codes[places - 1 - num] == codes[at - 1 - num]]
     return []

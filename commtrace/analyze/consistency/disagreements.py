@@ -23,7 +23,7 @@ import pandas as pd
 
 from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
-from commtrace.analyze.consistency.departures import departures
+from commtrace.analyze.consistency.departures import MOST_COMPARED, departures
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import calls_of, numbered
 from commtrace.analyze.consistency.problem import DIFFERENT, Problem, call_text, numbers_text
@@ -204,7 +204,7 @@ def _of_call(
         if len(votes) < 2:
             continue
         has_majority, why = votes[0][1] > votes[1][1], ""
-        if not has_majority and field == KIND:
+        if not has_majority and field == KIND and len(values) <= MOST_COMPARED:
             as_before, why = _as_before(frames, values)
             votes.sort(key=lambda vote: vote[0] != as_before)
             has_majority = bool(why)

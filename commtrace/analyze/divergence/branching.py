@@ -23,7 +23,7 @@ from commtrace.analyze.divergence.program_text import (
 )
 from commtrace.analyze.divergence.sequences import Parting
 from commtrace.analyze.divergence.splits import Seen
-from commtrace.analyze.divergence.unlike_modules import chain_to, unlike_module
+from commtrace.analyze.divergence.unlike_modules import UnlikeModule, chain_to
 from commtrace.analyze.frame import Frames
 from commtrace.schema import DATA_END, EXCEPTION, EXIT, FATAL
 
@@ -34,7 +34,11 @@ _LOOP = re.compile(r"(?:async )?for\b|while\b")
 
 
 def branch_text(
-    frames: Frames, calls: pd.DataFrame, parted: Parting, ranks: tuple[int, int]
+    frames: Frames,
+    calls: pd.DataFrame,
+    parted: Parting,
+    ranks: tuple[int, int],
+    unlike: UnlikeModule | None = None,
 ) -> str:
     """Return the statements by which two ranks parted, with their lines; empty if not known.
 
@@ -43,13 +47,13 @@ def branch_text(
         calls: Calls of both ranks, as `calls_of_ranks` returns them.
         parted: The calls at which they part.
         ranks: The rank that did something else, and the other one.
+        unlike: A module that only one of them ran before a call of its backward pass.
     """
     sides = zip((parted.own, parted.others), ranks, strict=True)
     if any(call is None and not _has_ended(frames, rank) for call, rank in sides):
         return ""
     text = ProgramText.of(frames)
-    unlike = unlike_module(frames, parted, ranks)
-    if unlike is not None and (chain := chain_to(frames, text, unlike)):
+    if unlike is not None and (chain := chain_to(calls, text, unlike)):
         both = unlike.lacked, unlike.ran
         in_pass = Explainer(text, lambda *_: Seen(both)).lines((), None, chain)
         return _text_of(in_pass)
@@ -68,7 +72,7 @@ def branch_text(
     is_loop = len(found) == 1 and _LOOP.match(found[0].text)
     if parted.earliest_ns >= 0 and is_loop and not seen.has_ended_data():
         return ""  # one may have left out a round before, rather than the last one
-    if parted.earliest_ns >= 0 and not found:
+    if parted.earliest_ns >= 0 and not found and not explainer.is_doubtful:
         backward = [
             each for each in (own, others) if each is not None and each["phase"] == "backward"
         ]

@@ -93,9 +93,10 @@ class DivergenceWords:
         """
         fault, parted = self._fault, self._parted
         common = parted.common
-        branch = branch_text(self._frames, self._calls, parted, (self._own[0], self._others[0]))
+        ranks = self._own[0], self._others[0]
+        unlike = unlike_module(self._frames, parted, ranks)
+        branch = branch_text(self._frames, self._calls, parted, ranks, unlike)
         event, event_rank = self._event(), self._own[0]
-        unlike = unlike_module(self._frames, parted, (self._own[0], self._others[0]))
         if not event and unlike is not None:
             event = unlike.text_of(event_rank)
         if not event:

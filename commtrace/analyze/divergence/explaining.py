@@ -64,6 +64,8 @@ class Explainer:
         self._text = text
         self._seen = seen
         self._looped = looped
+        self.is_doubtful = False
+        """Whether the last search found several statements that are about equally likely."""
 
     def lines(
         self, common: CallChain, own: CallChain | None, others: CallChain | None
@@ -79,6 +81,7 @@ class Explainer:
         if not chains or not all(chains):
             return ()
         found = self._explained(common, own, others, _MOST_FRAMES)
+        self.is_doubtful = found is not None and found.is_doubtful
         if found is None or found.cost > _MOST_COST or found.is_doubtful:
             return ()
         return self._lines_of(found.file, found.nodes)

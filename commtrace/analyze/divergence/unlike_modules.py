@@ -32,7 +32,7 @@ class UnlikeModule:
         lacked: The rank that did not.
         name: Path of the module.
         parent: Path of the nearest module around it that both ran, or had run before.
-        parent_class: Class of that one.
+        parent_class: Class of `parent`.
     """
 
     ran: int
@@ -81,13 +81,14 @@ def _unlike(ops: pd.DataFrame, ran: int, lacked: int, until_ns: int) -> UnlikeMo
     begin = calls_of_first.index[calls_of_first == first["module_call"]][0]
     others = others.loc[begin:]
     others = others.loc[: _before_next(others, first)]
-    left_out = [name for name in dict.fromkeys(own["module"]) if name not in set(others["module"])]
+    made = set(others["module"])
+    left_out = [name for name in dict.fromkeys(own["module"]) if name not in made]
     if not left_out:
         return None
     inside = ops[ops["module_class"] != ""]  # the root's path is empty, as of code in no module
     classes = dict(zip(inside["module"], inside["module_class"], strict=True))
-    parent, _, _ = left_out[0].rpartition(".")
     name = left_out[0]
+    parent, _, _ = name.rpartition(".")
     while parent and (parent not in classes or parent in left_out):
         name, (parent, _, _) = parent, parent.rpartition(".")
     return UnlikeModule(ran, lacked, name, parent, str(classes.get(parent, "")))
@@ -110,12 +111,12 @@ def _before_next(rows: pd.DataFrame, first: pd.Series) -> object:
     return rows.index[max(int(is_next.to_numpy().argmax()) - 1, 0)] if is_next.any() else None
 
 
-def chain_to(frames: Frames, text: ProgramText, unlike: UnlikeModule) -> CallChain:
+def chain_to(calls: pd.DataFrame, text: ProgramText, unlike: UnlikeModule) -> CallChain:
     """Return the frames from the `forward` of the parent's class to the module's call.
 
-    Empty if the class is not found in the program's files, or in several.
+    Empty if the class is not found in the files of the calls and their folders, or in several.
     """
-    found = [each for each in _definitions(frames, text, unlike.parent_class)]
+    found = [*_definitions(calls, text, unlike.parent_class)]
     if len(found) != 1:
         return ()
     file, definition = found[0]
@@ -141,9 +142,9 @@ def chain_to(frames: Frames, text: ProgramText, unlike: UnlikeModule) -> CallCha
 
 
 def _definitions(
-    frames: Frames, text: ProgramText, name: str
+    calls: pd.DataFrame, text: ProgramText, name: str
 ) -> Iterator[tuple[str, ast.ClassDef]]:
-    known = {Path(file) for file in frames.comm["source_file"].cat.categories if file}
+    known = {Path(file) for file in calls["source_file"].unique() if file}
     folders = sorted({file.parent for file in known})
     files = {*known, *(each for folder in folders for each in sorted(folder.glob("*.py")))}
     head = re.compile(rf"^\s*class {re.escape(name)}\b", re.MULTILINE)
