@@ -19,13 +19,13 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
-from commtrace.recorder.attribution.stack_frames import USER, is_own, kind_of, user_frames_from
-from commtrace.recorder.caller_chain import code_and_line, line_of
+from commtrace.recorder.attribution.stack_frames import USER, kind_of, user_frames_from
+from commtrace.recorder.caller_chain import code_and_line
 from commtrace.recorder.events.host_event import HostEvent
-from commtrace.recorder.host_events.exceptions import note_of_error
+from commtrace.recorder.host_events.exceptions import note_of_error, users_in
 from commtrace.recorder.host_events.note import Keep, note_here
 from commtrace.recorder.thread_state import CallStack
 from commtrace.schema import EXIT, FATAL, THREAD_DIED
@@ -97,7 +97,7 @@ class Endings:
             self._has_ended = True
             note = note_of_error(FATAL if is_failure(error) else EXIT, error)
             if is_exit:
-                note.stack = _users_in(error.__traceback__)
+                note.stack = users_in(error.__traceback__)
             self._keep(note)
 
     def left(self, frame: FrameType) -> None:
@@ -105,7 +105,7 @@ class Endings:
         if self._is_on and not self._has_ended:
             self._has_ended = True
             note = note_here(EXIT, "os._exit")
-            note.stack = tuple([code_and_line(each) for each in user_frames_from(frame)])
+            note.stack = _users_at(frame)
             if note.stack:
                 note.code, note.line = note.stack[0]
             self._keep(note)
@@ -140,7 +140,7 @@ class Endings:
         error.__context__ = sys.exc_info()[1]
         caller = sys._getframe(2)
         note = note_of_error(FATAL if is_failure(error) else EXIT, error)
-        note.stack = tuple([code_and_line(each) for each in user_frames_from(caller)])
+        note.stack = _users_at(caller)
         frame = _outermost(caller)
         self._exit = _Exit(os.getpid(), note, frame, frame.f_lasti)
 
@@ -154,15 +154,9 @@ class Endings:
         return excepthook
 
 
-def _users_in(traceback: TracebackType | None) -> CallStack:
-    """Return the user's frames of a traceback, innermost first."""
-    found = []
-    while traceback is not None:
-        if kind_of(traceback.tb_frame) == USER and not is_own(traceback.tb_frame):
-            code = traceback.tb_frame.f_code
-            found.append((code, line_of(code, traceback.tb_lasti)))
-        traceback = traceback.tb_next
-    return tuple(reversed(found))
+def _users_at(frame: FrameType) -> CallStack:
+    """Return the user's frames from a frame on, innermost first."""
+    return tuple([code_and_line(each) for each in user_frames_from(frame)])
 
 
 def _outermost(frame: FrameType) -> FrameType:

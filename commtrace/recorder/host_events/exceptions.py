@@ -11,10 +11,11 @@ from contextlib import suppress
 from types import CodeType, TracebackType
 from typing import Any
 
-from commtrace.recorder.attribution.stack_frames import USER, kind_of
+from commtrace.recorder.attribution.stack_frames import USER, is_own, kind_of
 from commtrace.recorder.caller_chain import line_of
 from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.host_events.note import Keep, note_here
+from commtrace.recorder.thread_state import CallStack
 from commtrace.schema import EXCEPTION
 
 _NO_FAULTS = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -68,14 +69,13 @@ def note_of_error(kind: str, error: BaseException) -> HostEvent:
     else the current one.
     """
     note = note_here(kind, _text_of(error))
-    entry = _raised_by_user(error.__traceback__)
+    passed = users_in(error.__traceback__)
     is_raised = error.__traceback__ is not None
     each = _handled_meanwhile(error)
-    while entry is None and each is not None and (is_raised or note.code is None):
-        entry, each = _raised_by_user(each.__traceback__), _handled_meanwhile(each)
-    if entry is not None:
-        code = entry.tb_frame.f_code
-        note.code, note.line = code, line_of(code, entry.tb_lasti)
+    while not passed and each is not None and (is_raised or note.code is None):
+        passed, each = users_in(each.__traceback__), _handled_meanwhile(each)
+    if passed:
+        note.code, note.line = passed[0]
     return note
 
 
@@ -120,11 +120,12 @@ def _line_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _raised_by_user(traceback: TracebackType | None) -> Any:
-    """Return the innermost entry of a traceback in the user's code; None without one."""
-    found = None
+def users_in(traceback: TracebackType | None) -> CallStack:
+    """Return the user's frames of a traceback, innermost first."""
+    found = []
     while traceback is not None:
-        if kind_of(traceback.tb_frame) == USER:
-            found = traceback
+        if kind_of(traceback.tb_frame) == USER and not is_own(traceback.tb_frame):
+            code = traceback.tb_frame.f_code
+            found.append((code, line_of(code, traceback.tb_lasti)))
         traceback = traceback.tb_next
-    return found
+    return tuple(reversed(found))
