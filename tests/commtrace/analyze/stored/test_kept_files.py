@@ -24,7 +24,10 @@ def test_any_changed_byte_is_found(tmp_path: Path) -> None:
     with sealed(path) as file:
         file.write(b"0123456789")
     whole = path.read_bytes()
-    spoiled = [whole[:place] + b"\xff" + whole[place + 1 :] for place in range(len(whole))]
+    spoiled = [
+        whole[:place] + bytes([byte ^ 0xFF]) + whole[place + 1 :]
+        for place, byte in enumerate(whole)
+    ]
     spoiled += [whole[:-1], whole + b"\0", whole[:12], b""]
     for content in spoiled:
         path.write_bytes(content)
