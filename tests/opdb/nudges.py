@@ -27,11 +27,12 @@ class Nudging(TorchDispatchMode):
     def nudged(self, tensor: torch.Tensor) -> torch.Tensor:
         """Move each number, or part of a complex one, to a neighbour.
 
-        Keeps 0, 1 and -1, which serve as labels, masks and constants, and the zeros of forward-mode
-        differentiation, which have no memory.
+        Keeps 0, 1 and -1, which serve as labels, masks and constants, and the zeros and shapes of
+        forward-mode differentiation, which have no memory.
         """
-        kinds = tensor.is_floating_point(), tensor.is_complex()
-        if not any(kinds) or tensor.layout is not torch.strided or tensor._is_zerotensor():
+        is_number = tensor.is_floating_point() or tensor.is_complex()
+        has_no_memory = tensor._is_zerotensor() or tensor.is_meta
+        if not is_number or has_no_memory or tensor.layout is not torch.strided:
             return tensor
         full = tensor.detach().resolve_conj().resolve_neg()
         parts = torch.view_as_real(full) if tensor.is_complex() else full

@@ -155,6 +155,11 @@ def test_a_result_without_a_digit_beyond_doubt_is_right_if_it_is_in_wider_number
     assert difference(case, [[case.expected[0] + 1e4 * moved]], lambda: agrees)[0]
 
 
+def test_numbers_are_nudged_in_forward_mode_as_well() -> None:
+    case = next(cases(INFOS["cov"], RUNS["jvp of grad"], 1))
+    assert [len(each) for each in case.nudged()] == 16 * [len(case.expected)]
+
+
 def test_rounding_is_no_excuse_where_it_decides_half_of_the_digits() -> None:
     x, y = torch.tensor([1.0, 1.0]), torch.tensor([1.0, -1.0 + 2**-23])
     case = _case("dot", torch.float32, x, y)
