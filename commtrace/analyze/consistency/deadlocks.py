@@ -13,7 +13,11 @@ import numpy as np
 
 from commtrace.analyze.consistency.coverage import Coverage
 from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
-from commtrace.analyze.consistency.departures import MOST_COMPARED, departures
+from commtrace.analyze.consistency.departures import (
+    MOST_COMPARED,
+    compared_with,
+    departures,
+)
 from commtrace.analyze.consistency.problem import Problem, numbers_text
 from commtrace.analyze.consistency.waiting import CallKey, Wait
 from commtrace.analyze.frame import Frames
@@ -69,28 +73,33 @@ def deadlocks(
         found: The cycles.
         all_waits: The waits of all ranks.
     """
-    num_in = Counter(wait.call for wait in all_waits if wait.is_of_all)
+    in_call: dict[CallKey, set[int]] = {}
+    for wait in all_waits:
+        if wait.is_of_all:
+            in_call.setdefault(wait.call, set()).add(wait.rank)
     everyone = {wait.rank for wait in all_waits}
     for cycle in found:
         links = [
             f"rank {wait.rank} waits in {_at(wait)} for rank {cycle[(i + 1) % len(cycle)].rank}"
             for i, wait in enumerate(cycle)
         ]
-        group = next((wait.group for wait in cycle if wait.group), "")
-        blamed, why = _departed(frames, cycle, num_in, everyone)
+        blamed, why = _departed(frames, cycle, in_call, everyone)
         ranks = blamed or {wait.rank for wait in cycle}
-        source = next(wait.source for wait in cycle if wait.rank in ranks)
+        own = next(place for place, wait in enumerate(cycle) if wait.rank in ranks)
+        # The call in which a blamed rank is missing shows what it left out.
+        calls = [cycle[own - 1], *cycle] if blamed else cycle
+        missed = next((wait for wait in calls if wait.group), cycle[own])
         problem, differing = _differing(frames, cycle)
         yield Problem(
             problem=problem,
             is_fault=True,
-            group=group,
-            mesh_axis=covered.axes.get(group, ""),
-            number=next((wait.number for wait in cycle if wait.group == group), -1),
+            group=missed.group,
+            mesh_axis=covered.axes.get(missed.group, ""),
+            number=missed.number if missed.group else -1,
             ranks=numbers_text(ranks),
             is_one_of_ranks=not blamed,
             found="; ".join(wait.text for wait in cycle),
-            source=source,
+            source=cycle[own].source,
             explanation=f"{differing}Deadlock cycle: {'; '.join(links)}.{why}",
             at_ns=int(np.min([wait.at_ns for wait in cycle])),
         )
@@ -124,7 +133,7 @@ def _at(wait: Wait) -> str:
 
 
 def _departed(
-    frames: Frames, cycle: list[Wait], num_in: Mapping[CallKey, int], everyone: set[int]
+    frames: Frames, cycle: list[Wait], in_call: Mapping[CallKey, set[int]], everyone: set[int]
 ) -> tuple[set[int], str]:
     """Return the blamed ranks of a cycle, and a sentence on why.
 
@@ -135,7 +144,9 @@ def _departed(
     """
     ranks = {wait.rank for wait in cycle}
     compared = everyone if len(everyone) <= MOST_COMPARED else ranks
+    arrived = set[int]().union(*(in_call.get(wait.call, ()) for wait in cycle)) - ranks
     found = departures(frames, compared)
+    found = compared_with(frames, found, sorted(arrived)[:MOST_COMPARED])
     left = {rank for rank, each in found.items() if each.is_left_out} & ranks
     text = "".join(
         f" Rank {rank} {each.text()}." for rank, each in sorted(found.items()) if rank in ranks
@@ -144,11 +155,12 @@ def _departed(
         return left, text
     if len(found) == 1 and compared == everyone and len(everyone) > 2 and ranks & found.keys():
         return {*found}, f"{text} The other ranks are in their usual order."
-    fewest = min(cycle, key=lambda wait: num_in.get(wait.call, 0))
-    others = [num_in.get(wait.call, 0) for wait in cycle if wait is not fewest]
-    is_fewer = bool(num_in.get(fewest.call, 0)) and min(others) > num_in[fewest.call]
+    num_in = Counter({call: len(waiting) for call, waiting in in_call.items()})
+    fewest = min(cycle, key=lambda wait: num_in[wait.call])
+    others = [num_in[wait.call] for wait in cycle if wait is not fewest]
+    is_fewer = min(others) > num_in[fewest.call] > 0
     if not left and is_fewer and _have_same_members(frames, cycle):
-        most = max(cycle, key=lambda wait: num_in.get(wait.call, 0))
+        most = max(cycle, key=lambda wait: num_in[wait.call])
         return {fewest.rank}, f"{text} Most ranks wait in {most.text}."
     return set(), text
 

@@ -14,7 +14,7 @@ departure if it made too few rounds.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ _PLACE = (
     "kind", "group", "peer", "phase", "module", "source_file", "source_line", "source_function",
 )  # fmt: skip
 _ENDS = ("group", "peer")
+_LINE = [name for name in _PLACE if name not in _ENDS]
 _LEAST_ROUNDS = 2
 _MOST_BEFORE = 64
 """Calls before a place by which its rounds are compared."""
@@ -48,7 +49,8 @@ class Departure:
         made: The next call of the rank.
         usual: The call that followed `before` in the latest earlier round.
         num_rounds: Number of earlier rounds in which `usual` followed `before`.
-        is_left_out: In an earlier round, `made` followed `usual`: only `usual` is missing.
+        is_left_out: In an earlier round, or on another rank, `made` followed `usual`: only `usual`
+            is missing.
         is_altered: `made` and `usual` differ only in their group or peer.
     """
 
@@ -91,6 +93,35 @@ def departures(frames: Frames, ranks: Collection[int]) -> dict[int, Departure]:
     return found
 
 
+def compared_with(
+    frames: Frames, found: dict[int, Departure], others: Collection[int]
+) -> dict[int, Departure]:
+    """Return departures with `is_left_out` also where another rank made `usual`, then `made`.
+
+    A rank whose rounds end early makes a call that is new to it; so do those that end regularly.
+    """
+    if not others or all(each.is_left_out for each in found.values()):
+        return found
+    calls = calls_of_ranks(frames, sorted(others))
+    follows = (calls[["rank", "thread"]] == calls[["rank", "thread"]].shift()).all(axis=1)
+    then = {
+        (tuple(before), tuple(after))
+        for before, after in zip(
+            calls[_LINE].shift()[follows].to_numpy(), calls[_LINE][follows].to_numpy(), strict=True
+        )
+    }
+    return {
+        rank: replace(
+            each, is_left_out=each.is_left_out or (_line(each.usual), _line(each.made)) in then
+        )
+        for rank, each in found.items()
+    }
+
+
+def _line(call: pd.Series) -> tuple[object, ...]:
+    return tuple(call[_LINE])
+
+
 def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
     codes = pd.MultiIndex.from_frame(own[[*_PLACE]].astype(object)).factorize()[0]
     first = max(len(codes) - _MOST_SINCE, 1)
@@ -102,7 +133,7 @@ def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
         pairs = codes[: at - 1] == expected, codes[1:at] == codes[at]
         is_left_out = bool((pairs[0] & pairs[1]).any())
         before, made, last = (own.iloc[place] for place in (at - 1, at, rounds[-1]))
-        is_altered = all(made[name] == last[name] for name in _PLACE if name not in _ENDS)
+        is_altered = all(made[name] == last[name] for name in _LINE)
         return Departure(rank, before, made, last, len(rounds), is_left_out, is_altered)
     return None
 
