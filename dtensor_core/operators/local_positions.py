@@ -8,6 +8,7 @@ waiting for a device, the position is replaced by one that the kernel itself ref
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,19 +94,30 @@ class LocalPositions:
         known = range_of(self._op, index, self.dim, self.size)
         if first_of(self._op, 1) < 0 and (known is None or known[0] < 0):
             index = torch.where(index < 0, index + self.size, index)
-        found, elsewhere = _within(index, self.pieces[0])
-        start = self.pieces[0].size
-        for piece in self.pieces[1:]:
-            here, outside = _within(index, piece)
-            found = torch.where(outside, found, here + start)
-            elsewhere &= outside
-            start += piece.size
+        found, elsewhere = self._found(index)
         if known is not None:
             return found.masked_fill_(elsewhere, instead), elsewhere
         # For a position in range this is `instead`. For any other it is at least the global size, a
         # position that no local tensor has.
         beyond = (index - index.remainder(self.size)).abs() + instead
         return torch.where(elsewhere, beyond, found), elsewhere
+
+    def _found(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return local positions, and a mask of those that the rank does not hold."""
+        if len(self.pieces) == 1:
+            shifted, size = index - self.pieces[0].offset, self.pieces[0].size
+            return shifted, (shifted < 0) | (shifted >= size)
+        # A flattened dimension may be held in thousands of pieces.
+        starts = itertools.accumulate((piece.size for piece in self.pieces), initial=0)
+        held = sorted(each for each in zip(self.pieces, starts, strict=False) if each[0].size)
+        if not held:
+            return index, torch.ones_like(index, dtype=torch.bool)
+        offsets, sizes, starts = index.new_tensor(
+            [(piece.offset, piece.size, start) for piece, start in held]
+        ).T.contiguous()
+        which = (torch.bucketize(index, offsets, right=True) - 1).clamp_(min=0)
+        shifted = index - offsets[which]
+        return shifted + starts[which], (shifted < 0) | (shifted >= sizes[which])
 
     def or_padding(self, index: torch.Tensor) -> torch.Tensor:
         """Return local positions; those of other ranks map to the one behind the last."""
@@ -127,12 +139,6 @@ class LocalPositions:
             return x
         shape = [1 if dim == self.dim else size for dim, size in enumerate(x.shape)]
         return depending(x.new_zeros(shape), x)
-
-
-def _within(index: torch.Tensor, piece: Extent) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return positions relative to a piece, and a mask of those outside of it."""
-    shifted = index - piece.offset
-    return shifted, (shifted < 0) | (shifted >= piece.size)
 
 
 def writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
