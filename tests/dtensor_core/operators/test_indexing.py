@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtensor_core import Partial, Replicate, Shard, distribute_tensor
 from dtensor_core.errors import OutOfRangeError
 from dtensor_core.operators import local_positions
+from dtensor_core.testing import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees
@@ -406,3 +409,31 @@ def test_a_class_that_there_is_not_is_refused_by_one_hot() -> None:
                 F.one_hot(distribute_tensor(torch.tensor([0, at]), mesh, src_data_rank=None), 3)
 
     body()
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dim_in_many_pieces_takes_no_more_operators_than_one_in_few() -> None:
+    num_operators = []
+    with fake_world(3, rank=1):
+        mesh = init_device_mesh("cpu", (3,))
+        for rows in (4, 400):
+            flat = distribute_tensor(_t(rows, 6), mesh, [Shard(1)]).flatten()
+            index = torch.arange(rows * 6).flip(0)
+            positions = local_positions.LocalPositions(torch.ops.aten.gather.default, flat._spec, 0)
+            assert len(positions.pieces) == rows
+            with Operators() as counted:
+                found, elsewhere = positions.local(index)
+            num_operators.append(counted.number)
+            held = [6 * row + column for row in range(rows) for column in (2, 3)]
+            assert sorted(index[~elsewhere].tolist()) == held
+            assert [held[at] for at in found[~elsewhere]] == index[~elsewhere].tolist()
+    assert num_operators[0] == num_operators[1]
