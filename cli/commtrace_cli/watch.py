@@ -145,15 +145,14 @@ def _ended_by_merging(snapshot: Snapshot, watch: Watch) -> Snapshot:
     """
     from commtrace.errors import NotATraceError
     from commtrace.live.life import GONE
-    from commtrace.live.merged import dead_ranks, when_merged
-    from commtrace.tracefile import read_trace
+    from commtrace.live.merged import when_merged
 
     # Spools of ranks of earlier runs stay in the folder.
     has_gone = bool(snapshot.ranks) and all(each.life == GONE for each in snapshot.ranks)
     file = watch.folder.with_suffix("")
     is_file = watch.folder.suffix == SPOOLS_SUFFIX and file.is_file()
     if is_file and (snapshot.is_gone or has_gone):
-        return when_merged(snapshot, watch, dead_ranks(read_trace(file)))
+        return when_merged(snapshot, watch, file)
     if not (snapshot.is_gone and snapshot.ranks):
         return snapshot
     raise NotATraceError(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 from commtrace.live.life import DIED, ENDED
-from commtrace.live.notes import problems_of_lives
+from commtrace.live.notes import problems_of_lives, with_causes
+from commtrace.live.problems import faults
 from commtrace.live.snapshot import Snapshot
 from commtrace.live.watch import Watch
-from commtrace.tracefile import Trace
+from commtrace.tracefile import Trace, read_trace
 
 _UNKNOWN = -1
 
@@ -17,19 +19,28 @@ _UNKNOWN = -1
 def dead_ranks(trace: Trace) -> Collection[int]:
     """Return the ranks of a run that died, without those that the launcher ended for others."""
     torn = set(trace.run.get("torn_ranks") or ())
-    codes = zip(trace.tables["ranks"]["rank"], trace.tables["ranks"]["exit_code"], strict=True)
-    return {rank for rank, code in codes if rank in torn and code != _UNKNOWN} or torn
+    columns = (trace.tables["ranks"][name] for name in ("rank", "exit_code"))
+    codes = dict(zip(*columns, strict=True))
+    failed = {rank for rank, code in codes.items() if code not in (0, _UNKNOWN)}
+    return torn and (torn & failed or failed or torn)
 
 
-def when_merged(snapshot: Snapshot, watch: Watch, dead: Collection[int]) -> Snapshot:
+def when_merged(snapshot: Snapshot, watch: Watch, file: Path) -> Snapshot:
     """Return the last state of a run that is over.
+
+    If ranks died, the first problem is the fault that `commtrace check` finds: its ranks may be
+    others than those that died of it.
 
     Args:
         snapshot: The state when its spools had gone.
         watch: The last state of its ranks.
-        dead: Ranks that died, by the run file.
+        file: The run file.
     """
+    dead = dead_ranks(read_trace(file))
     lives = {rank: DIED if rank in dead else ENDED for rank in {*watch.ranks, *dead}}
+    problems = problems_of_lives(watch, lives)
+    if dead:
+        problems = with_causes(problems, faults(watch, file))
     return replace(
         snapshot,
         ranks=tuple(
@@ -39,7 +50,7 @@ def when_merged(snapshot: Snapshot, watch: Watch, dead: Collection[int]) -> Snap
             for each in snapshot.ranks
         ),
         groups=(),
-        problems=tuple(problems_of_lives(watch, lives)),
+        problems=tuple(problems),
         bytes_left=0,
         is_over=True,
     )

@@ -75,7 +75,18 @@ def hangs(
     ]
 
 
-def _judged(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] | None:
+def faults(watch: Watch, run: Path) -> list[LiveProblem]:
+    """Return the faults of a run that is over, in order; none if it is large.
+
+    Args:
+        watch: The last state of the run.
+        run: Its file or folder.
+    """
+    judged = _judged(run) or []
+    return [_problem(row, HANG, watch, parted) for row, parted in judged if row["is_fault"]]
+
+
+def _judged(run: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] | None:
     """Return the faults in the data recorded so far, each with its divergence.
 
     None if the data is large, or cannot be read at the moment.
@@ -86,9 +97,10 @@ def _judged(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] 
     from commtrace.tracefile import read_trace
 
     try:
-        if sum(path.stat().st_size for path in folder.rglob("*.spool")) > _MOST_BYTES:
+        files = [run] if run.is_file() else run.rglob("*.spool")
+        if sum(path.stat().st_size for path in files) > _MOST_BYTES:
             return None
-        frames = load(read_trace(folder))
+        frames = load(read_trace(run))
         # `hangs` leaves out recent calls by itself, of an age that the user chooses.
         facts = {name: fact for name, fact in frames.run.items() if name != READ_NS}
         frames = replace(frames, run=facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -214,6 +215,35 @@ def test_a_folder_that_vanishes_is_the_end_only_if_it_was_merged(
     assert ("all 1 rank ended" in ended.out) == (code == 0)
     vanished = f"error: cannot watch {run.folder} any longer\n  found: the folder has vanished\n"
     assert ended.err.startswith("" if "json" in name else vanished)
+
+
+def test_a_rank_that_died_of_a_fault_of_another_is_not_the_culprit(
+    commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.folder = run.folder.with_name("run.json.spools")
+    ranks = run.start_all(3, **HERE)
+    for rank, dtype in zip(ranks, ("float32", "float64", "float32"), strict=True):
+        rank.issue(dtype=dtype)
+    run.flush()
+    for rank in ranks[1:]:
+        rank.close()
+    run.time.pass_(90)
+
+    def end(_: float) -> None:
+        merge_spools(run.folder, run.folder.with_suffix(""))
+        run.folder.rename(run.folder.with_name("elsewhere"))
+
+    monkeypatch.setattr("time.sleep", end)
+    told = [
+        "--on-hang",
+        "600s",
+        "--exec",
+        f"echo $COMMTRACE_RANKS > {run.folder.with_name('told')}",
+    ]
+    ended = commtrace("watch", run.folder.with_name("run.json"), *told, columns=200)
+    assert ended.code == 1
+    assert re.search(r"^died.*: Rank 1 differs in the element type of its call", ended.out, re.M)
+    assert run.folder.with_name("told").read_text() == "1\n"
 
 
 @pytest.mark.parametrize("columns", [55, 80, 100])

@@ -171,6 +171,10 @@ def _problem_of(
     missing = sorted(set(each.absent) - set(each.lost))
     idle = [rank for rank in missing if rank not in inside]
     states = {rank: ends(frames)[rank] for rank in idle if rank in ends(frames)}
+    waiting = {rank for rank, end in states.items() if end.is_waiting}
+    if waiting < set(idle):  # they may wait for one of the others
+        idle = [rank for rank in idle if rank not in waiting]
+        each = replace(each, absent=tuple(rank for rank in each.absent if rank not in waiting))
     are_waiting = bool((members["complete_ns"] < 0).all())
     is_extra = len(each.absent) > len(each.present)
     blamed: Sequence[int] = idle
@@ -181,7 +185,7 @@ def _problem_of(
         blamed, is_one_of = (
             (each.present, False)
             if is_extra
-            else (missing, False)
+            else (idle, False)
             if not is_tie
             else ([*each.present, *each.absent], True)
             if len(each.present) == 1
@@ -248,7 +252,7 @@ def _meanwhile(missing: Sequence[int], inside: Mapping[int, str], states: Mappin
     doing: dict[str, list[int]] = {}
     for rank in missing:
         text = f"waits in {inside[rank]}" if rank in inside else ""
-        if not text and rank in states and states[rank].state != ENDED:
+        if not text and rank in states and (states[rank].state != ENDED or states[rank].source):
             text = states[rank].sentence_part()
         if text:
             doing.setdefault(text, []).append(rank)

@@ -67,11 +67,16 @@ _INSIDE = {
     DESTROY_PROCESS_GROUP: "waits in destroy_process_group",
 }
 """Text by kind of an event that has not ended."""
+_OF_OTHERS = frozenset((NEW_GROUP, STORE, INIT_PROCESS_GROUP, DESTROY_PROCESS_GROUP))
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """State of a rank at the end, with a text that follows its name, and the user's line."""
+    """State of a rank at the end, with a text that follows its name, and the user's line.
+
+    Attributes:
+        is_waiting: True if the rank is inside of something that waits for other ranks.
+    """
 
     rank: int
     state: str
@@ -79,6 +84,7 @@ class End:
     source: str = ""
     at_ns: int = -1
     until: str = ""
+    is_waiting: bool = False
 
     def sentence_part(self) -> str:
         """Return the text with the line: `waits for a batch of its data loader at train.py:12`."""
@@ -188,7 +194,9 @@ def _inside(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: in
         return None
     event = rows.iloc[-1]
     text = _INSIDE[str(event["kind"])].format(text=event["text"])
-    return End(rank, INSIDE, text, source_of(event), int(event["at_ns"]))
+    is_waiting = event["kind"] in _OF_OTHERS
+    at = int(event["at_ns"])
+    return End(rank, INSIDE, text, source_of(event), at, is_waiting=is_waiting)
 
 
 def _stuck(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
