@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -53,11 +54,19 @@ def answers(names: list[str]) -> list[dict[str, Any]]:
     return [each for each in known if not names or each["file"].startswith(tuple(names))]
 
 
+def _copied(answer: dict[str, Any], folder: Path) -> Path:
+    """Copy of a program, which may write into its folder."""
+    program = PROGRAMS / answer["file"]
+    made = folder / "programs" / program.parent.name
+    shutil.copytree(program.parent, made, dirs_exist_ok=True)
+    return made / program.name
+
+
 def recorded(
     answer: dict[str, Any], folder: Path, *, timeout_s: int, detail: str = "op"
 ) -> tuple[Path, str]:
     """Run of a program, and the ranks that the alarm named; `-` without an alarm."""
-    program = PROGRAMS / answer["file"]
+    program = _copied(answer, folder)
     path = folder / f"{program.parent.name}.json"
     alarm = folder / f"{program.parent.name}.alarm"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -88,8 +97,8 @@ def recorded(
 
 def dumps_of(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> list[Path]:
     """Dumps of a program's ranks, after a time-out; none of a rank that has ended."""
-    program = PROGRAMS / answer["file"]
-    dumps = folder / program.parent.name
+    program = _copied(answer, folder)
+    dumps = folder / f"{program.parent.name}.dumps"
     dumps.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -69,15 +69,38 @@ def branch_text(
     seen = _Circumstances(frames, calls, parted, ranks, compared)
     explainer = Explainer(text, seen.of, _looped(own, others))
     found = explainer.lines(common, *chains)
-    is_loop = len(found) == 1 and _LOOP.match(found[0].text)
-    if parted.earliest_ns >= 0 and is_loop and not seen.has_ended_data():
-        return ""  # one may have left out a round before, rather than the last one
-    if parted.earliest_ns >= 0 and not found and not explainer.is_doubtful:
-        backward = [
-            each for each in (own, others) if each is not None and each["phase"] == "backward"
-        ]
-        found = explainer.reducing(_chain(backward[0])) if backward else ()
+    if parted.earliest_ns >= 0 and not explainer.is_doubtful:
+        is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text))
+        if not found or (is_loop and not seen.has_ended_data()):
+            found = _in_any_round(explainer, (own, others), found, compared)
     return _text_of(found)
+
+
+def _in_any_round(
+    explainer: Explainer,
+    sides: tuple[pd.Series | None, pd.Series | None],
+    end_of_loop: tuple[DecidingLine, ...],
+    ranks: tuple[int, int],
+) -> tuple[DecidingLine, ...]:
+    """Return the only statement by which one of many alike calls can have been left out.
+
+    It is the end of the loop if every round makes the call.
+
+    Args:
+        explainer: The explainer.
+        sides: The next call of either rank; the other rank makes the call that was left out.
+        end_of_loop: A loop that may have ended earlier on one rank; empty if there is none.
+        ranks: Both ranks.
+    """
+    calls = [each for each in sides[::-1] if each is not None]
+    if not calls:
+        return ()
+    may_skip, loop = explainer.skipping(_chain(calls[0]), ranks) or ((), None)
+    backward = [each for each in calls if each["phase"] == "backward"]
+    found = {*may_skip, *(explainer.reducing(_chain(backward[0])) if backward else ())}
+    if loop is not None and loop in end_of_loop:
+        return () if found else end_of_loop
+    return tuple(found) if len(found) == 1 else ()
 
 
 def _text_of(found: Iterable[DecidingLine]) -> str:

@@ -32,6 +32,7 @@ _ABOUT_CONFIGURATION = re.compile(
     r"|world_size|\w+_(every|interval|freq|frequency|steps|epochs)|every|interval",
     re.IGNORECASE,
 )  # fmt: skip
+_ABOUT_MODEL = re.compile(r"(\w+_)?(params?|parameters|buffers|weights|grads|gradients)")
 _LASTING = re.compile(
     r"self|dist|torch|distributed|(get_)?((global|local|node)_)*rank|(get_)?world(_size)?"
     r"|is_(main|master|global_zero|rank_(zero|0))(_process)?(_rank)?", re.IGNORECASE
@@ -233,12 +234,14 @@ class ConditionNames:
         """Return the cost of ranks differing in the number of rounds over an iterable.
 
         Attributes other than data, such as the layers of a model, are mostly alike, and so are
-        collections that the function has built.
+        collections that the function has built, and above all parameters.
         """
         cost = self.cost(iterable)
         value = self.value_of(iterable.id) if isinstance(iterable, ast.Name) else None
         if cost == OF_ANYTHING and isinstance(value, _COLLECTIONS):
             return OF_ATTRIBUTE
+        if cost == OF_ANYTHING and _ABOUT_MODEL.fullmatch(_name_of(iterable)):
+            return ALIKE
         is_attribute = any(isinstance(each, ast.Attribute) for each in expressions_in(iterable))
         return OF_ATTRIBUTE if cost == OF_ANYTHING and is_attribute else cost
 

@@ -22,6 +22,7 @@ from commtrace.analyze.divergence.control_flow import (
     own_expressions,
 )
 from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
+from commtrace.analyze.divergence.skipping import skipping
 from commtrace.analyze.divergence.splits import Paths, Seen, Split, is_within
 
 _RETURNED_EARLY = 0.5
@@ -90,6 +91,24 @@ class Explainer:
         lines = self._text.lines(file)
         shown = {node.first: _shown(lines.get(node.first, "")) for node in nodes}
         return tuple(DecidingLine(file, line, text) for line, text in shown.items())
+
+    def skipping(
+        self, chain: CallChain, ranks: tuple[int, int]
+    ) -> tuple[tuple[DecidingLine, ...], DecidingLine] | None:
+        """Return statements by which a round may leave out a call, and the loop of these rounds.
+
+        None if a function on the way is unknown, or no loop is around the call.
+        """
+        found: list[DecidingLine] = []
+        for frame in reversed(chain):
+            graph = self._text.graph(frame)
+            if graph is None:
+                return None
+            nodes, loop = skipping(graph, frame.line, ranks)
+            found += self._lines_of(frame.file, nodes)
+            if loop is not None:
+                return tuple(found), self._lines_of(frame.file, [loop])[0]
+        return None
 
     def reducing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
         """Return the condition under which a backward pass reduces gradients, or does not.

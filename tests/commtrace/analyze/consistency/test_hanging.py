@@ -345,6 +345,28 @@ def test_a_rank_that_is_killed_in_what_it_was_in_is_lost() -> None:
     assert "until it was killed by signal 9" in fault["explanation"]
 
 
+def test_lines_of_ranks_that_are_in_no_call_are_said_of_a_lost_rank() -> None:
+    fatal = event(1, "fatal", text="KeyError: 3")
+    stuck = [event(rank, "stuck", 9_000, text="MainThread", source_line=40) for rank in (0, 2)]
+    (fault,) = faults(hung(waiting(3), fatal, *stuck, complete={1: True}))
+    assert (fault["problem"], fault["ranks"]) == ("lost rank", "1")
+    assert fault["explanation"].endswith("; others are at train.py:40.")
+
+
+@pytest.mark.parametrize(("kind", "blamed"), [("exit", "2"), ("", "0")])
+def test_a_rank_that_waits_for_the_store_waits_for_one_that_has_ended(
+    kind: str, blamed: str
+) -> None:
+    program = waiting(4, 1, 3) if kind else waiting(4, 1, 2, 3)
+    ended = [event(2, "exit", text="os._exit", source_line=45)] if kind else []
+    store = event(0, "store", 9_000, text="wait trajectory/2", duration_ns=-1)
+    (fault,) = faults(hung(program, store, *ended, complete={2: bool(kind)}))
+    assert (fault["problem"], fault["ranks"]) == ("missing call", blamed)
+    assert "rank 0 waits for the store (wait trajectory/2) at train.py:33" in fault["explanation"]
+    by = "rank 2 ended its program by os._exit at train.py:45"
+    assert (by in fault["explanation"]) == bool(kind)
+
+
 def pipeline(num_steps: int, num_batches: int = 4) -> Program:
     """Two stages: the first one sends and then receives, micro-batch by micro-batch."""
     program = Program(2, 2)

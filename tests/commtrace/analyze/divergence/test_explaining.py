@@ -122,3 +122,86 @@ def test_the_condition_of_a_reduction_is_found(name: str) -> None:
     explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))
     found = explainer.reducing(chain_at(text, marks, "o"))
     assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
+
+
+SKIPS = {
+    "the only way around": ("""
+        for batch in loader:
+            loss = model(batch)
+            if loss.isnan():  # skip
+                continue
+            reduce()  # call
+            if step % 8 == 0:
+                log()
+    """, "if loss.isnan():"),
+    "every round makes it": ("""
+        while step < 60 and not stopped:
+            if step % 10 == 0:
+                log()
+            reduce()  # call
+    """, ""),
+    "two ways around": ("""
+        for step in range(10):
+            if loss > 1:
+                if grad > 2:
+                    reduce()  # call
+            gather()
+    """, "if grad > 2: | if loss > 1:"),
+    "a way around that is alike on all ranks, and one by the rank": ("""
+        for step in range(10):
+            if step % 2:
+                if rank == 0:
+                    reduce()  # call
+    """, ""),
+    "a handler": ("""
+        for step in range(10):
+            try:
+                reduce()  # call
+            except OSError:
+                log()
+    """, "except OSError:"),
+    "an inner loop over data, and one over parameters": ("""
+        for epoch in range(10):
+            for batch in loader:
+                for p in params:
+                    reduce()  # call
+    """, "for batch in loader:"),
+    "a way out of the loop": ("""
+        for step in range(10):
+            if done():
+                break
+            reduce()  # call
+    """, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_the_statements_by_which_a_round_leaves_out_a_call(name: str) -> None:
+    body, expected = SKIPS[name]
+    text = "def f(model, loader, rank, params):" + body
+    lines = dict(enumerate(text.split("\n"), 1))
+    at = next(number for number, line in lines.items() if "# call" in line)
+    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))  # type: ignore[arg-type]
+    found = explainer.skipping((CallFrame(FILE, at, "f"),), (1, 0))
+    assert found is not None
+    assert " | ".join(sorted(each.text for each in found[0])) == expected
+    assert found[1].line == 2
+
+
+def test_a_function_that_returns_early_leaves_out_a_call_of_the_loop_around() -> None:
+    text = """def step(batch):
+    if not len(batch):
+        return
+    reduce()
+def train(loader):
+    for batch in loader:
+        step(batch)
+    gather()
+"""
+    lines = dict(enumerate(text.split("\n"), 1))
+    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))  # type: ignore[arg-type]
+    chain = (CallFrame(FILE, 7, "train"), CallFrame(FILE, 4, "step"))
+    found = explainer.skipping(chain, (1, 0))
+    assert found is not None
+    assert [each.line for each in (*found[0], found[1])] == [2, 6]
+    assert explainer.skipping((CallFrame(FILE, 8, "train"),), (1, 0)) is None
