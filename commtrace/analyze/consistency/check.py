@@ -31,7 +31,11 @@ from commtrace.analyze.consistency.deadlocks import (
     explained_by,
     rows_of,
 )
-from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
+from commtrace.analyze.consistency.disagreements import (
+    disagreements,
+    first_disagreements,
+    first_unlike_reductions,
+)
 from commtrace.analyze.consistency.in_flight import (
     calls_in_flight,
     explained_absences,
@@ -65,12 +69,18 @@ def consistency(frames: Frames) -> pd.DataFrame:
     first: list[Callable[[], Any]] = [
         lambda: absences(frames),
         lambda: first_disagreements(frames),
+        lambda: first_unlike_reductions(frames),
         lambda: hanging_calls(frames),
         lambda: [*differing_replicas(frames)],
         lambda: [*wrongly_reduced(frames)],
         lambda: races(frames),
     ]
-    absent, differing, hanging, *of_values = frames.together(first)
+    absent, differing, of_reductions, hanging, *of_values = frames.together(first)
+    unlike = {*differing.items()} | {
+        (group, number)
+        for group, number in of_reductions.items()
+        if number < differing.get(group, number + 1)
+    }
     progress = groups_in_progress(frames, covered)
     all_waits = [] if covered.has_timed_out_only else waits(hanging, covered, absent)
     all_waits += [*waits_by_numbers(progress), *waits_for_groups(frames)]
@@ -90,7 +100,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
     inside = inside_creation(frames) | hangs_in(in_calls, all_waits)
     pairs = pairs_of_lone(all_waits, inside)
     then: list[Callable[[], list[Problem]]] = [
-        lambda: [*disagreements(frames, covered, differing)],
+        lambda: [*disagreements(frames, covered, unlike)],
         lambda: [*missing_calls(frames, covered, unexplained, inside)],
         lambda: [*lone_waits(frames, covered, all_waits, inside)],
         lambda: [*crossed_orders(frames, covered, differing)],

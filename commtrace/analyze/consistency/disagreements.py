@@ -14,7 +14,7 @@ majority, no rank is blamed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import cache
 from math import prod
 from typing import Any
@@ -25,7 +25,7 @@ from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
 from commtrace.analyze.consistency.departures import MOST_COMPARED, departures
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
-from commtrace.analyze.consistency.numbered import calls_of, numbered
+from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numbered
 from commtrace.analyze.consistency.problem import DIFFERENT, Problem, call_text, numbers_text
 from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
@@ -44,47 +44,71 @@ _NOT_KNOWN = ("", UNKNOWN)
 
 @of_run
 def first_disagreements(frames: Frames) -> dict[str, int]:
-    """Return, by group, the number of the first call in which its members disagree."""
+    """Return, by group, the number of the first call in which its members disagree.
+
+    Calls in which only the reductions differ are left out: they end, and the calls after them
+    correspond to each other.
+    """
+    return _first(frames, of_reductions=False)
+
+
+@of_run
+def first_unlike_reductions(frames: Frames) -> dict[str, int]:
+    """Return, by group, the number of the first call in which only the reductions differ."""
+    return _first(frames, of_reductions=True)
+
+
+def _first(frames: Frames, *, of_reductions: bool) -> dict[str, int]:
     first: dict[str, int] = {}
     for part in frames.by_collectives(_first_of_part):
-        for group, number in zip(part["group"], part["number"].tolist(), strict=True):
+        rows = part[part["of_reductions"] == of_reductions]
+        for group, number in zip(rows["group"], rows["number"].tolist(), strict=True):
             first[group] = min(number, first.get(group, number))
     return dict(sorted(first.items()))
 
 
 @of_each_part
 def _first_of_part(frames: Frames) -> pd.DataFrame:
-    """Return `group` and `number` of the first call of each group of a part that disagrees."""
+    """Return `group` and `number` of the first call of each group of a part that disagrees.
+
+    Calls in which only the reductions differ have rows of their own, with `of_reductions`.
+    """
     covered, made = coverage(frames), numbered(frames)
     calls = _comparable(made)
     differs = _rooted_sizes(covered, made) | _exchanged_sizes(covered, made)
     differs |= _unmatched_splits(covered, made)
+    of_reductions = set[tuple[int, int]]()
     key = [calls["group"], calls["number"]]
     grouped = calls.groupby(key, sort=False)
     lowest, highest = grouped[[*FIELDS]].min(), grouped[[*FIELDS]].max()
     for field in FIELDS:
         bad = lowest.index[lowest[field] < highest[field]]
-        differs |= set(zip(*(bad.get_level_values(level) for level in (0, 1)), strict=True))
+        found = of_reductions if field == "reduce_op" else differs
+        found |= set(zip(*(bad.get_level_values(level) for level in (0, 1)), strict=True))
     names = made["group"].cat.categories
-    first: dict[str, int] = {}
-    for code, number in sorted(differs):
-        first.setdefault(names[code], int(number))
+    first: dict[tuple[str, bool], int] = {}
+    for of_reduction, pairs in ((False, differs), (True, of_reductions - differs)):
+        for code, number in sorted(pairs):
+            first.setdefault((names[code], of_reduction), int(number))
     return pd.DataFrame(
         {
-            "group": pd.Series([*first], dtype=object),
+            "group": pd.Series([group for group, _ in first], dtype=object),
             "number": pd.Series(first.values(), dtype="int64"),
+            "of_reductions": pd.Series([of_reduction for _, of_reduction in first], dtype=bool),
         }
     )
 
 
-def disagreements(frames: Frames, covered: Coverage, first: Mapping[str, int]) -> Iterator[Problem]:
-    """Yield one problem for each field that differs in the `first` disagreement of a group."""
-    if not first:
+def disagreements(
+    frames: Frames, covered: Coverage, calls_that_differ: Collection[CollectiveKey]
+) -> Iterator[Problem]:
+    """Yield one problem for each field that differs in one of some calls."""
+    if not calls_that_differ:
         return
     calls = calls_of(
-        frames, {(group, number + i) for group, number in first.items() for i in (0, 1)}
+        frames, {(group, number + i) for group, number in calls_that_differ for i in (0, 1)}
     )
-    for group, number in first.items():
+    for group, number in sorted(calls_that_differ):
         yield from _of_call(frames, covered, calls[calls["group"] == group], group, number)
 
 

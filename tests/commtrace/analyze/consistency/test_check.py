@@ -66,6 +66,15 @@ def test_only_the_first_call_that_differs_is_reported_and_in_every_field() -> No
     assert sorted(found(problems)) == [("dtype", "tp1", 0, "6"), ("size", "tp1", 0, "6")]
 
 
+def test_calls_after_one_in_which_only_the_reductions_differ_are_compared() -> None:
+    program = training(num_ranks=8, tp=4, num_steps=3)
+    rows = changed(program.rows, 6, "all_reduce", {"reduce_op": "min"})
+    rows = changed(rows, 6, "all_reduce", {"reduce_op": "max"}, which=1)
+    rows = changed(rows, 6, "all_reduce", {"dtype": "int8"}, which=2)
+    problems = checked(rows, program.groups)
+    assert found(problems) == [("reduce_op", "tp1", 0, "6"), ("dtype", "tp1", 2, "6")]
+
+
 def test_of_two_ranks_that_differ_both_are_named_and_which_is_wrong_is_unknown() -> None:
     program = training(num_ranks=2, tp=2)
     problems = checked(changed(program.rows, 0, "all_reduce", {"reduce_op": "max"}), program.groups)
