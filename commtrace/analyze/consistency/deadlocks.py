@@ -138,7 +138,8 @@ def _departed(
     """Return the blamed ranks of a cycle, and a sentence on why.
 
     Ranks that left out a usual call are blamed, or else the only rank of all that wait, at least
-    three, that left its usual order, or else the rank in the call with the fewest waiting ranks.
+    three, that left its usual order, or made a call that is new at its place, or else the rank in
+    the call with the fewest waiting ranks.
     Nobody is blamed if all ranks of the cycle left out a call. A rank is not blamed for a new call
     that others make as well: it may be a new part of the program that the rest missed.
     """
@@ -153,8 +154,13 @@ def _departed(
     )
     if 0 < len(left) < len(ranks):
         return left, text
-    if len(found) == 1 and compared == everyone and len(everyone) > 2 and ranks & found.keys():
-        return {*found}, f"{text} The other ranks are in their usual order."
+    new = {rank for rank, each in found.items() if each.is_new}
+    alone = {*found} if len(found) == 1 else new
+    if len(alone) == 1 and compared == everyone and len(everyone) > 2 and ranks & alone:
+        others = (
+            "made a call that is new at its place" if len(found) > 1 else "left its usual order"
+        )
+        return alone, f"{text} No other rank {others}."
     num_in = Counter({call: len(waiting) for call, waiting in in_call.items()})
     fewest = min(cycle, key=lambda wait: num_in[wait.call])
     others = [num_in[wait.call] for wait in cycle if wait is not fewest]

@@ -52,6 +52,7 @@ class Departure:
         is_left_out: In an earlier round, or on another rank, `made` followed `usual`: only `usual`
             is missing.
         is_altered: `made` and `usual` differ only in their group or peer.
+        is_new: The rank never made `made` after `before` in earlier rounds.
     """
 
     rank: int
@@ -61,6 +62,7 @@ class Departure:
     num_rounds: int
     is_left_out: bool
     is_altered: bool
+    is_new: bool
 
     def text(self) -> str:
         """Return the departure in words that follow the name of the rank."""
@@ -134,7 +136,8 @@ def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
         is_left_out = bool((pairs[0] & pairs[1]).any())
         before, made, last = (own.iloc[place] for place in (at - 1, at, rounds[-1]))
         is_altered = all(made[name] == last[name] for name in _LINE)
-        return Departure(rank, before, made, last, len(rounds), is_left_out, is_altered)
+        is_new = not ((codes[: at - 1] == codes[at - 1]) & (codes[1:at] == codes[at])).any()
+        return Departure(rank, before, made, last, len(rounds), is_left_out, is_altered, is_new)
     return None
 
 

@@ -61,9 +61,10 @@ def first_unlike_reductions(frames: Frames) -> dict[str, int]:
 def _first(frames: Frames, *, of_reductions: bool) -> dict[str, int]:
     first: dict[str, int] = {}
     for part in frames.by_collectives(_first_of_part):
-        rows = part[part["of_reductions"] == of_reductions]
-        for group, number in zip(rows["group"], rows["number"].tolist(), strict=True):
-            first[group] = min(number, first.get(group, number))
+        columns = (part[name] for name in ("group", "number", "of_reductions"))
+        for group, number, is_one in zip(*columns, strict=True):
+            if is_one == of_reductions:
+                first[group] = min(int(number), first.get(group, int(number)))
     return dict(sorted(first.items()))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from commtrace.analyze import Frames
 from commtrace.analyze.consistency import consistency
+from commtrace.analyze.consistency.departures import departures
 from commtrace.analyze.consistency.ends import ends
 from commtrace.analyze.consistency.lost_ranks import lost_ranks
 from commtrace.analyze.divergence import divergences, verdict_of
@@ -413,6 +414,26 @@ def test_the_only_rank_that_leaves_a_loop_of_transfers_is_to_blame(num_leaving: 
     (fault,) = [each for each in faults(hung(program)) if each["problem"] == "deadlock"]
     assert (fault["ranks"] == "0") == (num_leaving == 1)
     assert fault["is_one_of_ranks"] == (num_leaving == 2)
+
+
+def test_a_rank_with_a_shorter_round_is_in_its_order_if_another_made_a_new_call() -> None:
+    program, in_flight = Program(4, 4), {"complete_ns": -1, "call_ns": -1}
+    for num_sends in (2, 2, 2, 1):
+        for rank in program.ranks:
+            for _ in range(num_sends if rank == 2 else 1):
+                program.one(rank, "send", "world", peer=(rank + 1) % 4)
+            program.one(rank, "recv", "world", peer=(rank - 1) % 4)
+    program.one(0, "all_reduce", "world", source_line=20, **in_flight)
+    for rank in (1, 2, 3):
+        program.one(rank, "send", "world", peer=(rank + 1) % 4, **in_flight)
+    frames = hung(program)
+    assert {rank: each.is_new for rank, each in departures(frames, range(4)).items()} == {
+        0: True,
+        2: False,
+    }
+    (fault,) = [each for each in faults(frames) if each["problem"] == "deadlock"]
+    assert (fault["ranks"], fault["is_one_of_ranks"]) == ("0", False)
+    assert fault["explanation"].endswith("No other rank made a call that is new at its place.")
 
 
 @pytest.mark.parametrize("kind", ["killed", "raised"])
