@@ -115,7 +115,7 @@ class LocalPositions:
         offsets, sizes, starts = index.new_tensor(
             [(piece.offset, piece.size, start) for piece, start in held]
         ).T.contiguous()
-        which = (torch.bucketize(index, offsets, right=True) - 1).clamp_(min=0)
+        which = (torch.bucketize(index.contiguous(), offsets, right=True) - 1).clamp_(min=0)
         shifted = index - offsets[which]
         return shifted + starts[which], (shifted < 0) | (shifted >= sizes[which])
 
