@@ -34,6 +34,9 @@ MEANINGS = {
 ASLEEP = (DIED, SILENT, GONE, STOPPED)
 """States of a rank that stopped writing before it ended."""
 
+OVER = (ENDED, DIED, GONE)
+"""States of ranks that write nothing any more."""
+
 _PATIENCE_HERE_S = 3.0
 _PATIENCE_ELSEWHERE_S = 15.0  # attributes of files on network file systems are seconds old
 _CLOCK_TICK_S = 0.02

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from commtrace.live.life import DIED, ENDED
-from commtrace.live.notes import problems_of_lives, with_causes
-from commtrace.live.problems import faults
+from commtrace.live.problems import of_lives
 from commtrace.live.snapshot import Snapshot
 from commtrace.live.watch import Watch
 from commtrace.tracefile import Trace, read_trace
@@ -38,9 +37,6 @@ def when_merged(snapshot: Snapshot, watch: Watch, file: Path) -> Snapshot:
     """
     dead = dead_ranks(read_trace(file))
     lives = {rank: DIED if rank in dead else ENDED for rank in {*watch.ranks, *dead}}
-    problems = problems_of_lives(watch, lives)
-    if dead:
-        problems = with_causes(problems, faults(watch, file))
     return replace(
         snapshot,
         ranks=tuple(
@@ -50,7 +46,7 @@ def when_merged(snapshot: Snapshot, watch: Watch, file: Path) -> Snapshot:
             for each in snapshot.ranks
         ),
         groups=(),
-        problems=tuple(problems),
+        problems=tuple(of_lives(watch, lives, file)),
         bytes_left=0,
         is_over=True,
     )

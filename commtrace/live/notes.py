@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from commtrace.live.life import ASLEEP, DIED, GONE, MEANINGS, SILENT, STOPPED
@@ -34,16 +33,6 @@ def problems_of_lives(watch: Watch, lives: Mapping[int, str]) -> list[LiveProble
                 )
             )
     return found
-
-
-def with_causes(
-    problems: Sequence[LiveProblem], causes: Sequence[LiveProblem]
-) -> list[LiveProblem]:
-    """Return problems of lives, after the fault of which ranks died if other ranks are to blame."""
-    died = next((each for each in problems if each.problem == DIED), None)
-    if died is None or not causes or {*causes[0].ranks} == {*died.ranks}:
-        return [*problems]
-    return [replace(causes[0], problem=DIED), *problems]
 
 
 def _hosts_of(watch: Watch, ranks: Iterable[int]) -> str:

@@ -10,10 +10,18 @@ from commtrace.analyze.consistency.problem import call_text
 from commtrace.analyze.program_folder import folder_of, relative_to
 from commtrace.analyze.stragglers import stands_out
 from commtrace.live.dumps import Dumps
-from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, SILENT, life_of
+from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, OVER, SILENT, life_of
 from commtrace.live.names import TRANSFERS
-from commtrace.live.notes import notes_of, problems_of_lives, run_fact, with_causes
-from commtrace.live.problems import HANG, STRAGGLER, WAITING, faults, hangs, mismatches, unexplained
+from commtrace.live.notes import notes_of, run_fact
+from commtrace.live.problems import (
+    HANG,
+    STRAGGLER,
+    WAITING,
+    hangs,
+    mismatches,
+    of_lives,
+    unexplained,
+)
 from commtrace.live.rates import HORIZON_S
 from commtrace.live.snapshot import (
     GroupState,
@@ -40,7 +48,6 @@ STRAGGLER_CALLS = 4
 """Least share, ratio and spread over calls of a straggler."""
 _SECOND = 1_000_000_000
 _OUT_OF_SIGHT = (DIED, GONE, SILENT)
-_OVER = (ENDED, DIED, GONE)
 """States of ranks that may have left the call in flight since their last batch."""
 _MOST_GROUPS = 64
 _MOST_UNRECORDED = 4096
@@ -96,7 +103,7 @@ class Observer:
         problems = self._problems(ranks, lives, stragglers, nows)
         folder = folder_of(self._command(), {each.source_file for each in watch.names.sites})
         running = list(blocked.values())
-        is_over = bool(ranks) and all(life in _OVER for life in lives.values())
+        is_over = bool(ranks) and all(life in OVER for life in lives.values())
         return Snapshot(
             folder=str(watch.folder),
             command=self._command(),
@@ -317,7 +324,7 @@ class Observer:
         return [
             *self._of_mismatches(lives),
             *self._of_hangs(hanging, lives),
-            *self._of_lives(lives),
+            *of_lives(self.watch, lives, self.watch.folder, self._mismatches),
             *(
                 LiveProblem(
                     problem=STRAGGLER,
@@ -347,14 +354,6 @@ class Observer:
             self._mismatches = mismatches(self.watch, lives)
         since_s = (now_ns - self._compared_ns) / _SECOND
         return [replace(each, for_s=each.for_s + since_s) for each in self._mismatches]
-
-    def _of_lives(self, lives: Mapping[int, str]) -> list[LiveProblem]:
-        """Return a problem for each state of silent ranks, and before them why ranks died."""
-        found = problems_of_lives(self.watch, lives)
-        known = self._mismatches
-        if not known and DIED in lives.values() and all(life in _OVER for life in lives.values()):
-            known = faults(self.watch, self.watch.folder)
-        return with_causes(found, known)
 
     def _of_hangs(self, hanging: list[RankState], lives: Mapping[int, str]) -> list[LiveProblem]:
         """Return the causes of hanging ranks; the check is repeated only after progress."""

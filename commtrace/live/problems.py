@@ -15,8 +15,9 @@ from typing import Any
 
 from commtrace.errors import TraceError
 from commtrace.event import CommEvent, GroupRow, RankRow
-from commtrace.live.life import DIED, ENDED, GONE, SILENT
+from commtrace.live.life import DIED, ENDED, GONE, OVER, SILENT
 from commtrace.live.names import TRANSFERS, RunNames, Site
+from commtrace.live.notes import problems_of_lives
 from commtrace.live.snapshot import LiveProblem, RankState
 from commtrace.live.tail import CALL_COLUMNS, InFlight, number_fact, text_fact
 from commtrace.live.watch import Watch, WatchedRank
@@ -75,15 +76,28 @@ def hangs(
     ]
 
 
-def faults(watch: Watch, run: Path) -> list[LiveProblem]:
-    """Return the faults of a run that is over, in order; none if it is large.
+def of_lives(
+    watch: Watch, lives: Mapping[int, str], run: Path, known: Sequence[LiveProblem] = ()
+) -> list[LiveProblem]:
+    """Return one problem for each state of ranks that stopped writing before they ended.
+
+    If ranks died of a fault of other ranks, it comes first.
 
     Args:
-        watch: The last state of the run.
-        run: Its file or folder.
+        watch: The state of the run.
+        lives: The state of each rank.
+        run: Its folder, or its file. It is read once all ranks are over, unless it is large.
+        known: Calls in which ranks disagree, so far.
     """
-    judged = _judged(run) or []
-    return [_problem(row, HANG, watch, parted) for row, parted in judged if row["is_fault"]]
+    found = problems_of_lives(watch, lives)
+    died = next((each for each in found if each.problem == DIED), None)
+    if died is None:
+        return found
+    if not known and all(life in OVER for life in lives.values()):
+        judged = _judged(run) or []
+        known = [_problem(row, DIED, watch, parted) for row, parted in judged if row["is_fault"]]
+    is_of_others = bool(known) and {*known[0].ranks} != {*died.ranks}
+    return [replace(known[0], problem=DIED), *found] if is_of_others else found
 
 
 def _judged(run: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] | None:

@@ -104,7 +104,7 @@ def compared_with(
     """
     if not others or all(each.is_left_out for each in found.values()):
         return found
-    calls = calls_of_ranks(frames, sorted(others))
+    calls = calls_of_ranks(frames, sorted(others)).groupby("rank").tail(_MOST_CALLS)
     follows = (calls[["rank", "thread"]] == calls[["rank", "thread"]].shift()).all(axis=1)
     then = {
         (tuple(before), tuple(after))

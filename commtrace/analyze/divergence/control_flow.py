@@ -253,6 +253,11 @@ def _is_irrefutable(case: ast.match_case) -> bool:
     return case.guard is None and isinstance(pattern, ast.MatchAs) and pattern.pattern is None
 
 
+def has_line(part: ast.AST | None, line: int) -> bool:
+    """Return whether a statement has a line, its body included."""
+    return getattr(part, "lineno", 0) <= line <= getattr(part, "end_lineno", 0)
+
+
 def own_expressions(part: ast.AST) -> list[ast.expr]:
     """Return the expressions of a statement's own part, without those of its body."""
     if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

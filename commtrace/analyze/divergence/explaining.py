@@ -19,6 +19,7 @@ from commtrace.analyze.divergence.control_flow import (
     FlowNode,
     Way,
     expressions_in,
+    has_line,
     own_expressions,
 )
 from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
@@ -66,7 +67,7 @@ class Explainer:
         self._seen = seen
         self._looped = looped
         self.is_doubtful = False
-        """Whether the last search found several statements that are about equally likely."""
+        """True if the last search found several statements that are about equally likely."""
 
     def lines(
         self, common: CallChain, own: CallChain | None, others: CallChain | None
@@ -286,13 +287,13 @@ class Explainer:
         paths = Paths(graph, self._seen(base, graph))
         for loop in graph.nodes:
             part = loop.part
-            if not isinstance(part, LOOPS) or not _is_in(part, base.line):
+            if not isinstance(part, LOOPS) or not has_line(part, base.line):
                 continue
             if self._looped and not _mentions(part, self._looped):
                 continue
 
             def is_inside(node: FlowNode, around: ast.AST = part) -> bool:
-                return node.part is not around and _is_in(around, node.first)
+                return node.part is not around and has_line(around, node.first)
 
             split = paths.split([loop], at, [loop], is_inside)
             found += [_of_split(base.file, split)] if split is not None else []
@@ -346,10 +347,6 @@ def _names_any(part: ast.AST, names: Collection[str]) -> bool:
         for expression in own_expressions(part)
         for each in expressions_in(expression)
     )
-
-
-def _is_in(part: ast.AST, line: int) -> bool:
-    return getattr(part, "lineno", 0) <= line <= getattr(part, "end_lineno", 0)
 
 
 def _mentions(part: ast.AST, name: str) -> bool:

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable
 
 from commtrace.analyze.divergence.conditions import ALIKE, ConditionNames, is_over_a_batch
-from commtrace.analyze.divergence.control_flow import LOOPS, FlowGraph, FlowNode
+from commtrace.analyze.divergence.control_flow import LOOPS, FlowGraph, FlowNode, has_line
 
 
 def skipping(
@@ -26,16 +26,14 @@ def skipping(
     loops = [
         node
         for node in graph.nodes
-        if isinstance(node.part, LOOPS)
-        and node.part.lineno <= line <= (node.part.end_lineno or 0)
-        and node not in calls
+        if isinstance(node.part, LOOPS) and has_line(node.part, line) and node not in calls
     ]
     loop = min(loops, key=lambda node: node.first, default=None)
     end = graph.exit if loop is None else loop
     inside = {
         node
         for node in graph.nodes
-        if loop is None or (node is not loop and _is_in(loop, node.first))
+        if loop is None or (node is not loop and has_line(loop.part, node.first))
     }
     before: dict[FlowNode, list[FlowNode]] = {}
     for node in inside:
@@ -67,11 +65,6 @@ def _reached(
                 found.add(each)
                 left.append(each)
     return found
-
-
-def _is_in(loop: FlowNode, line: int) -> bool:
-    part = loop.part
-    return getattr(part, "lineno", 0) <= line <= getattr(part, "end_lineno", 0)
 
 
 def _may_differ(node: FlowNode, names: ConditionNames, ranks: Iterable[int]) -> bool:
