@@ -24,12 +24,17 @@ from commtrace.analyze.consistency.absences import (
 )
 from commtrace.analyze.consistency.awaited import lone_waits, pairs_of_lone
 from commtrace.analyze.consistency.coverage import coverage
-from commtrace.analyze.consistency.creation import inside_creation, unlike_groups
+from commtrace.analyze.consistency.creation import (
+    inside_creation,
+    unlike_creation,
+    unlike_groups,
+)
 from commtrace.analyze.consistency.deadlocks import (
     deadlock_cycles,
     deadlocks,
     explained_by,
     rows_of,
+    text_of_cycle,
 )
 from commtrace.analyze.consistency.disagreements import (
     disagreements,
@@ -51,6 +56,7 @@ from commtrace.analyze.consistency.replicas import differing_replicas
 from commtrace.analyze.consistency.still_running import without_recent
 from commtrace.analyze.consistency.transfers import unmatched_transfers
 from commtrace.analyze.consistency.waiting import (
+    Wait,
     hanging_calls,
     hangs_in,
     waits,
@@ -84,9 +90,12 @@ def consistency(frames: Frames) -> pd.DataFrame:
     progress = groups_in_progress(frames, covered)
     all_waits = [] if covered.has_timed_out_only else waits(hanging, covered, absent)
     all_waits += [*waits_by_numbers(progress), *waits_for_groups(frames)]
-    rings = deadlock_cycles(all_waits)
+    all_rings = deadlock_cycles(all_waits)
+    of_unlike = [each for each in all_rings if _is_of_unlike(frames, each)]
+    rings = [each for each in all_rings if each not in of_unlike]
+    since_unlike = "; ".join(map(text_of_cycle, of_unlike))
     stuck = stuck_calls(frames, covered)
-    explained = explained_by(rings)
+    explained = explained_by(all_rings)
     disordered = {name for name, *_ in frames.run.get("unlike_groups") or ()}
     unexplained = [
         each
@@ -106,7 +115,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         lambda: [*crossed_orders(frames, covered, differing)],
         lambda: [
             each
-            for each in unmatched_transfers(frames, covered, rows_of(rings))
+            for each in unmatched_transfers(frames, covered, rows_of(all_rings))
             if each.ranks not in pairs
         ],
     ]
@@ -114,7 +123,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *chain.from_iterable([*frames.together(then), *of_values]),
         *deadlocks(frames, covered, rings, all_waits),
         *missing_ranks(frames, covered),
-        *unlike_groups(frames, covered),
+        *unlike_groups(frames, covered, since_unlike),
         *losses(covered, absent),
         *not_compared(covered),
         *unlike_progress(frames, progress, differing, explained),
@@ -130,6 +139,12 @@ def consistency(frames: Frames) -> pd.DataFrame:
     folder = program_folder(frames)
     rows = [problem.row(folder) for problem in problems]
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
+
+
+def _is_of_unlike(frames: Frames, ring: list[Wait]) -> bool:
+    """Return whether a rank of a cycle waits in a creation after one that ranks made unalike."""
+    unlike = unlike_creation(frames)
+    return unlike is not None and any(wait.creation >= unlike[0] for wait in ring)
 
 
 CONSISTENCY = Analysis(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import Coverage, source_of
@@ -30,12 +30,18 @@ class Creation:
 
     Attributes:
         members: Text of the ranks passed to the call.
+        callers: Frames of the user around the call, as in column `callers`.
         is_open: The call had not returned.
     """
 
     rank: int
     members: str
     source: str
+    file: str
+    line: int
+    function: str
+    callers: str
+    thread: int
     at_ns: int
     is_open: bool
 
@@ -55,6 +61,11 @@ def creations(frames: Frames) -> dict[int, list[Creation]]:
                 rank=int(row["rank"]),
                 members=_members_text(str(row["text"]), everyone),
                 source=source_of(row),
+                file=str(row["source_file"]),
+                line=int(row["source_line"]),
+                function=str(row["source_function"]),
+                callers=str(row["stack"]).rpartition("\n")[0],
+                thread=int(row["thread"]),
                 at_ns=int(row["at_ns"]),
                 is_open=int(row["duration_ns"]) < 0,
             )
@@ -91,8 +102,14 @@ def inside_creation(frames: Frames) -> dict[int, str]:
     return {rank: f"new_group of {each.members}" for rank, each in last.items() if each.is_open}
 
 
-def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
-    """Yield one problem for each group whose creation differs between ranks."""
+def unlike_groups(frames: Frames, covered: Coverage, wait: str) -> Iterator[Problem]:
+    """Yield one problem for each group whose creation differs between ranks.
+
+    Args:
+        frames: The run.
+        covered: Coverage of the run.
+        wait: Where ranks wait for each other because of a creation; empty if they do not.
+    """
     for group, ranks, text in frames.run.get("unlike_groups") or ():
         yield Problem(
             problem="group order",
@@ -103,11 +120,16 @@ def unlike_groups(frames: Frames, covered: Coverage) -> Iterator[Problem]:
             found=text,
             explanation=f"{text}. {_WHY}",
         )
-    yield from _unlike_creations(frames)
+    unlike = unlike_creation(frames)
+    if unlike is not None:
+        problem = unlike[1]
+        then = f" Since then, {wait}." if wait else ""
+        yield replace(problem, explanation=problem.explanation + then)
 
 
-def _unlike_creations(frames: Frames) -> Iterator[Problem]:
-    """Yield the first creation whose members, or whose lines, differ between ranks.
+@of_run
+def unlike_creation(frames: Frames) -> tuple[int, Problem] | None:
+    """Return the first creation whose members, or whose lines, differ between ranks.
 
     Different lines count only if every rank creates a group at each of these lines: programs often
     create a group in a different branch on each rank.
@@ -126,12 +148,11 @@ def _unlike_creations(frames: Frames) -> Iterator[Problem]:
             passed = {
                 rank: f"passes {text} at {line_of[text]}" for rank, text in by_members.items()
             }
-            yield _problem(at, passed, number)
-            return
+            return number, _problem(at, passed, number)
         if are_swapped and len(set(map(len, made.values()))) == 1:
             made_at = {rank: f"makes it at {line}" for rank, line in by_line.items()}
-            yield _problem(at, made_at, number)
-            return
+            return number, _problem(at, made_at, number)
+    return None
 
 
 def _problem(at: dict[int, Creation], values: dict[int, str], number: int) -> Problem:

@@ -79,10 +79,6 @@ def deadlocks(
             in_call.setdefault(wait.call, set()).add(wait.rank)
     everyone = {wait.rank for wait in all_waits}
     for cycle in found:
-        links = [
-            f"rank {wait.rank} waits in {_at(wait)} for rank {cycle[(i + 1) % len(cycle)].rank}"
-            for i, wait in enumerate(cycle)
-        ]
         blamed, why = _departed(frames, cycle, in_call, everyone)
         ranks = blamed or {wait.rank for wait in cycle}
         own = next(place for place, wait in enumerate(cycle) if wait.rank in ranks)
@@ -100,9 +96,18 @@ def deadlocks(
             is_one_of_ranks=not blamed,
             found="; ".join(wait.text for wait in cycle),
             source=cycle[own].source,
-            explanation=f"{differing}Deadlock cycle: {'; '.join(links)}.{why}",
+            explanation=f"{differing}Deadlock cycle: {text_of_cycle(cycle)}.{why}",
             at_ns=int(np.min([wait.at_ns for wait in cycle])),
         )
+
+
+def text_of_cycle(cycle: list[Wait]) -> str:
+    """Return for whom each rank of a cycle waits, and where."""
+    following = [*cycle[1:], cycle[0]]
+    return "; ".join(
+        f"rank {wait.rank} waits in {_at(wait)} for rank {then.rank}"
+        for wait, then in zip(cycle, following, strict=True)
+    )
 
 
 def _differing(frames: Frames, cycle: list[Wait]) -> tuple[str, str]:

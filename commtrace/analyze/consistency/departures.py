@@ -9,6 +9,9 @@ does not show which rank did something else. A program repeats itself, though:
 The second all_reduce is a departure: in all earlier rounds, a recv followed the first one. If
 different calls followed in them, only the rounds with the same calls before it count. A rank has no
 departure if it made too few rounds.
+
+Rounds can be within longer ones, as steps are within epochs: a rank that made 12 recvs between two
+all_reduces of one place each time, and then 11, has left out one.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ _PLACE = (
 _ENDS = ("group", "peer")
 _LINE = [name for name in _PLACE if name not in _ENDS]
 _LEAST_ROUNDS = 2
+_LEAST_INNER_ROUNDS = 3
 _MOST_BEFORE = 64
 """Calls before a place by which its rounds are compared."""
 MOST_COMPARED = 64
@@ -53,6 +57,8 @@ class Departure:
             is missing.
         is_altered: `made` and `usual` differ only in their group or peer.
         is_new: The rank never made `made` after `before` in earlier rounds.
+        nums: Numbers of `usual` in the last round and in those before, if it was made fewer times.
+        since_ns: Begin of that round, in any part of which it was left out; -1 without one.
     """
 
     rank: int
@@ -63,12 +69,20 @@ class Departure:
     is_left_out: bool
     is_altered: bool
     is_new: bool
+    nums: tuple[int, int] = (0, 0)
+    since_ns: int = -1
 
     def text(self) -> str:
         """Return the departure in words that follow the name of the rank."""
         has_group = self.is_altered and self.usual["group"] != self.made["group"]
         usual, made = (_call_text(call, with_group=has_group) for call in (self.usual, self.made))
         rounds = counted(self.num_rounds, "round")
+        if any(self.nums):
+            last, before = self.nums
+            return (
+                f"left out {usual}: it made it {counted(last, 'time')} before {made}, and "
+                f"{counted(before, 'time')} in {rounds} before"
+            )
         if self.is_left_out:
             return f"left out {usual}, which it made in {rounds} before, and went on to {made}"
         return f"made {made}, where it made {usual} in {rounds} before"
@@ -138,7 +152,39 @@ def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
         is_altered = all(made[name] == last[name] for name in _LINE)
         is_new = not ((codes[: at - 1] == codes[at - 1]) & (codes[1:at] == codes[at])).any()
         return Departure(rank, before, made, last, len(rounds), is_left_out, is_altered, is_new)
-    return None
+    return _of_fewer(rank, own, codes)
+
+
+def _of_fewer(rank: int, own: pd.DataFrame, codes: np.ndarray) -> Departure | None:
+    """Return the departure of a rank whose last call came after fewer inner rounds than before."""
+    at = len(codes) - 1
+    ends = np.flatnonzero(codes[:at] == codes[at])
+    again = np.flatnonzero(codes[: at - 1] == codes[at - 1]) + 1
+    again = again[codes[again] != codes[at]]
+    if not ends.size or ends[-1] == at - 1 or not again.size:
+        return None
+    place = max(again.tolist(), key=lambda each: _num_alike(codes, each, at))
+    nums = [int((part == codes[place]).sum()) for part in np.split(codes[:at], ends + 1)]
+    *before, last = nums
+    if len({*before}) > 1 or not 0 < last < before[0] or before[0] < _LEAST_INNER_ROUNDS:
+        return None
+    return Departure(
+        rank,
+        *(own.iloc[each] for each in (at - 1, at, place)),
+        num_rounds=len(before),
+        is_left_out=True,
+        is_altered=False,
+        is_new=False,
+        nums=(last, before[0]),
+        since_ns=int(own["issue_ns"].iloc[ends[-1]]),
+    )
+
+
+def _num_alike(codes: np.ndarray, one: int, other: int) -> int:
+    """Return how many calls before two places are alike, up to `_MOST_BEFORE`."""
+    num = min(one, other, _MOST_BEFORE)
+    unlike = np.flatnonzero((codes[one - num : one] != codes[other - num : other])[::-1])
+    return int(unlike[0]) if unlike.size else num
 
 
 def _rounds_like(codes: np.ndarray, at: int) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import zip_longest
 
 import pandas as pd
@@ -28,6 +29,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.schema import DATA_END, EXCEPTION, EXIT, FATAL
 
 _MOST_ROUNDS = 200
+_OF_LINE = ("source_file", "source_line")
 _OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
 _UNKNOWN = -1
 _LOOP = re.compile(r"(?:async )?for\b|while\b")
@@ -82,9 +84,10 @@ def _in_any_round(
     end_of_loop: tuple[DecidingLine, ...],
     ranks: tuple[int, int],
 ) -> tuple[DecidingLine, ...]:
-    """Return the only statement by which one of many alike calls can have been left out.
+    """Return the statement by which one of many alike calls can have been left out.
 
-    It is the end of the loop if every round makes the call.
+    It is the end of the loop if every round makes the call; two that are as likely are both
+    returned, the second as an alternative.
 
     Args:
         explainer: The explainer.
@@ -97,14 +100,20 @@ def _in_any_round(
         return ()
     may_skip, loop = explainer.skipping(_chain(calls[0]), ranks) or ((), None)
     backward = [each for each in calls if each["phase"] == "backward"]
-    found = {*may_skip, *(explainer.reducing(_chain(backward[0])) if backward else ())}
-    if loop is not None and loop in end_of_loop:
-        return () if found else end_of_loop
-    return tuple(found) if len(found) == 1 else ()
+    reducing = explainer.reducing(_chain(backward[0])) if backward else ()
+    ends = [loop] if loop is not None and loop in end_of_loop else []
+    found = [*dict.fromkeys([*may_skip, *reducing, *ends])]
+    if len(found) > 2:
+        return ()
+    return *found[:1], *(replace(each, is_alternative=True) for each in found[1:])
 
 
 def _text_of(found: Iterable[DecidingLine]) -> str:
-    return ", ".join(f"`{each.text}` ({each.file}:{each.line})" for each in found)
+    return "".join(
+        f"{(' or ' if each.is_alternative else ', ') if place else ''}"
+        f"`{each.text}` ({each.file}:{each.line})"
+        for place, each in enumerate(found)
+    )
 
 
 def _has_ended(frames: Frames, rank: int) -> bool:
@@ -159,6 +168,8 @@ def _deviating(
     if parted.common is None:
         return own, others, ranks
     mine, theirs = _site(own), _site(others)
+    if ranks[0] != ranks[1] and all(_is_of_role(calls, call) for call in (own, others)):
+        return None
     rounds = _rounds(calls, parted.common, ranks)
     if any((_site(one), _site(other)) == (mine, theirs) for one, other in rounds):
         return None
@@ -171,6 +182,16 @@ def _deviating(
         if sites[1] == theirs and sites[0] != theirs:
             return own, one, (ranks[0], ranks[0])
     return own, others, ranks
+
+
+def _is_of_role(calls: pd.DataFrame, call: pd.Series | None) -> bool:
+    """Return whether a rank made a call before at its line, and the other rank never."""
+    if call is None:
+        return False
+    is_own = calls["rank"] == call["rank"]
+    at_its_line = (calls[[*_OF_LINE]] == call[[*_OF_LINE]]).all(axis=1)
+    has_made = bool((at_its_line & is_own & (calls["id"] < call["id"])).any())
+    return has_made and not (at_its_line & ~is_own).any()
 
 
 def _site(call: pd.Series | None) -> tuple[object, ...] | None:

@@ -13,9 +13,10 @@ line. Edges say by which way their statement is left:
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeGuard
 
 ScopeNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 JUMPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -289,7 +290,10 @@ def calls_in(part: ast.AST) -> bool:
 
 
 def constants_of(tree: ast.Module, function: ScopeNode) -> frozenset[str]:
-    """Return the attributes that only `__init__` of a method's class assigns in a file."""
+    """Return the attributes that only `__init__` of a method's class assigns in a file.
+
+    Properties that are computed from these alone are among them.
+    """
     classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
     around = next((each for each in classes if function in each.body), None)
     methods = [] if around is None else around.body
@@ -298,13 +302,39 @@ def constants_of(tree: ast.Module, function: ScopeNode) -> frozenset[str]:
         return frozenset()
     inside = [*_assigned(begin[0])]
     everywhere = [*_assigned(tree)]
-    return frozenset(name for name in inside if inside.count(name) == everywhere.count(name))
+    found = {name for name in inside if inside.count(name) == everywhere.count(name)}
+    return frozenset(found | {each.name for each in methods if _is_computed_from(each, found)})
+
+
+def _is_computed_from(method: ast.stmt, attributes: Collection[str]) -> TypeGuard[ast.FunctionDef]:
+    """Return whether a method is a property that returns a value of some attributes of `self`."""
+    is_property = isinstance(method, ast.FunctionDef) and any(
+        "property" in getattr(each, "attr", getattr(each, "id", ""))
+        for each in method.decorator_list
+    )
+    returned = method.body[-1] if isinstance(method, ast.FunctionDef) else None
+    if not (is_property and isinstance(returned, ast.Return) and returned.value is not None):
+        return False
+    used = [*expressions_in(returned.value)]
+    names = {each.id for each in used if isinstance(each, ast.Name)}
+    attributes_used = {each.attr for each in used if isinstance(each, ast.Attribute)}
+    has_calls = any(isinstance(each, ast.Call) for each in used)
+    return names == {"self"} and attributes_used <= {*attributes} and not has_calls
 
 
 def _assigned(part: ast.AST) -> Iterator[str]:
     for each in ast.walk(part):
         if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load):
             yield each.attr
+
+
+def function_of(tree: ast.Module, node: ast.AST) -> ScopeNode:
+    """Return the innermost function around a node of a file; the module if there is none."""
+    found: ScopeNode = tree
+    for each in ast.walk(tree):  # outer functions come before inner ones
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each is not node:
+            found = each if any(inner is node for inner in ast.walk(each)) else found
+    return found
 
 
 def function_at(tree: ast.Module, line: int, name: str) -> ScopeNode | None:

@@ -197,6 +197,8 @@ class DivergenceWords:
         if call is None:
             return ""
         group = str(call["group"])
+        if not group:  # the creation of one
+            return str(call["kind"])
         axis = self._axes.get(group) or f"group {group}"
         number = f" {call['number']}" if call["number"] >= 0 else ""
         module = f" in module {call['module']}" if call["module"] else ""

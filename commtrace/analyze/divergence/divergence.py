@@ -16,10 +16,12 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.check import consistency
 from commtrace.analyze.consistency.coverage import coverage
+from commtrace.analyze.consistency.creation import inside_creation
 from commtrace.analyze.consistency.departures import Departure, departures
 from commtrace.analyze.consistency.numbered import calls_of_ranks
 from commtrace.analyze.consistency.problem import DIFFERENT, ranks_in
 from commtrace.analyze.consistency.waiting import hanging_calls
+from commtrace.analyze.divergence.creating import NO_GROUP, calls_with_creations, first_unlike
 from commtrace.analyze.divergence.description import DivergenceWords, RankDivergence
 from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.sequences import Parting, parting
@@ -54,7 +56,11 @@ COLUMNS = (
     Column("at_ns", int, INSTANT, "when the last common call was issued; -1 unknown"),
 )
 
-_ABSENT = ("missing call", "extra call", "deadlock")
+_GROUP_ORDER = "group order"
+_OF_CYCLES = ("deadlock", _GROUP_ORDER, "tag")
+_ABSENT = ("missing call", "extra call", *_OF_CYCLES)
+_WITHOUT_WAITS = ("reduce_op", "replicas differ", "wrong reduction", "race")
+"""Faults after which ranks go on, as their calls end."""
 _MOST_FAULTS = 50
 """Number of the earliest faults that are traced back; later faults mostly follow from them."""
 _UNKNOWN = -1
@@ -91,7 +97,8 @@ def _divergences(
     members = sorted(recorded & set(everyone.loc[everyone["group"] == group, "rank"]))
     involved = [rank for rank in ranks_in(str(fault["ranks"])) if rank in recorded]
     blamed = [] if fault["is_one_of_ranks"] else involved
-    if fault["problem"] == "deadlock" or number < 0:
+    is_of_creation = group == NO_GROUP and fault["problem"] == _GROUP_ORDER
+    if (fault["problem"] in _OF_CYCLES or number < 0) and not is_of_creation:
         # Of a collective that all make, the other ranks show more.
         left = {
             rank: each
@@ -101,9 +108,13 @@ def _divergences(
         if blamed and set(blamed) <= left.keys():
             yield from (_of_rounds(frames, fault, left[rank]) for rank in blamed)
             return
+    if is_of_creation or (
+        group == NO_GROUP and not {*involved}.isdisjoint(inside_creation(frames))
+    ):
+        yield from _of_creations(frames, fault, sorted(recorded), involved, blamed)
     if number < 0 or not members:
         return
-    if fault["problem"] == "deadlock" and not blamed:
+    if fault["problem"] in _OF_CYCLES and not blamed:
         sides = sides_of_cycle(hanging, involved)
     else:
         sides = sides_of(frames, fault, members, blamed)
@@ -117,10 +128,30 @@ def _divergences(
             yield found
 
 
+def _of_creations(
+    frames: Frames,
+    fault: dict[str, object],
+    recorded: Sequence[int],
+    involved: Sequence[int],
+    blamed: Sequence[int],
+) -> Iterator[RankDivergence]:
+    """Yield where ranks parted that create groups differently, or in which one waits for others."""
+    own = blamed or involved[:1]
+    others = [rank for rank in (recorded if blamed else involved) if rank not in own]
+    if not (own and others):
+        return
+    ranks = own[0], others[-1]
+    calls = calls_with_creations(frames, ranks)
+    labels = {**labels_of(frames, *ranks), NO_GROUP: NO_GROUP}
+    parted = parting(calls, *ranks, NO_GROUP, first_unlike(frames, *ranks), labels)
+    others = [ranks[1], *others[:-1]]
+    yield DivergenceWords(frames, fault, own, others, calls, parted).row(may_be_either=not blamed)
+
+
 def _of_rounds(frames: Frames, fault: dict[str, object], left: Departure) -> RankDivergence:
     """Return the divergence of a rank from its own earlier rounds."""
     calls = calls_of_ranks(frames, [left.rank])
-    parted = Parting((left.before, left.before), left.made, left.usual)
+    parted = Parting((left.before, left.before), left.made, left.usual, left.since_ns)
     own = [left.rank]
     description = DivergenceWords(
         frames, fault, own, own, calls, parted, num_rounds=left.num_rounds
@@ -161,14 +192,23 @@ _IDENTITY = ["problem", "group", "number"]
 def first_verdict(problems: pd.DataFrame, parted: pd.DataFrame | None = None) -> str:
     """Return the verdict on the first fault of a run; empty without a fault.
 
+    If ranks go on after that fault, the verdict on the first one in which they wait is added.
+
     Args:
         problems: Table `consistency`.
         parted: Table `divergences`.
     """
-    for fault in problems[problems["is_fault"]].head(1).to_dict("records"):
+    faults = problems[problems["is_fault"]].to_dict("records")
+    waits = next((each for each in faults if each["problem"] not in _WITHOUT_WAITS), None)
+    told = [*faults[:1], *([waits] if waits is not None and waits is not faults[0] else [])]
+    verdicts = []
+    for fault in told:
         rows = [] if parted is None else of_fault(parted, fault)
-        return verdict_of({str(name): each for name, each in fault.items()}, next(iter(rows), None))
-    return ""
+        named = {str(name): each for name, each in fault.items()}
+        verdicts.append(verdict_of(named, next(iter(rows), None)))
+    return "; later, ".join(
+        verdicts[:1] + [f"{each[:1].lower()}{each[1:]}" for each in verdicts[1:]]
+    )
 
 
 def lines_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:

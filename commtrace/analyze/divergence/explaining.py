@@ -12,6 +12,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from commtrace.analyze.divergence.choosing import choosing
 from commtrace.analyze.divergence.conditions import IMPOSSIBLE, OF_ANYTHING
 from commtrace.analyze.divergence.control_flow import (
     LOOPS,
@@ -40,11 +41,16 @@ SeenIn = Callable[[CallFrame, FlowGraph], Seen]
 
 @dataclass(frozen=True, slots=True)
 class DecidingLine:
-    """A line of the source that decided, without its indentation and comment."""
+    """A line of the source that decided, without its indentation and comment.
+
+    Attributes:
+        is_alternative: It is about as likely as the line before it.
+    """
 
     file: str
     line: int
     text: str
+    is_alternative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class _Explanation:
     cost: float
     file: str
     nodes: tuple[FlowNode, ...]
-    is_doubtful: bool = False
+    rivals: tuple[_Explanation, ...] = ()
 
     def more(self, cost: float) -> _Explanation:
         """Return the explanation at a higher cost."""
@@ -83,10 +89,14 @@ class Explainer:
         if not chains or not all(chains):
             return ()
         found = self._explained(common, own, others, _MOST_FRAMES)
-        self.is_doubtful = found is not None and found.is_doubtful
-        if found is None or found.cost > _MOST_COST or found.is_doubtful:
+        self.is_doubtful = found is not None and bool(found.rivals)
+        if found is None or found.cost > _MOST_COST or len(found.rivals) > 1:
             return ()
-        return self._lines_of(found.file, found.nodes)
+        lines = self._lines_of(found.file, found.nodes)
+        for rival in found.rivals:
+            first = self._lines_of(rival.file, rival.nodes[:1])
+            lines += tuple(replace(each, is_alternative=True) for each in first)
+        return lines
 
     def _lines_of(self, file: str, nodes: Iterable[FlowNode]) -> tuple[DecidingLine, ...]:
         lines = self._text.lines(file)
@@ -98,18 +108,25 @@ class Explainer:
     ) -> tuple[tuple[DecidingLine, ...], DecidingLine] | None:
         """Return statements by which a round may leave out a call, and the loop of these rounds.
 
-        None if a function on the way is unknown, or no loop is around the call.
+        A loop with as many rounds on all ranks, over parameters say, is part of the call if all of
+        its rounds make it. None if a function on the way is unknown, or no loop is around the call.
         """
         found: list[DecidingLine] = []
+        since: list[DecidingLine] = []
+        around = None
         for frame in reversed(chain):
             graph = self._text.graph(frame)
             if graph is None:
-                return None
-            nodes, loop = skipping(graph, frame.line, ranks)
-            found += self._lines_of(frame.file, nodes)
-            if loop is not None:
-                return tuple(found), self._lines_of(frame.file, [loop])[0]
-        return None
+                break
+            nodes, loop, is_alike = skipping(graph, frame.line, ranks)
+            since += self._lines_of(frame.file, nodes)
+            if loop is None:
+                continue
+            around = self._lines_of(frame.file, [loop])[0]
+            found, since = [*found, *since], []
+            if found or not is_alike:
+                break
+        return None if around is None else (tuple(found), around)
 
     def reducing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
         """Return the condition under which a backward pass reduces gradients, or does not.
@@ -267,7 +284,7 @@ class Explainer:
         at = graph.at(own[0].line) if graph is not None else []
         if graph is not None and at and not found:
             if inner[0] != inner[1]:
-                within = self._within_statement(own[0], at)
+                within = self._within_statement(own[0], at) or self._chosen(own, others)
                 found += [within] if within is not None else []
             elif self._looped is not None:
                 found += self._left_out(graph, own[0], at)
@@ -278,6 +295,18 @@ class Explainer:
         if not _has_condition(at[0].part):
             return None
         return _Explanation(OF_ANYTHING, base.file, (at[0],))
+
+    def _chosen(self, own: CallChain, others: CallChain) -> _Explanation | None:
+        """Explain calls of different functions in one statement by what has chosen them."""
+        if len(own) < 2 or len(others) < 2 or own[1].function == others[1].function:
+            return None
+        found = [
+            _Explanation(OF_ANYTHING, file, (node,))
+            for file in dict.fromkeys((own[0].file, own[1].file, others[1].file))
+            if (tree := self._text.tree(file)) is not None
+            for node in choosing(tree, (own[1].function, others[1].function))
+        ]
+        return found[0] if len(found) == 1 else None
 
     def _left_out(
         self, graph: FlowGraph, base: CallFrame, at: Sequence[FlowNode]
@@ -305,23 +334,25 @@ def _likeliest(found: list[_Explanation]) -> _Explanation | None:
     if not found:
         return None
     first, *others = sorted(found, key=lambda each: each.cost)
-    is_rivalled = any(
-        each.cost - first.cost < _MARGIN and not {*each.nodes[:1]} & {*first.nodes[:1]}
+    rivals = [
+        each
         for each in others
-    )
-    return replace(first, is_doubtful=first.is_doubtful or is_rivalled)
+        if each.cost - first.cost < _MARGIN and not {*each.nodes[:1]} & {*first.nodes[:1]}
+    ]
+    return replace(first, rivals=(*first.rivals, *rivals))
 
 
 def _of_split(file: str, split: Split) -> _Explanation:
     """Return the statements that a split is at: the handler of an exception, or a case."""
-    node = split.node
+    rivals = tuple(_of_split(file, each) for each in split.rivals)
+    nodes = split.node, *split.jumps
     for way, then in zip(split.ways, split.then, strict=True):
         if way is Way.RAISES:
-            return _Explanation(split.cost, file, (then,), split.is_doubtful)
-    for way, then in zip(split.ways, split.then, strict=True):
+            nodes = (then,)
+            break
         if way is Way.CASE:
-            return _Explanation(split.cost, file, (then, node), split.is_doubtful)
-    return _Explanation(split.cost, file, (node, *split.jumps), split.is_doubtful)
+            nodes = then, split.node
+    return _Explanation(split.cost, file, nodes, rivals)
 
 
 def _has_condition(part: ast.AST | None) -> bool:

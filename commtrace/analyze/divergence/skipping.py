@@ -16,11 +16,12 @@ from commtrace.analyze.divergence.control_flow import LOOPS, FlowGraph, FlowNode
 
 def skipping(
     graph: FlowGraph, line: int, ranks: Iterable[int]
-) -> tuple[list[FlowNode], FlowNode | None]:
+) -> tuple[list[FlowNode], FlowNode | None, bool]:
     """Return statements by which the call of a line may be passed, and the outermost loop around.
 
     Without a loop, they are those by which the function may return without the call. Conditions
-    that are alike on all ranks, or on the rank, are left out.
+    that are alike on all ranks, or on the rank, are left out. The last value is whether the
+    number of its rounds is the same on all ranks.
     """
     calls = graph.at(line)
     loops = [
@@ -52,7 +53,8 @@ def skipping(
         for _, then in node.successors
         if then in passing
     }
-    return [node for node in found if _may_differ(node, names, ranks)], loop
+    may_skip = [node for node in found if _may_differ(node, names, ranks)]
+    return may_skip, loop, loop is None or not _may_differ(loop, names, ranks)
 
 
 def _reached(

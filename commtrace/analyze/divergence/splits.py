@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, permutations
 
 from commtrace.analyze.divergence.conditions import (
@@ -82,7 +82,7 @@ class Split:
 
     Attributes:
         jumps: The first jump on the path of a rank, within the statement.
-        is_doubtful: Another statement is about equally likely.
+        rivals: Other statements that are about equally likely.
     """
 
     cost: float
@@ -90,7 +90,7 @@ class Split:
     ways: tuple[Way, Way]
     then: tuple[FlowNode, FlowNode]
     jumps: tuple[FlowNode, ...] = ()
-    is_doubtful: bool = False
+    rivals: tuple[Split, ...] = ()
 
     @property
     def decides(self) -> ast.AST | None:
@@ -148,9 +148,11 @@ class Paths:
             return None
         found.sort(key=lambda each: each[:2])
         split = found[0][2]
-        is_doubtful = any(_is_rival(each, split) for _, _, each in found[1:])
+        rivals = {
+            each.decides: each for _, _, each in reversed(found[1:]) if _is_rival(each, split)
+        }
         jumps = self._jumps(split, to_own, own, 0) or self._jumps(split, to_others, others, 1)
-        return Split(split.cost, split.node, split.ways, split.then, jumps, is_doubtful)
+        return replace(split, jumps=jumps, rivals=tuple(rivals.values()))
 
     def costs_from(
         self, start: Sequence[FlowNode], targets: Collection[FlowNode]

@@ -9,7 +9,8 @@ from typing import Any
 from commtrace.analyze.consistency.problem import DIFFERENT, ranks_in
 from commtrace.units import text_of_ranks
 
-_FIRST_STATEMENT = re.compile(r"`[^`]*` \([^)]*\)")
+_STATEMENT = r"`[^`]*` \([^)]*\)"
+_FIRST_STATEMENT = re.compile(rf"{_STATEMENT}(?: or {_STATEMENT})?")
 
 
 def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> str:

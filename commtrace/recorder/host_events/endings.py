@@ -22,12 +22,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from commtrace.recorder.attribution.stack_frames import USER, kind_of, user_frames_from
-from commtrace.recorder.caller_chain import code_and_line
+from commtrace.recorder.attribution.stack_frames import USER, kind_of
 from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.host_events.exceptions import note_of_error, users_in
-from commtrace.recorder.host_events.note import Keep, note_here
-from commtrace.recorder.thread_state import CallStack
+from commtrace.recorder.host_events.note import Keep, note_here, users_at
 from commtrace.schema import EXIT, FATAL, THREAD_DIED
 
 _PROCESSES = "multiprocessing.process"
@@ -105,7 +103,7 @@ class Endings:
         if self._is_on and not self._has_ended:
             self._has_ended = True
             note = note_here(EXIT, "os._exit")
-            note.stack = _users_at(frame)
+            note.stack = users_at(frame)
             if note.stack:
                 note.code, note.line = note.stack[0]
             self._keep(note)
@@ -140,7 +138,7 @@ class Endings:
         error.__context__ = sys.exc_info()[1]
         caller = sys._getframe(2)
         note = note_of_error(FATAL if is_failure(error) else EXIT, error)
-        note.stack = _users_at(caller)
+        note.stack = users_at(caller)
         frame = _outermost(caller)
         self._exit = _Exit(os.getpid(), note, frame, frame.f_lasti)
 
@@ -152,11 +150,6 @@ class Endings:
             return before(args)
 
         return excepthook
-
-
-def _users_at(frame: FrameType) -> CallStack:
-    """Return the user's frames from a frame on, innermost first."""
-    return tuple([code_and_line(each) for each in user_frames_from(frame)])
 
 
 def _outermost(frame: FrameType) -> FrameType:

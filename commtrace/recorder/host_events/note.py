@@ -7,11 +7,18 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from commtrace.recorder.attribution.stack_frames import INSTALLED, USER, is_own, kind_of
+from commtrace.recorder.attribution.stack_frames import (
+    INSTALLED,
+    USER,
+    is_own,
+    kind_of,
+    user_frames_from,
+)
 from commtrace.recorder.caller_chain import code_and_line
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.facts import process_rank
 from commtrace.recorder.events.host_event import UNKNOWN, HostEvent
+from commtrace.recorder.thread_state import CallStack
 
 _MOST_CHARACTERS = 400
 
@@ -43,3 +50,8 @@ def nearest_of_user(frame: FrameType | None) -> FrameType | None:
             installed = installed or frame
         frame = frame.f_back
     return installed
+
+
+def users_at(frame: FrameType) -> CallStack:
+    """Return the user's frames from a frame on, innermost first."""
+    return tuple([code_and_line(each) for each in user_frames_from(frame)])

@@ -13,6 +13,7 @@ imported before are noticed too. Within one of these calls, the others are its p
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ import torch.distributed as dist
 
 from commtrace.group_request import GroupRequest, text_of_request
 from commtrace.recorder.events.host_event import HostEvent
-from commtrace.recorder.host_events.note import note_here
+from commtrace.recorder.host_events.note import note_here, users_at
 from commtrace.recorder.host_events.ongoing import LONG_NS, Ongoing
 from commtrace.schema import DESTROY_PROCESS_GROUP, INIT_PROCESS_GROUP, NEW_GROUP, STORE
 
@@ -138,6 +139,8 @@ class StoreCalls:
             event = note_here(kind)
             if kind == DESTROY_PROCESS_GROUP and event.code is None:
                 return function(*args, **options)  # by commtrace itself, when the program is over
+            if kind == NEW_GROUP:
+                event.stack = users_at(sys._getframe(1))
             event.text = _described(describe, args, options, None)
             self._thread.is_in_call = True
             self._ongoing.begin(event)
