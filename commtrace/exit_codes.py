@@ -6,7 +6,8 @@ import signal
 
 SIGNAL_EXIT_CODE = 128
 
-_CRASHED = "crashed in native code: {}"
+CRASHED = "crashed in native code"
+_CRASHED = CRASHED + ": {}"
 _WORDS = {
     signal.SIGKILL: "killed by {}, possibly for lack of memory",
     signal.SIGTERM: "asked to end by {}",

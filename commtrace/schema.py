@@ -72,6 +72,8 @@ is at a place while ranks wait; a process group is created; the default one is i
 groups are destroyed; the program waits for a key of a store; an exception ends the rank; a call
 of `sys.exit` or `os._exit` does; an exception ends a thread of it.
 """
+WAITING_KINDS = frozenset((NEW_GROUP, STORE, INIT_PROCESS_GROUP, DESTROY_PROCESS_GROUP))
+"""Kinds of events in which a rank may wait for others."""
 
 PIPELINE_ACTIONS = (
     FORWARD, LOSS_OF_CHUNK, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT,

@@ -9,7 +9,7 @@ handler if the user chose the signal. A handler that the program installs later 
 
 SIGTERM, by which launchers end ranks, has the same handler if the process would end by it. It
 writes the stacks, and the default action then ends the process. Readers of the spool find the text
-(see `beside_spool`).
+(see `beside_spool`). So they do of a crash in native code, unless the program handles crashes.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class StackDumps:
         if signal_number is not None:
             self._handle(signal_number, is_chosen=is_chosen)
         self._handle(signal.SIGTERM)
+        _crashes.write_to(self._stacks)
 
     def _handle(self, number: int, *, is_chosen: bool = False) -> None:
         if number in _handled:  # another recording of this process
@@ -115,11 +116,13 @@ class StackDumps:
                     faulthandler.unregister(number)
                     del _handled[number]
                     self._handle(number, is_chosen=self._is_chosen and number != signal.SIGTERM)
+            _crashes.write_to(self._stacks)
 
     def close(self) -> None:
         """Stop handling the signals, unless the program has replaced the handlers."""
         if self._stacks is None:
             return
+        _crashes.write_to(None)
         ours = [number for number in self._numbers if _is_ours(number)]
         for number in self._numbers:
             _handled.pop(number, None)
@@ -130,6 +133,37 @@ class StackDumps:
             os.close(self._stacks)
         self._stacks = None
         stacks_path(self._spool).unlink(missing_ok=True)
+
+
+class _Crashes:
+    """Where faulthandler writes the stacks of a crash: the file of the latest recording, or none.
+
+    It writes to one descriptor as long as the process lives, since a program may let it write
+    elsewhere, which cannot be told.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._is: tuple[int, int] | None = None
+
+    def write_to(self, stacks: int | None) -> None:
+        """Write to a file from now on; None for none."""
+        with contextlib.suppress(OSError, RuntimeError):
+            if self._file is not None and identity(self._file) != self._is:
+                self._file = None  # the program has closed it, and may use its number
+                faulthandler.disable()
+            target = os.open(os.devnull, os.O_WRONLY) if stacks is None else stacks
+            if self._file is not None:
+                os.dup2(target, self._file, inheritable=False)
+            elif stacks is not None and not faulthandler.is_enabled():
+                self._file = os.dup(stacks)
+                faulthandler.enable(file=self._file)
+            if stacks is None:
+                os.close(target)
+            self._is = None if self._file is None else identity(self._file)
+
+
+_crashes = _Crashes()
 
 
 def dump_of_process(rank: int, request: str, calls: Iterable[Mapping[str, Any]]) -> StackDump:
@@ -192,6 +226,7 @@ def _forget_in_child() -> None:
         if _is_ours(number):
             faulthandler.unregister(number)
     _handled.clear()
+    _crashes.write_to(None)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

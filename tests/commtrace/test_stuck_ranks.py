@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from commtrace.analyze import load
+from commtrace.analyze.consistency import consistency
 from commtrace.launcher import LaunchResult, run_script
 from commtrace.tracefile import Trace, read_parts
 
@@ -76,4 +78,24 @@ def test_exit_codes_are_those_of_ranks_that_ended_first(
 ) -> None:
     trace, _ = recorded(code, tmp_path)
     assert trace.tables["ranks"]["exit_code"][1] == stated
+    assert stacks(trace, 1) == []
+
+
+def test_a_rank_that_crashes_in_native_code_leaves_its_line(tmp_path: Path) -> None:
+    trace, result = recorded("import ctypes; ctypes.string_at(0)", tmp_path)
+    assert (result.exit_code, result.failed_rank) == (128 + signal.SIGSEGV, 1)
+    assert [function for function, _ in stacks(trace, 1)] == ["elsewhere"]
+    problems = consistency(load(trace))
+    fault = problems[problems["is_fault"]].iloc[0]
+    assert fault["ranks"] == "1"
+    crashed = "rank 1 crashed in native code: signal 11 (SIGSEGV) at train.py:9"
+    assert crashed in fault["explanation"].lower().replace("sigsegv", "SIGSEGV")
+
+
+def test_a_program_that_handles_crashes_itself_keeps_its_file(tmp_path: Path) -> None:
+    own = tmp_path / "crash.txt"
+    body = f"import ctypes, faulthandler; file = open({str(own)!r}, 'w'); "
+    body += "faulthandler.enable(file=file); ctypes.string_at(0)"
+    trace, _ = recorded(body, tmp_path)
+    assert "Segmentation fault" in own.read_text("utf-8")
     assert stacks(trace, 1) == []

@@ -8,6 +8,7 @@ Each program is run on gloo ranks with a time-out and watched meanwhile. Its ans
 before it was run: who did something else, its line, where others wait, and the branch. It is
 
     right     the blamed ranks, both lines and the branch, if there is one, are named
+    either    likewise, but the branch is one of two statements that are named
     half      the blamed ranks are right, or in doubt
     missed    there is no fault, or no recording
     wrong     a fault blames other ranks without a doubt
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -42,7 +44,7 @@ from commtrace.tracefile import read_trace
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("held_out")
-RIGHT, HALF, MISSED, WRONG = "right", "half", "missed", "wrong"
+RIGHT, EITHER, HALF, MISSED, WRONG = "right", "either", "half", "missed", "wrong"
 DUMPS = "dumps"
 _COMMTRACE = [sys.executable, "-m", "commtrace_cli"]
 _ENDS_AFTER_S = 400
@@ -158,7 +160,10 @@ def judged(answer: dict[str, Any], frames: Frames) -> tuple[str, str]:
     branches = [answer["branch_line"], *answer.get("also_branch_lines", [])]
     is_optional = branches == [None] or answer.get("branch_is_optional", False)
     has_branch = is_optional or any(branch in text for branch in filter(None, branches))
-    return (RIGHT if is_known and has_lines and has_branch else HALF), verdict
+    if not (is_known and has_lines and has_branch):
+        return HALF, verdict
+    is_doubtful = any("` or `" in re.sub(r"` \([^)]*\)", "`", str(row["branch"])) for row in rows)
+    return (EITHER if is_doubtful and not is_optional else RIGHT), verdict
 
 
 def scored(answer: dict[str, Any], folder: Path, *, timeout_s: int, detail: str) -> tuple[str, str]:

@@ -46,7 +46,7 @@ from commtrace.analyze.consistency.in_flight import (
     explained_absences,
     stuck_calls,
 )
-from commtrace.analyze.consistency.lost_ranks import lost_ranks
+from commtrace.analyze.consistency.lost_ranks import lost_ranks, stalled_ranks
 from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS, Problem
 from commtrace.analyze.consistency.progress import groups_in_progress, unlike_progress
@@ -131,7 +131,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
     if not any(each.is_fault for each in problems):
         problems += missing_calls(frames, covered, unexplained, inside, of_victims=True)
     if not any(each.is_fault for each in problems):
-        problems += lost_ranks(frames)
+        problems += [*lost_ranks(frames)] or stalled_ranks(frames)
     problems = [*without_recent(frames, problems)]
     faults = [each.at_ns for each in problems if each.is_fault and each.at_ns >= 0]
     problems += calls_in_flight(covered, stuck, min(faults, default=None))

@@ -26,7 +26,7 @@ from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG, PROFILER, source_of
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.source_lines import line_text
-from commtrace.exit_codes import SIGNAL_EXIT_CODE, text_of_exit
+from commtrace.exit_codes import CRASHED, SIGNAL_EXIT_CODE, text_of_exit
 from commtrace.schema import (
     COMPILE,
     DATA_WAIT,
@@ -38,6 +38,7 @@ from commtrace.schema import (
     NOT_RUNNING,
     RECOMPILE,
     STORE,
+    WAITING_KINDS,
 )
 from commtrace.schema import STUCK as STUCK_STACK
 from commtrace.units import text_of_duration
@@ -67,7 +68,6 @@ _INSIDE = {
     DESTROY_PROCESS_GROUP: "waits in destroy_process_group",
 }
 """Text by kind of an event that has not ended."""
-_OF_OTHERS = frozenset((NEW_GROUP, STORE, INIT_PROCESS_GROUP, DESTROY_PROCESS_GROUP))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _end_of(
     if source:
         return End(rank, UNKNOWN, _NO_LATER.get(source, "has no later call in its file"))
     # A signal comes last: it may have ended a rank that was inside of something, or stuck.
-    for find in (_fatal, _closed, _inside, _stuck, _signal):
+    for find in (_fatal, _crashed, _closed, _inside, _stuck, _signal):
         if (found := find(rank, row, events, last_ns)) is not None:
             is_killed = found.state in (INSIDE, STUCK) and _killed(row)
             until = f", until it {_killed(row)}" if is_killed else ""
@@ -166,6 +166,16 @@ def _fatal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int
     return End(rank, RAISED, f"was ended by {event['text']}", source, at)
 
 
+def _crashed(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
+    """Return a crash in native code, at the user's line of the stack that was left by it."""
+    killed = _killed(row)
+    if not killed.startswith(CRASHED):
+        return None
+    at_line = _stuck(rank, row, events, last_ns)
+    source = "" if at_line is None else at_line.source
+    return End(rank, KILLED, killed, source)
+
+
 def _signal(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
     return End(rank, KILLED, killed) if (killed := _killed(row)) else None
 
@@ -174,7 +184,7 @@ def _killed(row: Mapping[Any, Any]) -> str:
     """Return the text of the signal that ended a rank before its launcher ended the others."""
     code = int(row["exit_code"])
     text = text_of_exit(SIGNAL_EXIT_CODE - code) if code < -1 else ""
-    return text if not text or text.startswith("crashed") else f"was {text}"
+    return text if not text or text.startswith(CRASHED) else f"was {text}"
 
 
 def _closed(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: int) -> End | None:
@@ -194,7 +204,7 @@ def _inside(rank: int, row: Mapping[Any, Any], events: pd.DataFrame, last_ns: in
         return None
     event = rows.iloc[-1]
     text = _INSIDE[str(event["kind"])].format(text=event["text"])
-    is_waiting = event["kind"] in _OF_OTHERS
+    is_waiting = event["kind"] in WAITING_KINDS
     at = int(event["at_ns"])
     return End(rank, INSIDE, text, source_of(event), at, is_waiting=is_waiting)
 

@@ -1,7 +1,8 @@
-"""Ranks ended by a signal or an exception before the others, whose calls then failed.
+"""Ranks that are lost or stuck where no call shows it.
 
-A call fails on the other ranks when the connection to the lost rank is closed. The recording shows
-the failed call as ended, so no rank is reported as missing from it.
+If a signal or an exception ends a rank, the calls of the others fail when the connection is closed.
+The recording shows the failed call as ended, so no rank is reported as missing from it. Nor is a
+rank that others wait for in the store.
 """
 
 from __future__ import annotations
@@ -9,12 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from commtrace.analyze.consistency.coverage import source_of
-from commtrace.analyze.consistency.ends import KILLED, RAISED, STUCK, End, ends
+from commtrace.analyze.consistency.ends import (
+    ALIVE,
+    KILLED,
+    RAISED,
+    SILENT,
+    STUCK,
+    End,
+    ends,
+)
 from commtrace.analyze.consistency.numbered import calls_of_ranks
 from commtrace.analyze.consistency.problem import Problem, numbers_text
 from commtrace.analyze.frame import Frames
-from commtrace.schema import FATAL
+from commtrace.schema import FATAL, WAITING_KINDS
+from commtrace.units import counted, text_of_ranks
 
+_AT_LINE = (STUCK, RAISED)
 _MOST_LINES = 3
 
 
@@ -42,8 +53,8 @@ def _problem(frames: Frames, end: End, others: Sequence[End]) -> Problem:
     after = ""
     if last is not None:
         after = f", after {last['kind']}" + (f" at {source_of(last)}" if source_of(last) else "")
-    stuck = sorted({each.source for each in others if each.state == STUCK and each.source})
-    meanwhile = f"; others are at {', '.join(stuck)}" if 0 < len(stuck) <= _MOST_LINES else ""
+    lines = sorted({each.source for each in others if each.state in _AT_LINE and each.source})
+    meanwhile = f"; others are at {', '.join(lines)}" if 0 < len(lines) <= _MOST_LINES else ""
     return Problem(
         problem="lost rank",
         is_fault=True,
@@ -53,3 +64,36 @@ def _problem(frames: Frames, end: End, others: Sequence[End]) -> Problem:
         explanation=f"Rank {end.rank} {end.sentence_part()}{after}{meanwhile}.",
         at_ns=-1 if last is None else int(last["issue_ns"]),
     )
+
+
+def stalled_ranks(frames: Frames) -> Iterator[Problem]:
+    """Yield the ranks that are in no call while all others wait for the store, or for each other.
+
+    They are the ones that the others wait for, as those do not go on themselves.
+    """
+    if not frames.host_events["kind"].isin(WAITING_KINDS).any():
+        return  # without the pass over all calls that `ends` makes
+    found = ends(frames)
+    waiting = [each for each in found.values() if each.is_waiting]
+    idle = [each for each in found.values() if not each.is_waiting]
+    if not (waiting and idle) or any(each.state not in (STUCK, SILENT, ALIVE) for each in idle):
+        return
+    text = "; ".join(f"{text_of_ranks([each.rank])} {each.sentence_part()}" for each in idle)
+    first = min(waiting, key=lambda each: each.at_ns)
+    yield Problem(
+        problem="missing call",
+        is_fault=True,
+        ranks=numbers_text(each.rank for each in idle),
+        is_one_of_ranks=len(idle) > 1,
+        expected=f"by {text_of_ranks([each.rank for each in idle])}",
+        found="none",
+        source=idle[0].source,
+        explanation=f"{text[:1].upper()}{text[1:]}; {text_of_ranks([first.rank])} "
+        f"{first.sentence_part()}{_and_others(waiting)}.",
+        at_ns=first.at_ns,
+    )
+
+
+def _and_others(waiting: Sequence[End]) -> str:
+    num = len(waiting) - 1
+    return f", and {counted(num, 'other rank')} too" if num else ""

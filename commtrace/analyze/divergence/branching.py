@@ -55,10 +55,19 @@ def branch_text(
     if any(call is None and not _has_ended(frames, rank) for call, rank in sides):
         return ""
     text = ProgramText.of(frames)
-    if unlike is not None and (chain := chain_to(calls, text, unlike)):
-        both = unlike.lacked, unlike.ran
-        in_pass = Explainer(text, lambda *_: Seen(both)).lines((), None, chain)
-        return _text_of(in_pass)
+    has_chain = False
+    while unlike is not None:
+        if chain := chain_to(calls, text, unlike):
+            has_chain, both = True, (unlike.lacked, unlike.ran)
+            if in_pass := Explainer(text, lambda *_, both=both: Seen(both)).lines((), None, chain):
+                return _text_of(in_pass)
+        unlike = unlike.inner
+    if has_chain:
+        return ""
+    if parted.own is not None and _differ_in_group(parted.own, parted.others):
+        in_group = Explainer(text, lambda *_: Seen(ranks)).grouping(_chain(parted.own))
+        if in_group:
+            return _text_of(in_group)
     pair = _deviating(calls, parted, ranks)
     if pair is None:
         return ""
@@ -75,7 +84,9 @@ def branch_text(
         is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text))
         if not found or (is_loop and not seen.has_ended_data()):
             found = _in_any_round(explainer, (own, others), found, compared)
-    return _text_of(found)
+    # What a rank was in when it ended is not what decided.
+    left = {(each.file, each.line) for each in chains[0] or ()} if own is None else ()
+    return _text_of(each for each in found if (each.file, each.line) not in left)
 
 
 def _in_any_round(
@@ -129,14 +140,16 @@ def _chain(call: pd.Series) -> CallChain:
 
 
 def _exit_chain(frames: Frames, rank: int) -> CallChain | None:
-    """Return the frames in which a rank has called an exit; None if it came to its end."""
+    """Return the frames in which a rank has called an exit, or raised; None if it did not.
+
+    Empty if they are not known.
+    """
     events = frames.host_events
-    is_exit = (
-        (events["rank"] == rank) & events["kind"].isin((EXIT, FATAL)) & (events["stack"] != "")
-    )
-    if not is_exit.any():
+    rows = events[(events["rank"] == rank) & events["kind"].isin((EXIT, FATAL))]
+    if rows.empty:
         return None
-    return frames_of_text(str(events.loc[is_exit, "stack"].iloc[-1])) or None
+    event = rows.iloc[-1]
+    return frames_of_text(str(event["stack"])) or (() if event["kind"] == FATAL else None)
 
 
 def _looped(own: pd.Series | None, others: pd.Series | None) -> str | None:
@@ -182,6 +195,11 @@ def _deviating(
         if sites[1] == theirs and sites[0] != theirs:
             return own, one, (ranks[0], ranks[0])
     return own, others, ranks
+
+
+def _differ_in_group(own: pd.Series, others: pd.Series | None) -> bool:
+    """Return whether two calls are made at one line, in different groups."""
+    return others is not None and _site(own) == _site(others) and own["group"] != others["group"]
 
 
 def _is_of_role(calls: pd.DataFrame, call: pd.Series | None) -> bool:

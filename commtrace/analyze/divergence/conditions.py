@@ -33,6 +33,7 @@ _ABOUT_CONFIGURATION = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _ABOUT_MODEL = re.compile(r"(\w+_)?(params?|parameters|buffers|weights|grads|gradients)")
+_ABOUT_GRADIENT = re.compile(r"(\w+_)?grads?|gradients?")
 _LASTING = re.compile(
     r"self|dist|torch|distributed|(get_)?((global|local|node)_)*rank|(get_)?world(_size)?"
     r"|is_(main|master|global_zero|rank_(zero|0))(_process)?(_rank)?", re.IGNORECASE
@@ -65,6 +66,8 @@ class ConditionNames:
     def __init__(self, function: ScopeNode, constants: Collection[str] = ()) -> None:
         self._constants = constants
         self._values: dict[str, list[ast.expr | None]] = {}
+        self._of_model: set[str] = set()
+        """Names of parameters and the like: targets of loops over those of a model."""
         for node, is_conditional in _nodes_of(function):
             self._note(node, is_conditional)
         for each in ast.walk(getattr(function, "args", None) or ast.Tuple([])):
@@ -106,6 +109,10 @@ class ConditionNames:
                 self._add_part(each, part)
         else:
             self._add(target, None)
+            if _ABOUT_MODEL.fullmatch(_name_of(iterable)):
+                self._of_model |= {
+                    each.id for each in ast.walk(target) if isinstance(each, ast.Name)
+                }
 
     def _add_part(self, target: ast.expr, iterable: ast.expr) -> None:
         if iterable is _COUNTER:
@@ -226,6 +233,8 @@ class ConditionNames:
         if any(map(_is_remainder, expressions_in(expression))):
             return ALIKE
         others = names - {"range", "len", "int", "bool", "self", "enumerate", "not", "math"}
+        if names & self._of_model and not any(map(_ABOUT_GRADIENT.fullmatch, names)):
+            return ALIKE
         if others and all(_ABOUT_CONFIGURATION.fullmatch(name) for name in others):
             return ALIKE
         return OF_ANYTHING

@@ -212,6 +212,8 @@ class DivergenceWords:
         end = ends(self._frames).get(self._own[0]) if parted.own is None else None
         last = "" if end is None else end.sentence_part()
         text = self._event_on(0) or self._earlier()
+        if text.removeprefix("raised ") in last:  # the exception that ended the rank
+            return last
         if text:
             return f"{text}; it {last}" if last else text
         return last

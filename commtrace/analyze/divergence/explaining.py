@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
-from commtrace.analyze.divergence.choosing import choosing
+from commtrace.analyze.divergence.choosing import choosing, choosing_group
 from commtrace.analyze.divergence.conditions import IMPOSSIBLE, OF_ANYTHING
 from commtrace.analyze.divergence.control_flow import (
     LOOPS,
@@ -92,11 +93,11 @@ class Explainer:
         self.is_doubtful = found is not None and bool(found.rivals)
         if found is None or found.cost > _MOST_COST or len(found.rivals) > 1:
             return ()
-        lines = self._lines_of(found.file, found.nodes)
-        for rival in found.rivals:
-            first = self._lines_of(rival.file, rival.nodes[:1])
-            lines += tuple(replace(each, is_alternative=True) for each in first)
-        return lines
+        if not found.rivals:
+            return self._lines_of(found.file, found.nodes)
+        rival = found.rivals[0]
+        first, other = (self._lines_of(each.file, each.nodes[:1]) for each in (found, rival))
+        return *first, *(replace(each, is_alternative=True) for each in other)
 
     def _lines_of(self, file: str, nodes: Iterable[FlowNode]) -> tuple[DecidingLine, ...]:
         lines = self._text.lines(file)
@@ -128,16 +129,24 @@ class Explainer:
                 break
         return None if around is None else (tuple(found), around)
 
+    def grouping(self, chain: CallChain) -> tuple[DecidingLine, ...]:
+        """Return the condition by which the group of a call was chosen; empty if unknown."""
+        found = choosing_group(self._text, chain)
+        return self._lines_of(found[0], [found[1]]) if found is not None else ()
+
     def reducing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
         """Return the condition under which a backward pass reduces gradients, or does not.
 
         A backward pass that both ranks run has reductions on one of them only if that one is
-        outside of `no_sync` there, in the function that runs it or around it.
+        outside of `no_sync` there, in the function that runs it or around it, or if it has not
+        called the module within the wrapper that reduces: `net if is_full else net.module`.
         """
         for frame in reversed(chain):
             graph = self._text.graph(frame)
             nodes = graph.nodes if graph is not None else ()
             for node in nodes:
+                if node.part is not None and _unwraps(node.part):
+                    return self._lines_of(frame.file, [node])
                 if node.part is None or not _names_any(node.part, _OF_REDUCTION):
                     continue
                 conditions = [each for each in nodes if isinstance(each.part, ast.If)]
@@ -345,13 +354,12 @@ def _likeliest(found: list[_Explanation]) -> _Explanation | None:
 def _of_split(file: str, split: Split) -> _Explanation:
     """Return the statements that a split is at: the handler of an exception, or a case."""
     rivals = tuple(_of_split(file, each) for each in split.rivals)
+    ways = dict(zip(split.ways[::-1], split.then[::-1], strict=True))  # the first of equal ways
     nodes = split.node, *split.jumps
-    for way, then in zip(split.ways, split.then, strict=True):
-        if way is Way.RAISES:
-            nodes = (then,)
-            break
-        if way is Way.CASE:
-            nodes = then, split.node
+    if Way.RAISES in ways:
+        nodes = (ways[Way.RAISES],)
+    elif Way.CASE in ways:
+        nodes = ways[Way.CASE], split.node
     return _Explanation(split.cost, file, nodes, rivals)
 
 
@@ -369,6 +377,17 @@ def _has_condition(part: ast.AST | None) -> bool:
                 continue
             if any(isinstance(of, ast.Call) for one in inner for of in expressions_in(one)):
                 return True
+    return False
+
+
+def _unwraps(part: ast.AST) -> bool:
+    """Return whether a statement chooses between a wrapper and the module within it."""
+    for expression in own_expressions(part):
+        for each in expressions_in(expression):
+            if isinstance(each, ast.IfExp):
+                sides = ast.unparse(each.body), ast.unparse(each.orelse)
+                if any(one == f"{other}.module" for one, other in permutations(sides)):
+                    return True
     return False
 
 

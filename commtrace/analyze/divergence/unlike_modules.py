@@ -33,6 +33,7 @@ class UnlikeModule:
         name: Path of the module.
         parent: Path of the nearest module around it that both ran, or had run before.
         parent_class: Class of `parent`.
+        inner: A module within it that is the next to lack, as its parent may have returned early.
     """
 
     ran: int
@@ -40,6 +41,7 @@ class UnlikeModule:
     name: str
     parent: str
     parent_class: str
+    inner: UnlikeModule | None = None
 
     def text_of(self, rank: int) -> str:
         """Return it in words that follow the name of a rank."""
@@ -60,7 +62,9 @@ def unlike_module(frames: Frames, parted: Parting, ranks: tuple[int, int]) -> Un
     for call, ran, lacked in pairs:
         if call is not None and call["phase"] == "backward" and ran != lacked:
             ops = joined(frames.by_ranks(_ops_of, ranks)).sort_values(["rank", "id"])
-            return _unlike(ops, ran, lacked, int(call["issue_ns"]))
+            found = _unlike(ops, ran, lacked, int(call["issue_ns"]))
+            if found is not None:
+                return found
     return None
 
 
@@ -87,11 +91,15 @@ def _unlike(ops: pd.DataFrame, ran: int, lacked: int, until_ns: int) -> UnlikeMo
         return None
     inside = ops[ops["module_class"] != ""]  # the root's path is empty, as of code in no module
     classes = dict(zip(inside["module"], inside["module_class"], strict=True))
+    found = None
     name = left_out[0]
-    parent, _, _ = name.rpartition(".")
-    while parent and (parent not in classes or parent in left_out):
-        name, (parent, _, _) = parent, parent.rpartition(".")
-    return UnlikeModule(ran, lacked, name, parent, str(classes.get(parent, "")))
+    while name:
+        parent = name.rpartition(".")[0]
+        while parent and parent not in classes:  # a container, which is not called
+            parent = parent.rpartition(".")[0]
+        found = UnlikeModule(ran, lacked, name, parent, str(classes.get(parent, "")), found)
+        name = parent if parent in left_out else ""
+    return found
 
 
 def _latest_pass(rows: pd.DataFrame) -> pd.DataFrame:

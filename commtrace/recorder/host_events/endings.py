@@ -94,8 +94,7 @@ class Endings:
         if self._is_on and not self._has_ended and (is_exit or is_failure(error)):
             self._has_ended = True
             note = note_of_error(FATAL if is_failure(error) else EXIT, error)
-            if is_exit:
-                note.stack = users_in(error.__traceback__)
+            note.stack = users_in(error.__traceback__)
             self._keep(note)
 
     def left(self, frame: FrameType) -> None:

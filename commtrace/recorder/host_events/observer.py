@@ -17,10 +17,7 @@ from commtrace.recorder.host_events.ongoing import Ongoing
 from commtrace.recorder.host_events.pauses import Pauses
 from commtrace.recorder.host_events.store_calls import StoreCalls
 from commtrace.recorder.host_events.stuck import ThreadWait
-from commtrace.schema import DESTROY_PROCESS_GROUP, INIT_PROCESS_GROUP, NEW_GROUP, STORE
-
-WAITING_KINDS = frozenset({NEW_GROUP, INIT_PROCESS_GROUP, DESTROY_PROCESS_GROUP, STORE})
-"""Kinds of events in which a rank may wait for others."""
+from commtrace.schema import WAITING_KINDS
 
 
 class EventSource(Protocol):

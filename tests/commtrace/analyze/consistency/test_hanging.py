@@ -15,7 +15,7 @@ from commtrace.analyze.consistency import consistency
 from commtrace.analyze.consistency.departures import departures
 from commtrace.analyze.consistency.ends import ends
 from commtrace.analyze.consistency.lost_ranks import lost_ranks
-from commtrace.analyze.divergence import divergences, verdict_of
+from commtrace.analyze.divergence import divergences, first_verdict, verdict_of
 from commtrace.event import HostEventRow
 from tests.commtrace.analyze.consistency.runs import Program
 from tests.commtrace.analyze.rows import START_NS, rank_row, run_of
@@ -210,6 +210,12 @@ def test_a_receive_from_a_rank_that_is_gone_is_a_fault(exit_code: int) -> None:
     assert ("killed by signal 9" in fault["explanation"]) == (exit_code == -9)
 
 
+def written(path: Path, text: str) -> None:
+    """Write a program that has not changed since the run began."""
+    path.write_text(text)
+    os.utime(path, ns=(START_NS - SECOND, START_NS - SECOND))
+
+
 def creation(rank: int, number: int, members: str = "0,1", line: int = 30, **columns: Any) -> Any:
     known = {"id": number, "text": f"ranks={members} backend=gloo", "source_line": line}
     return event(rank, "new_group", 100 * number, **{"duration_ns": 50} | known | columns)
@@ -253,6 +259,40 @@ def test_groups_of_equal_ranks_in_another_order_are_a_fault(num_swapped: int) ->
     found = faults(hung(waiting(4), *made))
     assert [each["problem"] for each in found] == ["group order"] * (num_swapped > 0)
     assert [each["ranks"] for each in found] == [["0", ""][num_swapped - 1]] * (num_swapped > 0)
+
+
+def test_the_branch_by_which_some_ranks_create_a_group_is_named(tmp_path: Path) -> None:
+    """Rank 1 creates one in a later round, when the others do not."""
+    path = tmp_path / "train.py"
+    text = (
+        "for batch in loader:\n    reduce()\n    if rank in members:\n        new_group(members)\n"
+    )
+    written(path, text)
+    program, where = Program(3, 3), {"source_file": str(path), "source_function": "<module>"}
+    for at in (0, 1_000, 2_000):
+        for rank in program.ranks:
+            program.one(rank, "all_reduce", "world", at=at, until=at + 50, source_line=2, **where)
+    made = [
+        creation(0, 0, "0,2", 4, at_ns=START_NS + 500, **where),
+        creation(2, 0, "0,2", 4, at_ns=START_NS + 500, **where),
+        creation(1, 0, "1,2", 4, at_ns=START_NS + 1_500, duration_ns=-1, **where),
+    ]
+    frames = hung(program, *made)
+    (row,) = records(divergences(frames))
+    assert (row["own"], row["instead"]) == (
+        "all_reduce 1 of group world", "new_group of ranks 0, 2",
+    )  # fmt: skip
+    assert row["branch"] == f"`if rank in members:` ({path}:3)"
+
+
+def test_a_deadlock_of_unlike_creations_is_a_part_of_their_fault() -> None:
+    """Rank 0 creates a group of its own first, so that it waits in its second creation."""
+    made = [creation(0, 0, "0", line=40), creation(0, 1, "0,1,2", duration_ns=-1)]
+    made += [creation(rank, 0, "0,1,2") for rank in (1, 2)]
+    (fault,) = faults(hung(waiting(3, 1, 2), *made))
+    assert (fault["problem"], fault["ranks"]) == ("group order", "0")
+    assert "Since then, rank" in fault["explanation"]
+    assert "waits in all_reduce 3 of group world at train.py:8 for rank 0" in fault["explanation"]
 
 
 def test_one_line_with_other_groups_of_the_same_ranks_is_named() -> None:
@@ -368,6 +408,25 @@ def test_a_rank_that_waits_for_the_store_waits_for_one_that_has_ended(
     assert (by in fault["explanation"]) == bool(kind)
 
 
+@pytest.mark.parametrize("num_idle", [1, 2])
+def test_ranks_that_all_others_wait_for_in_the_store_are_named(num_idle: int) -> None:
+    program = waiting(3)
+    idle = range(num_idle)
+    stuck = [event(rank, "stuck", at=9_000, text="MainThread", source_line=31) for rank in idle]
+    waits = [
+        event(rank, "store", text="wait index/1", duration_ns=-1, source_line=42)
+        for rank in range(num_idle, 3)
+    ]
+    (fault,) = faults(hung(program, *stuck, *waits))
+    assert (fault["problem"], fault["is_one_of_ranks"]) == ("missing call", num_idle > 1)
+    assert fault["ranks"] == ",".join(map(str, idle))
+    assert "waits for the store (wait index/1) at train.py:42" in fault["explanation"]
+    assert "rank 0 has been there" in fault["explanation"].lower()
+    # Whoever has closed its recording is waited for by nobody.
+    assert faults(hung(program, *stuck, *waits, complete=dict.fromkeys(range(3), True),
+                       end_ns=dict.fromkeys(range(3), START_NS + LATE))) == []  # fmt: skip
+
+
 def pipeline(num_steps: int, num_batches: int = 4) -> Program:
     """Two stages: the first one sends and then receives, micro-batch by micro-batch."""
     program = Program(2, 2)
@@ -436,6 +495,67 @@ def test_a_rank_with_a_shorter_round_is_in_its_order_if_another_made_a_new_call(
     assert fault["explanation"].endswith("No other rank made a call that is new at its place.")
 
 
+@pytest.mark.parametrize(("num_made", "is_known"), [(4, True), (5, False)])
+def test_a_rank_that_ends_an_epoch_with_fewer_rounds_is_to_blame(
+    num_made: int, is_known: bool
+) -> None:
+    """The other rank sends the last batch of the epoch, as in the epoch before."""
+    program, in_flight = Program(2, 2), {"complete_ns": -1, "call_ns": -1}
+    for num, is_last in ((5, False), (num_made, True)):
+        for _ in range(num):
+            program.one(0, "send", "world", peer=1)
+            program.one(1, "recv", "world", peer=0)
+        if not is_last:
+            program.all("all_reduce", "world", source_line=20)
+    program.one(0, "send", "world", peer=1, **in_flight)
+    program.one(1, "all_reduce", "world", source_line=20, **in_flight)
+    frames = hung(program)
+    (fault,) = [each for each in faults(frames) if each["problem"] == "deadlock"]
+    assert (fault["ranks"], fault["is_one_of_ranks"]) == (
+        ("1", False) if is_known else ("0,1", True)
+    )
+    text = (
+        "left out recv from rank 0 at train.py:7: it made it 4 times before all_reduce at "
+        "train.py:20, and 5 times in 1 round before"
+    )
+    assert (text in fault["explanation"]) == is_known
+
+
+def test_what_each_of_two_roles_always_does_is_no_parting(tmp_path: Path) -> None:
+    text = "for batch in batches:\n    if is_last:\n        recv()\n    else:\n        send()\n"
+    path = tmp_path / "train.py"
+    written(path, f"{text}gather()\n")
+    program = Program(2, 2)
+    where = {"source_file": str(path), "source_function": "<module>"}
+    for _ in range(2):
+        program.one(0, "send", "world", peer=1, source_line=5, **where)
+        program.one(1, "recv", "world", peer=0, source_line=3, **where)
+    program.all("all_reduce", "world", source_line=6, **where)
+    program.one(0, "send", "world", peer=1, source_line=5, **where)
+    program.one(1, "recv", "world", peer=0, source_line=3, **where)
+    in_flight = {"complete_ns": -1, "call_ns": -1}
+    program.one(0, "send", "world", peer=1, source_line=5, **where, **in_flight)
+    program.one(1, "all_reduce", "world", source_line=6, **where, **in_flight)
+    (row,) = records(divergences(hung(program)))
+    assert (row["own_source"], row["instead_source"]) == (f"{path}:3", f"{path}:5")
+    assert row["branch"] == ""
+
+
+def test_where_ranks_wait_is_said_after_a_fault_in_which_they_do_not() -> None:
+    program = Program(3, 3)
+    for rank in program.ranks:
+        program.one(rank, "all_reduce", "world", reduce_op="sum" if rank == 1 else "max")
+    for rank in program.ranks:
+        kind, line = ("barrier", 9) if rank == 1 else ("all_reduce", 8)
+        program.one(rank, kind, "world", source_line=line, complete_ns=-1, call_ns=-1)
+    frames = hung(program)
+    verdict = first_verdict(consistency(frames), divergences(frames))
+    assert verdict == (
+        "Rank 1 differs in the reduction of its call at train.py:7 (rank 1: sum; others: max); "
+        "later, rank 1 went on to train.py:9, others to train.py:8"
+    )
+
+
 @pytest.mark.parametrize("kind", ["killed", "raised"])
 def test_a_rank_that_is_lost_while_the_others_fail_is_a_fault(kind: str) -> None:
     """The others' call ends, by an error, once the connection is closed."""
@@ -452,7 +572,8 @@ def test_a_rank_that_is_lost_while_the_others_fail_is_a_fault(kind: str) -> None
         "raised": "ended by KeyError: 3 at train.py:33",
         "killed": "killed by signal 9 (SIGKILL), possibly for lack of memory",
     }
-    assert fault["explanation"] == f"Rank 1 was {how[kind]}, after all_reduce at train.py:7."
+    after = "after all_reduce at train.py:7; others are at train.py:8."
+    assert fault["explanation"] == f"Rank 1 was {how[kind]}, {after}"
 
 
 def test_ends_of_ranks_are_not_searched_in_a_run_without_signals_and_exceptions(

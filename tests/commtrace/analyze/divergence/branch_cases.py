@@ -692,6 +692,73 @@ CASES: dict[str, tuple[str, Known]] = {
                     step()  # s t
             barrier()  # o
     """, {"ranks": (2, 2)}),
+    "parameters of a kind, and an early return before a call": ("""
+        def experts(x, counts):
+            if len(counts) == 1:  # d
+                return x  # j
+            exchange(x)  # t1
+        def average(model):
+            for p in model.parameters():
+                if not hasattr(p, "expert"):
+                    reduce(p)  # s1 o1
+        def main(model):
+            while True:
+                experts(x, counts)  # t0
+                average(model)  # s0 o0
+    """, {}),
+    "a parameter without a gradient": ("""
+        def main(model):
+            for p in model.parameters():
+                if p.grad is not None:  # d
+                    reduce(p)  # s t
+            gather()  # o
+    """, {}),
+}  # fmt: skip
+
+EITHER: dict[str, tuple[str, Known]] = {
+    "several functions could have returned early": ("""
+        def write(state):
+            if state.is_empty():  # j
+                return
+            barrier()  # o2
+        def save(state):
+            if state.is_known():  # d
+                return
+            write(state)  # o1
+        def main(state):
+            reduce()  # s0
+            save(state)  # o0
+            gather()  # t0
+    """, {}),
+    "two conditions in turn": ("""
+        def f(loss, norm):
+            for step in range(6):
+                reduce()  # s
+                if loss > 3:  # j
+                    break
+                if norm > 3:  # d
+                    break
+                gather()  # t
+            barrier()  # o
+    """, {}),
+    "a round left out or the end of the loop": ("""
+        def f(loader):
+            for batch in loader:  # j
+                if batch.is_bad:  # d
+                    continue
+                reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "a name that is assigned from itself": ("""
+        def main(loader):
+            global count
+            for batch in loader:  # j
+                count = count + 1
+                if count == LAST:  # d
+                    break
+                reduce()  # s t
+            barrier()  # o
+    """, {"ranks": (2, 2)}),
 }  # fmt: skip
 
 NO_BRANCH: dict[str, tuple[str, Known]] = {
@@ -727,39 +794,6 @@ NO_BRANCH: dict[str, tuple[str, Known]] = {
         def g(x):
             gather()  # t0
     """, {}),
-    "several functions could have returned early": ("""
-        def write(state):
-            if state.is_empty():
-                return
-            barrier()  # o2
-        def save(state):
-            if state.is_known():
-                return
-            write(state)  # o1
-        def main(state):
-            reduce()  # s0
-            save(state)  # o0
-            gather()  # t0
-    """, {}),
-    "two conditions in turn": ("""
-        def f(loss, norm):
-            for step in range(6):
-                reduce()  # s
-                if loss > 3:
-                    break
-                if norm > 3:
-                    break
-                gather()  # t
-            barrier()  # o
-    """, {}),
-    "a round left out or the end of the loop": ("""
-        def f(loader):
-            for batch in loader:
-                if batch.is_bad:
-                    continue
-                reduce()  # s t
-            barrier()  # o
-    """, {}),
     "constant loop": ("""
         def f():
             for step in range(STEPS):
@@ -781,14 +815,4 @@ NO_BRANCH: dict[str, tuple[str, Known]] = {
                 if self.count % self.every == 0:
                     report()  # t
     """, {"is_sure": False}),
-    "a name that is assigned from itself": ("""
-        def main(loader):
-            global count
-            for batch in loader:
-                count = count + 1
-                if count == LAST:
-                    break
-                reduce()  # s t
-            barrier()  # o
-    """, {"ranks": (2, 2)}),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from commtrace.analyze.divergence.explaining import Explainer
 from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
 from commtrace.analyze.divergence.splits import Seen
 
-from .branch_cases import CASES, NO_BRANCH
+from .branch_cases import CASES, EITHER, NO_BRANCH
 
 FILE = "train.py"
 
@@ -58,7 +58,9 @@ def found_in(text: str, **known: object) -> tuple[list[int], dict[str, int]]:
     lines = dict(enumerate(text.split("\n"), 1))
     explainer = Explainer(ProgramText({FILE: lines}), lambda *_: seen, looped)  # type: ignore[arg-type]
     own, others = (chain_at(text, marks, mark) or None for mark in "ot")
-    return [each.line for each in explainer.lines(chain_at(text, marks, "s"), own, others)], marks
+    lines_found = explainer.lines(chain_at(text, marks, "s"), own, others)
+    assert all(each.is_alternative for each in lines_found[1:]) or not explainer.is_doubtful
+    return [each.line for each in lines_found], marks
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -69,13 +71,94 @@ def test_the_statement_that_decided_is_found(name: str) -> None:
     assert found == expected
 
 
+@pytest.mark.parametrize("name", EITHER)
+def test_of_two_statements_that_are_as_likely_both_are_named(name: str) -> None:
+    text, known = EITHER[name]
+    found, marks = found_in(text, **known)
+    assert found == [marks["d"], marks["j"]]
+
+
 @pytest.mark.parametrize("name", NO_BRANCH)
 def test_where_no_statement_can_have_decided_none_is_named(name: str) -> None:
     text, known = NO_BRANCH[name]
     assert found_in(text, **known)[0] == []
 
 
+def test_of_three_statements_that_are_as_likely_none_is_named() -> None:
+    conditions = "".join(f"\n        if losses[{n}] > 3:\n            break" for n in range(3))
+    text = f"""def f(losses):
+    for step in range(6):
+        reduce()  # s{conditions}
+        gather()  # t
+    barrier()  # o
+"""
+    assert found_in(text)[0] == []
+
+
+CHOOSING = {
+    "a conditional expression": """
+        def schedule(behind):
+            return (fake, real) if behind else (real, fake)  # d
+    """,
+    "an assignment in either branch": """
+        def next_of(state):
+            if state.is_behind():  # d
+                return real
+            return fake
+    """,
+    "cases": """
+        def next_of(state):
+            match state.mode:  # d
+                case 1:
+                    return real
+                case _:
+                    return fake
+    """,
+    "a count, which is alike": """
+        def next_of(step):
+            return real if step % 2 else fake
+    """,
+    "a condition beside the choice": """
+        def next_of(state):
+            if state.is_known():
+                print(state)
+            return [real, fake]
+    """,
+    "two choices": """
+        def next_of(state):
+            return real if state.is_behind() else fake
+        def last_of(state):
+            return fake if state.is_behind() else real
+    """,
+}
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_what_has_chosen_one_of_two_functions_is_found(name: str) -> None:
+    calls = """
+        def real():
+            reduce()  # o1
+        def fake():
+            reduce()  # t1
+        def step(updates):
+            for update in updates:
+                update()  # o0 t0
+    """
+    found, marks = found_in(dedent(CHOOSING[name]) + dedent(calls))
+    assert found == [marks[mark] for mark in ("d",) if mark in marks]
+
+
 REDUCING = {
+    "by the module within the wrapper": """
+        def step(self, batch):
+            net = self.model if len(batch) == SIZE else self.model.module  # d
+            net(batch).backward()  # o
+    """,
+    "another module of the wrapper": """
+        def step(self, batch):
+            saved = self.model.module if self.step % 10 else None
+            self.model(batch).backward()  # o
+    """,
     "in the context": """
         def step(self, batch, last):
             with nullcontext() if last else self.model.no_sync():  # d
@@ -166,6 +249,12 @@ SKIPS = {
                 for p in params:
                     reduce()  # call
     """, "for batch in loader:"),
+    "a loop over parameters in a loop": ("""
+        for step in range(10):
+            if loss > 1:
+                for p in params:
+                    reduce()  # call
+    """, "if loss > 1:"),
     "a way out of the loop": ("""
         for step in range(10):
             if done():
@@ -186,6 +275,29 @@ def test_the_statements_by_which_a_round_leaves_out_a_call(name: str) -> None:
     assert found is not None
     assert " | ".join(sorted(each.text for each in found[0])) == expected
     assert found[1].line == 2
+
+
+def test_a_loop_over_parameters_in_a_function_is_part_of_the_call() -> None:
+    text = """def sync(params):
+    for p in params:
+        reduce()
+def train(loader):
+    for batch in loader:
+        try:
+            read(batch)
+        except ValueError:
+            continue
+        sync(params)
+    gather()
+if __name__ == "__main__":
+    train(loader)
+"""
+    lines = dict(enumerate(text.split("\n"), 1))
+    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))  # type: ignore[arg-type]
+    frames = CallFrame(FILE, 13, "<module>"), CallFrame(FILE, 10, "train")
+    found = explainer.skipping((*frames, CallFrame(FILE, 3, "sync")), (1, 0))
+    assert found is not None
+    assert [each.line for each in (*found[0], found[1])] == [8, 5]
 
 
 def test_a_function_that_returns_early_leaves_out_a_call_of_the_loop_around() -> None:
