@@ -124,7 +124,7 @@ def texts() -> list[tuple[str, Path, str]]:
     found = []
     for folder in sorted(FOLDERS):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path != Path(__file__):
+            if path != Path(__file__) and OF_OTHERS not in path.parts:
                 found += [(kind, path, text) for kind, text in texts_of_python(path)]
     for path in sorted((ROOT / "commtrace").rglob("*.js")):
         comments = re.findall(r"/\*.*?\*/|//[^\n]*", path.read_text("utf-8"), re.S)

@@ -136,7 +136,7 @@ class StackDumps:
 
 
 class _Crashes:
-    """Where faulthandler writes the stacks of a crash: the file of the latest recording, or none.
+    """The file to which faulthandler writes the stacks of a crash: of the latest recording, or none.
 
     It writes to one descriptor as long as the process lives, since a program may let it write
     elsewhere, which cannot be told.
