@@ -136,7 +136,7 @@ class StackDumps:
 
 
 class _Crashes:
-    """The file to which faulthandler writes the stacks of a crash: of the latest recording, or none.
+    """File to which faulthandler writes the stacks of a crash: of the latest recording, or none.
 
     It writes to one descriptor as long as the process lives, since a program may let it write
     elsewhere, which cannot be told.
