@@ -6,6 +6,7 @@ went its own usual way, the other is compared with what itself did in earlier ro
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -74,7 +75,7 @@ def branch_text(
     own, others, compared = pair
     common = () if parted.common is None else _chain(parted.common[0])
     chains = [
-        _exit_chain(frames, rank) if each is None else _chain(each)
+        _exit_chain(frames, text, rank) if each is None else _chain(each)
         for each, rank in zip((own, others), compared, strict=True)
     ]
     seen = _Circumstances(frames, calls, parted, ranks, compared)
@@ -139,17 +140,23 @@ def _chain(call: pd.Series) -> CallChain:
     return chain_of(str(callers), str(file), int(line), str(function))
 
 
-def _exit_chain(frames: Frames, rank: int) -> CallChain | None:
+def _exit_chain(frames: Frames, text: ProgramText, rank: int) -> CallChain | None:
     """Return the frames in which a rank has called an exit, or raised; None if it did not.
 
-    Empty if they are not known.
+    Empty if they are not known, or if an exception came from a line without a `raise`, which is the
+    cause then, rather than a branch.
     """
     events = frames.host_events
     rows = events[(events["rank"] == rank) & events["kind"].isin((EXIT, FATAL))]
     if rows.empty:
         return None
     event = rows.iloc[-1]
-    return frames_of_text(str(event["stack"])) or (() if event["kind"] == FATAL else None)
+    chain = frames_of_text(str(event["stack"]))
+    if event["kind"] == EXIT or str(event["text"]).startswith(SystemExit.__name__):
+        return chain or None
+    graph = text.graph(chain[-1]) if chain else None
+    at = graph.at(chain[-1].line) if graph is not None else []
+    return chain if any(isinstance(node.part, ast.Raise) for node in at) else ()
 
 
 def _looped(own: pd.Series | None, others: pd.Series | None) -> str | None:

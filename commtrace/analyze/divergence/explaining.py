@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from commtrace.analyze.divergence.choosing import choosing, choosing_group
-from commtrace.analyze.divergence.conditions import IMPOSSIBLE, OF_ANYTHING
+from commtrace.analyze.divergence.conditions import ALIKE, IMPOSSIBLE, OF_ANYTHING
 from commtrace.analyze.divergence.control_flow import (
     LOOPS,
     FlowGraph,
@@ -29,7 +29,6 @@ from commtrace.analyze.divergence.skipping import skipping
 from commtrace.analyze.divergence.splits import Paths, Seen, Split, is_within
 
 _RETURNED_EARLY = 0.5
-_MOST_COST = 5.0
 _MARGIN = 0.3
 _MOST_FRAMES = 40
 _MOST_TEXT = 100
@@ -91,7 +90,7 @@ class Explainer:
             return ()
         found = self._explained(common, own, others, _MOST_FRAMES)
         self.is_doubtful = found is not None and bool(found.rivals)
-        if found is None or found.cost > _MOST_COST or len(found.rivals) > 1:
+        if found is None or found.cost >= ALIKE or len(found.rivals) > 1:
             return ()
         if not found.rivals:
             return self._lines_of(found.file, found.nodes)

@@ -295,6 +295,23 @@ def test_a_deadlock_of_unlike_creations_is_a_part_of_their_fault() -> None:
     assert "waits in all_reduce 3 of group world at train.py:8 for rank 0" in fault["explanation"]
 
 
+@pytest.mark.parametrize(("line", "branch"), [(3, ""), (6, "`if batch.is_bad():` (train.py:5)")])
+def test_an_exception_is_a_cause_itself_unless_a_condition_raises_it(
+    line: int, branch: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    lines = ["while True:", "    reduce()", "    batch = names[key]", "    print(batch)"]
+    lines += ["    if batch.is_bad():", "        raise ValueError(batch)", "    gather()"]
+    written(path, "\n".join(lines))
+    program, where = Program(3, 3), {"source_file": str(path), "source_function": "<module>"}
+    program.all("all_reduce", "world", source_line=2, **where)
+    for rank in (0, 2):
+        program.one(rank, "all_gather", "world", source_line=7, **where, complete_ns=-1, call_ns=-1)
+    raised = event(1, "fatal", text="ValueError: 3", stack=f"{path}:{line} <module>")
+    (row,) = records(divergences(hung(program, raised, complete={1: True})))
+    assert row["branch"].replace(f"{tmp_path}/", "") == branch
+
+
 def test_one_line_with_other_groups_of_the_same_ranks_is_named() -> None:
     program = Program(4, 4)
     for rank in program.ranks:
