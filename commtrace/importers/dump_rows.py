@@ -27,6 +27,7 @@ from commtrace.importers.names import (
     COALESCED,
     NOT_KNOWN,
     dtype_of,
+    is_installed,
     is_library,
     payload_of,
     shapes_text,
@@ -223,7 +224,9 @@ def _row(record: RankRecord, entry: Entry, launch: CallLaunch) -> Any:
 
 @lru_cache(maxsize=1024)
 def _of_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    return tuple([frame for frame in frames if not is_library(frame.filename)])
+    """Return the frames of the user's code; without any, those of installed packages."""
+    others = tuple([frame for frame in frames if not is_library(frame.filename)])
+    return tuple([frame for frame in others if not is_installed(frame.filename)]) or others
 
 
 @lru_cache(maxsize=1024)

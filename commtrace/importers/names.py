@@ -166,6 +166,15 @@ _CHECKOUT = tuple(f"{_ROOT / name}/" for name in ("commtrace", "dtensor_core", "
 """Folders of these packages if they are not installed in site-packages."""
 
 
+def _parts(filename: str) -> tuple[str, ...]:
+    return PurePosixPath(filename.replace("\\", "/")).parts
+
+
+def is_installed(filename: str) -> bool:
+    """Return whether a file belongs to an installed package."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(_parts(filename))
+
+
 @lru_cache(maxsize=65536)
 def is_library(filename: str) -> bool:
     """Return whether a file belongs to torch, dtensor_core, commtrace or the standard library."""
@@ -173,7 +182,7 @@ def is_library(filename: str) -> bool:
         return True
     if filename.startswith(_CHECKOUT):
         return True
-    parts = PurePosixPath(filename.replace("\\", "/")).parts
+    parts = _parts(filename)
     if "site-packages" in parts:
         after = parts[len(parts) - parts[::-1].index("site-packages") :]
         return bool(after) and after[0].removesuffix(".py") in _LIBRARIES

@@ -51,6 +51,21 @@ def test_each_entry_becomes_a_call(tmp_path: Path) -> None:
     assert first["native_op"] == "nccl:all_reduce"
 
 
+@pytest.mark.parametrize("has_program", [True, False])
+def test_the_line_of_a_call_within_a_package_is_that_of_the_program(
+    has_program: bool, tmp_path: Path
+) -> None:
+    dump = Dump(1).call("all_reduce", LEFT)
+    package = "/v/lib/python3.11/site-packages/trainer/loop.py"
+    inner = {"name": "gather", "filename": package, "line": 5}
+    (entry,) = dump.entries
+    entry["frames"][1:1] = [inner]
+    entry["frames"] = entry["frames"][: None if has_program else 2]
+    (row,) = load(import_trace([write_dumps(tmp_path / "d", [dump])])).comm.to_dict("records")
+    place = ("/home/user/train.py", 40) if has_program else (package, 5)
+    assert (row["source_file"], row["source_line"]) == place
+
+
 def test_groups_are_those_of_the_dump(tmp_path: Path) -> None:
     groups = load(import_trace([write_dumps(tmp_path / "d", healthy())])).groups
     rows = groups.set_index("name")
