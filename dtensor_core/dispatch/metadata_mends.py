@@ -70,13 +70,36 @@ def _in_order_of_input(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs)
     Its elements need not be adjacent, unlike in `_in_format_of`. Source: suggest_memory_format in
     c10/core/TensorImpl.h.
     """
-    shape, stride = args[0].shape, args[0].stride
+    is_last = _has_channels_last(args[0])
+    return tuple(_with_channels(each, last=is_last) for each in metas)
+
+
+def _has_channels_last(x: Spec) -> bool:
+    """Return whether the strides order channels last, adjacent or not."""
+    shape, stride = x.shape, x.stride
     is_last, least = len(shape) in _CHANNELS_LAST and stride[1] > 0, 0
     for dim in (1, *range(len(shape) - 1, 1, -1), 0) if is_last else ():
         ambiguous = dim == 0 and least == stride[1]
         is_last = is_last and shape[dim] > 0 and stride[dim] >= least and not ambiguous
         least = stride[dim] * shape[dim]
-    return tuple(_with_channels(each, last=is_last) for each in metas)
+    return is_last
+
+
+def _convolved(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
+    """Return the metadata with channels last if the input or the weight has them so.
+
+    The bias and its gradient are contiguous in any case. In float64, in three dimensions and
+    without elements, kernels differ, and the meta kernel's strides remain. Source:
+    mkldnn_conv_use_channels_last in ATen/native/ConvUtils.h.
+    """
+    tensors = [each for each in args if isinstance(each, Spec)]
+    x, weight = tensors[_PLACE_OF_INPUT[base_name(op)] :][:2]
+    if len(x.shape) != 4 or 0 in x.shape or x.dtype is torch.float64:
+        return metas
+    is_last = _has_channels_last(x) or _has_channels_last(weight)
+    return tuple(
+        _with_channels(each, last=is_last) if len(each.shape) == 4 else each for each in metas
+    )
 
 
 def _with_channels(result: TensorMeta, *, last: bool) -> TensorMeta:
@@ -183,6 +206,8 @@ _IN_ORDER_OF_INPUT = (
     "max_pool3d_with_indices max_unpool2d reflection_pad2d replication_pad2d pixel_shuffle "
     "channel_shuffle"
 )
+_PLACE_OF_INPUT = {"convolution": 0, "convolution_backward": 1}
+"""Place of the input among the tensors; before it is the gradient of the result."""
 _MENDED: dict[str, Callable[..., Metas]] = {
     **dict.fromkeys(_IN_PYTHON.split(), _as_a_sum),
     **dict.fromkeys(_BATCH_NORMS.split(), _batch_norm_moments),
@@ -194,6 +219,7 @@ _MENDED: dict[str, Callable[..., Metas]] = {
 }
 _MENDED_ON_CPU: dict[str, Callable[..., Metas]] = {
     **dict.fromkeys(_IN_ORDER_OF_INPUT.split(), _in_order_of_input),
+    **dict.fromkeys(_PLACE_OF_INPUT, _convolved),
     "native_layer_norm": _layer_norm_moments,
     "binary_cross_entropy": _like("self"),
     "binary_cross_entropy_backward": _like("self"),

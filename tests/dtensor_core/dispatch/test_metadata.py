@@ -350,6 +350,34 @@ def test_results_of_images_with_channels_last_have_the_strides_of_the_kernel(
                 assert result.stride() == result.to_local().stride() == expected, order
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions_with_channels_last_have_the_strides_of_the_kernel(
+    transposed: bool, dtype: torch.dtype, groups: int
+) -> None:
+    convolution = F.conv_transpose2d if transposed else F.conv2d
+    formats = (torch.contiguous_format, torch.channels_last)
+    with fake_world(2):
+        mesh = init_device_mesh("cpu", (2,))
+        for x_format, weight_format in itertools.product(formats, formats):
+            x = torch.rand(2, 4, 5, 6, dtype=dtype).to(memory_format=x_format)
+            weight = torch.rand(4, 4 // groups, 3, 3, dtype=dtype).to(memory_format=weight_format)
+            plain = [x.requires_grad_(), weight.requires_grad_()]
+            given = [
+                DTensor.from_local(each.detach(), mesh, [Replicate()]).requires_grad_()
+                for each in plain
+            ]
+            of_plain, of_given = (
+                convolution(*pair, padding=1, groups=groups) for pair in (plain, given)
+            )
+            assert of_given.stride() == of_given.to_local().stride() == of_plain.stride()
+            for result in (of_plain, of_given):
+                result.sum().backward()
+            strides = [[each.grad.stride() for each in pair] for pair in (plain, given)]
+            assert strides[0] == strides[1]
+
+
 def test_numbers_drawn_for_permuted_tensors_are_those_of_one_device() -> None:
     mean = torch.arange(60.0).view(3, 4, 5).permute(1, 2, 0)
     torch.manual_seed(3)
