@@ -289,6 +289,23 @@ def calls_in(part: ast.AST) -> bool:
     )
 
 
+def has_condition(part: ast.AST | None) -> bool:
+    """Return whether a statement calls something only under a condition in it."""
+    for expression in [] if part is None else own_expressions(part):
+        for each in expressions_in(expression):
+            if isinstance(each, ast.IfExp):
+                inner = [each.body, each.orelse]
+            elif isinstance(each, ast.BoolOp):
+                inner = each.values[1:]
+            elif isinstance(each, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+                inner = [each] if any(of.ifs for of in each.generators) else []
+            else:
+                continue
+            if any(isinstance(of, ast.Call) for one in inner for of in expressions_in(one)):
+                return True
+    return False
+
+
 def constants_of(tree: ast.Module, function: ScopeNode) -> frozenset[str]:
     """Return the attributes that only `__init__` of a method's class assigns in a file.
 

@@ -9,9 +9,8 @@ both were in a function further inside when one left it. The cheapest explanatio
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 
 from commtrace.analyze.divergence.choosing import choosing, choosing_group
 from commtrace.analyze.divergence.conditions import ALIKE, IMPOSSIBLE, OF_ANYTHING
@@ -20,21 +19,18 @@ from commtrace.analyze.divergence.control_flow import (
     FlowGraph,
     FlowNode,
     Way,
-    expressions_in,
+    has_condition,
     has_line,
-    own_expressions,
 )
 from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
+from commtrace.analyze.divergence.reducing import reducing
 from commtrace.analyze.divergence.skipping import skipping
-from commtrace.analyze.divergence.splits import Paths, Seen, Split, is_within
+from commtrace.analyze.divergence.splits import Paths, Seen, Split
 
 _RETURNED_EARLY = 0.5
 _MARGIN = 0.3
 _MOST_FRAMES = 40
 _MOST_TEXT = 100
-
-_OF_REDUCTION = ("no_sync", "set_requires_gradient_sync", "require_backward_grad_sync")
-"""Names by which a backward pass is told not to reduce gradients."""
 
 SeenIn = Callable[[CallFrame, FlowGraph], Seen]
 
@@ -134,26 +130,12 @@ class Explainer:
         return self._lines_of(found[0], [found[1]]) if found is not None else ()
 
     def reducing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
-        """Return the condition under which a backward pass reduces gradients, or does not.
-
-        A backward pass that both ranks run has reductions on one of them only if that one is
-        outside of `no_sync` there, in the function that runs it or around it, or if it has not
-        called the module within the wrapper that reduces: `net if is_full else net.module`.
-        """
+        """Return the condition under which a backward pass reduces gradients; empty if unknown."""
         for frame in reversed(chain):
             graph = self._text.graph(frame)
-            nodes = graph.nodes if graph is not None else ()
-            for node in nodes:
-                if node.part is not None and _unwraps(node.part):
-                    return self._lines_of(frame.file, [node])
-                if node.part is None or not _names_any(node.part, _OF_REDUCTION):
-                    continue
-                conditions = [each for each in nodes if isinstance(each.part, ast.If)]
-                around = [each for each in conditions if is_within(node, each)]
-                if _has_condition(node.part):
-                    return self._lines_of(frame.file, [node])
-                if around:
-                    return self._lines_of(frame.file, [max(around, key=lambda each: each.first)])
+            node = None if graph is None else reducing(graph)
+            if node is not None:
+                return self._lines_of(frame.file, [node])
         return ()
 
     def _explained(
@@ -248,7 +230,7 @@ class Explainer:
             found += [inner.more(rest)] if inner is not None else []
         if rest + reached < IMPOSSIBLE:
             inner = self._left_early((), chain[1:], side, left)
-            if inner is None and _has_condition(at[0].part):
+            if inner is None and has_condition(at[0].part):
                 inner = _Explanation(OF_ANYTHING, chain[0].file, (at[0],))
             if inner is not None:
                 returned = 0.0 if target[0] is paths.graph.exit else _RETURNED_EARLY
@@ -300,7 +282,7 @@ class Explainer:
 
     def _within_statement(self, base: CallFrame, at: Sequence[FlowNode]) -> _Explanation | None:
         """Explain different calls in one statement by a condition in it."""
-        if not _has_condition(at[0].part):
+        if not has_condition(at[0].part):
             return None
         return _Explanation(OF_ANYTHING, base.file, (at[0],))
 
@@ -360,42 +342,6 @@ def _of_split(file: str, split: Split) -> _Explanation:
     elif Way.CASE in ways:
         nodes = ways[Way.CASE], split.node
     return _Explanation(split.cost, file, nodes, rivals)
-
-
-def _has_condition(part: ast.AST | None) -> bool:
-    """Return whether a statement calls something only under a condition in it."""
-    for expression in [] if part is None else own_expressions(part):
-        for each in expressions_in(expression):
-            if isinstance(each, ast.IfExp):
-                inner = [each.body, each.orelse]
-            elif isinstance(each, ast.BoolOp):
-                inner = each.values[1:]
-            elif isinstance(each, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-                inner = [each] if any(of.ifs for of in each.generators) else []
-            else:
-                continue
-            if any(isinstance(of, ast.Call) for one in inner for of in expressions_in(one)):
-                return True
-    return False
-
-
-def _unwraps(part: ast.AST) -> bool:
-    """Return whether a statement chooses between a wrapper and the module within it."""
-    for expression in own_expressions(part):
-        for each in expressions_in(expression):
-            if isinstance(each, ast.IfExp):
-                sides = ast.unparse(each.body), ast.unparse(each.orelse)
-                if any(one == f"{other}.module" for one, other in permutations(sides)):
-                    return True
-    return False
-
-
-def _names_any(part: ast.AST, names: Collection[str]) -> bool:
-    return any(
-        getattr(each, "attr", getattr(each, "id", "")) in names
-        for expression in own_expressions(part)
-        for each in expressions_in(expression)
-    )
 
 
 def _mentions(part: ast.AST, name: str) -> bool:
