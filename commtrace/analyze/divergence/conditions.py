@@ -33,6 +33,7 @@ _ABOUT_CONFIGURATION = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _ABOUT_MODEL = re.compile(r"(\w+_)?(params?|parameters|buffers|weights|grads|gradients)")
+_ONE_OF_MODEL = re.compile(r"(\w+_)?(param|parameter|buffer|weight)")
 _ABOUT_GRADIENT = re.compile(r"(\w+_)?grads?|gradients?")
 _LASTING = re.compile(
     r"self|dist|torch|distributed|(get_)?((global|local|node)_)*rank|(get_)?world(_size)?"
@@ -84,6 +85,8 @@ class ConditionNames:
             self._add(node.target, None)
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             self._add_targets(node.target, node.iter)
+            if _is_over_model(node):
+                self._of_model |= {*_names_of(node.target)}
         elif isinstance(node, (ast.withitem, ast.comprehension, ast.ExceptHandler, ast.Global)):
             self._add(node, None)
 
@@ -109,10 +112,6 @@ class ConditionNames:
                 self._add_part(each, part)
         else:
             self._add(target, None)
-            if _ABOUT_MODEL.fullmatch(_name_of(iterable)):
-                self._of_model |= {
-                    each.id for each in ast.walk(target) if isinstance(each, ast.Name)
-                }
 
     def _add_part(self, target: ast.expr, iterable: ast.expr) -> None:
         if iterable is _COUNTER:
@@ -239,17 +238,18 @@ class ConditionNames:
             return ALIKE
         return OF_ANYTHING
 
-    def cost_of_loop(self, iterable: ast.expr) -> float:
-        """Return the cost of ranks differing in the number of rounds over an iterable.
+    def cost_of_loop(self, loop: ast.For | ast.AsyncFor) -> float:
+        """Return the cost of ranks differing in the number of rounds of a loop.
 
         Attributes other than data, such as the layers of a model, are mostly alike, and so are
         collections that the function has built, and above all parameters.
         """
+        iterable = loop.iter
         cost = self.cost(iterable)
         value = self.value_of(iterable.id) if isinstance(iterable, ast.Name) else None
         if cost == OF_ANYTHING and isinstance(value, _COLLECTIONS):
             return OF_ATTRIBUTE
-        if cost == OF_ANYTHING and _ABOUT_MODEL.fullmatch(_name_of(iterable)):
+        if cost == OF_ANYTHING and _is_over_model(loop):
             return ALIKE
         is_attribute = any(isinstance(each, ast.Attribute) for each in expressions_in(iterable))
         return OF_ATTRIBUTE if cost == OF_ANYTHING and is_attribute else cost
@@ -299,6 +299,17 @@ class ConditionNames:
 def is_over_a_batch(iterable: ast.expr) -> bool:
     """Return whether a loop is over the transfers of a batch, so that it is part of the call."""
     return _called(iterable) == "batch_isend_irecv"
+
+
+def _is_over_model(loop: ast.For | ast.AsyncFor) -> bool:
+    """Return whether a loop is over the parameters of a model, or the like."""
+    return bool(_ABOUT_MODEL.fullmatch(_name_of(loop.iter))) or any(
+        map(_ONE_OF_MODEL.fullmatch, _names_of(loop.target))
+    )
+
+
+def _names_of(target: ast.expr) -> list[str]:
+    return [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
 
 
 def _nodes_of(function: ScopeNode) -> Iterator[tuple[ast.AST, bool]]:

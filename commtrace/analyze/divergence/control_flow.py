@@ -289,6 +289,20 @@ def calls_in(part: ast.AST) -> bool:
     )
 
 
+def functions_called(part: ast.AST) -> list[str]:
+    """Return the names of the functions that a statement's own part calls, as it evaluates them."""
+    return [name for each in own_expressions(part) for name in _called_in_order(each)]
+
+
+def _called_in_order(expression: ast.AST) -> Iterator[str]:
+    if isinstance(expression, _INNER):
+        return
+    for each in ast.iter_child_nodes(expression):
+        yield from _called_in_order(each)
+    if isinstance(expression, ast.Call):
+        yield getattr(expression.func, "attr", getattr(expression.func, "id", ""))
+
+
 def has_condition(part: ast.AST | None) -> bool:
     """Return whether a statement calls something only under a condition in it."""
     for expression in [] if part is None else own_expressions(part):

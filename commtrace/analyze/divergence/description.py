@@ -101,6 +101,7 @@ class DivergenceWords:
             event = unlike.text_of(event_rank)
         if not event:
             event = (may_be_either and self._event_on(1)) or self._other_thread(1)
+            event = event or self._end_of_others()
             event_rank = self._others[0] if event else event_rank
         at_ns = UNKNOWN if common is None else int(common[0]["issue_ns"])
         row = RankDivergence(
@@ -217,6 +218,13 @@ class DivergenceWords:
         if text:
             return f"{text}; it {last}" if last else text
         return last
+
+    def _end_of_others(self) -> str:
+        """Return the last state of the other rank, if it alone made no further call."""
+        if self._parted.own is None or self._parted.others is not None:
+            return ""
+        end = ends(self._frames).get(self._others[0])
+        return "" if end is None else end.sentence_part()
 
     def _earlier(self) -> str:
         """Return an exception of the own rank alone, in a loop whose calls are alike."""

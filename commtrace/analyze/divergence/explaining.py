@@ -19,11 +19,12 @@ from commtrace.analyze.divergence.control_flow import (
     FlowGraph,
     FlowNode,
     Way,
+    functions_called,
     has_condition,
     has_line,
 )
 from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
-from commtrace.analyze.divergence.reducing import reducing
+from commtrace.analyze.divergence.reducing import contexts_around, reducing
 from commtrace.analyze.divergence.skipping import skipping
 from commtrace.analyze.divergence.splits import Paths, Seen, Split
 
@@ -130,12 +131,19 @@ class Explainer:
         return self._lines_of(found[0], [found[1]]) if found is not None else ()
 
     def reducing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
-        """Return the condition under which a backward pass reduces gradients; empty if unknown."""
+        """Return the condition under which a backward pass reduces gradients; empty if unknown.
+
+        It may be in a function that makes a context, as `with accumulation.context():` calls.
+        """
         for frame in reversed(chain):
             graph = self._text.graph(frame)
-            node = None if graph is None else reducing(graph)
-            if node is not None:
-                return self._lines_of(frame.file, [node])
+            contexts = [] if graph is None else contexts_around(graph, frame.line)
+            makers = [each for name in contexts for each in self._text.named(name, frame.file)]
+            for each in (frame, *makers):
+                graph = self._text.graph(each)
+                node = None if graph is None else reducing(graph)
+                if node is not None:
+                    return self._lines_of(each.file, [node])
         return ()
 
     def _explained(
@@ -272,6 +280,10 @@ class Explainer:
             left_early = self._left_early(behind, inner[side], side, left)
             found += [left_early] if left_early is not None else []
         at = graph.at(own[0].line) if graph is not None else []
+        if all(inner) and at and not found:
+            side = _side_within_the_first(at[0], *inner)
+            passed = None if side is None else self._left_early((), inner[side], side, left)
+            found += [passed] if passed is not None else []
         if graph is not None and at and not found:
             if inner[0] != inner[1]:
                 within = self._within_statement(own[0], at) or self._chosen(own, others)
@@ -317,6 +329,18 @@ class Explainer:
             split = paths.split([loop], at, [loop], is_inside)
             found += [_of_split(base.file, split)] if split is not None else []
         return found
+
+
+def _side_within_the_first(node: FlowNode, own: CallChain, others: CallChain) -> int | None:
+    """Return the side that is in the function which a statement calls before that of the other.
+
+    The other side has left that function. None if the order is not known.
+    """
+    called = functions_called(node.part) if node.part is not None else []
+    names = own[0].function, others[0].function
+    if names[0] == names[1] or any(called.count(name) != 1 for name in names):
+        return None
+    return int(called.index(names[1]) < called.index(names[0]))
 
 
 def _likeliest(found: list[_Explanation]) -> _Explanation | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from commtrace.analyze.divergence.control_flow import (
@@ -23,6 +26,7 @@ _INSIDE = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 Python 3.12 has no such frames.
 """
 _MOST_ATTEMPTS = 30
+_MOST_FILES = 200
 
 
 class CallFrame(NamedTuple):
@@ -58,6 +62,14 @@ def frames_of_text(text: str) -> CallChain:
             return ()
         frames.append(CallFrame(path, int(number), name))
     return tuple(frames)
+
+
+def files_beside(files: Iterable[str]) -> list[str]:
+    """Return some files and the other files of Python in their folders, sorted."""
+    known = {Path(file) for file in files if file}
+    folders = {file.parent for file in known}
+    found = {*known, *(each for folder in folders for each in folder.glob("*.py"))}
+    return [str(each) for each in sorted(found)[:_MOST_FILES]]
 
 
 class ProgramText:
@@ -99,6 +111,21 @@ class ProgramText:
             text = "\n".join(lines[number] for number in range(1, last + 1)) if is_whole else None
             self._trees[file] = None if text is None else _parsed(text)
         return self._trees[file]
+
+    def named(self, name: str, file: str) -> list[CallFrame]:
+        """Return a frame in each function of a name, in the files of a file's folder."""
+        head = re.compile(rf"^\s*(?:async )?def {re.escape(name)}\b", re.MULTILINE)
+        found = []
+        for path in files_beside([file]):
+            if head.search("\n".join(self.lines(path).values())):
+                tree = self.tree(path)
+                found += [
+                    CallFrame(path, each.body[0].lineno, name)
+                    for each in (ast.walk(tree) if tree is not None else ())
+                    if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+                    and each.name == name
+                ]
+        return found
 
     def _flow(self, file: str, function: ScopeNode) -> FlowGraph:
         key = file, getattr(function, "lineno", 0) * 1000 + getattr(function, "col_offset", 0)

@@ -14,7 +14,9 @@ from commtrace.analyze.divergence.control_flow import (
     FlowGraph,
     FlowNode,
     expressions_in,
+    functions_called,
     has_condition,
+    has_line,
     own_expressions,
 )
 from commtrace.analyze.divergence.splits import is_within
@@ -38,6 +40,16 @@ def reducing(graph: FlowGraph) -> FlowNode | None:
         if around:
             return max(around, key=lambda each: each.first)
     return None
+
+
+def contexts_around(graph: FlowGraph, line: int) -> list[str]:
+    """Return the names of the functions that make the contexts around a line."""
+    return [
+        name
+        for part in {node.part for node in graph.nodes}
+        if isinstance(part, (ast.With, ast.AsyncWith)) and has_line(part, line)
+        for name in functions_called(part)
+    ]
 
 
 def _expressions_of(part: ast.AST) -> list[ast.AST]:

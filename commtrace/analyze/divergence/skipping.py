@@ -73,7 +73,7 @@ def _may_differ(node: FlowNode, names: ConditionNames, ranks: Iterable[int]) -> 
     """Return whether a statement may go another way in one round of one rank."""
     part = node.part
     if isinstance(part, (ast.For, ast.AsyncFor)):
-        return not is_over_a_batch(part.iter) and names.cost_of_loop(part.iter) < ALIKE
+        return not is_over_a_batch(part.iter) and names.cost_of_loop(part) < ALIKE
     if isinstance(part, (ast.If, ast.While)):
         is_known = any(names.truth(part.test, rank) is not None for rank in ranks)
         return not is_known and names.cost(part.test) < ALIKE

@@ -257,7 +257,7 @@ class Paths:
         if isinstance(part, (ast.For, ast.AsyncFor)):
             if is_over_a_batch(part.iter) or self._has_as_many_rounds_as_before(node, part.iter):
                 return IMPOSSIBLE
-            cost = self._by_rounds(self._names.cost_of_loop(part.iter))
+            cost = self._names.cost_of_loop(part)
             side = ways.index(Way.FALSE)
             ended, goes_on = self._seen.ended[side], self._seen.ended[1 - side]
             if cost > OF_ATTRIBUTE or ended is goes_on is False:

@@ -11,16 +11,19 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
-from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
+from commtrace.analyze.divergence.program_text import (
+    CallChain,
+    CallFrame,
+    ProgramText,
+    files_beside,
+)
 from commtrace.analyze.divergence.sequences import Parting
 from commtrace.analyze.frame import Frames, joined
 
 _COLUMNS = ["rank", "id", "phase", "start_ns", "module", "module_class", "module_call"]
-_MOST_FILES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +155,13 @@ def chain_to(calls: pd.DataFrame, text: ProgramText, unlike: UnlikeModule) -> Ca
 def _definitions(
     calls: pd.DataFrame, text: ProgramText, name: str
 ) -> Iterator[tuple[str, ast.ClassDef]]:
-    known = {Path(file) for file in calls["source_file"].unique() if file}
-    folders = sorted({file.parent for file in known})
-    files = {*known, *(each for folder in folders for each in sorted(folder.glob("*.py")))}
     head = re.compile(rf"^\s*class {re.escape(name)}\b", re.MULTILINE)
-    for file in sorted(files)[:_MOST_FILES]:
-        if head.search("\n".join(text.lines(str(file)).values())):
-            tree = text.tree(str(file))
+    for file in files_beside(calls["source_file"].unique()):
+        if head.search("\n".join(text.lines(file).values())):
+            tree = text.tree(file)
             for each in ast.walk(tree) if tree is not None else ():
                 if isinstance(each, ast.ClassDef) and each.name == name:
-                    yield str(file), each
+                    yield file, each
 
 
 def _line_of(function: ast.AST, attribute: str) -> int:

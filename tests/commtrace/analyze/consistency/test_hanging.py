@@ -425,6 +425,25 @@ def test_a_rank_that_waits_for_the_store_waits_for_one_that_has_ended(
     assert (by in fault["explanation"]) == bool(kind)
 
 
+@pytest.mark.parametrize(
+    ("num_waiting", "blamed", "is_one_of"), [(1, "2", False), (2, "0", False), (None, "0,1", True)]
+)
+def test_of_ranks_in_a_call_and_ranks_in_the_store_the_fewer_are_to_blame(
+    num_waiting: int | None, blamed: str, is_one_of: bool
+) -> None:
+    num_ranks, num = (2, 1) if num_waiting is None else (3, num_waiting)
+    in_call = range(num_ranks - num)
+    waits = [
+        event(rank, "store", text="wait best/3", duration_ns=-1, source_line=17)
+        for rank in range(num_ranks - num, num_ranks)
+    ]
+    frames = hung(waiting(num_ranks, *in_call), *waits)
+    (fault,) = faults(frames)
+    assert (fault["ranks"], fault["is_one_of_ranks"]) == (blamed, is_one_of)
+    verdict = first_verdict(consistency(frames), divergences(frames))
+    assert "waits for the store (wait best/3) at train.py:17" in verdict
+
+
 @pytest.mark.parametrize("num_idle", [1, 2])
 def test_ranks_that_all_others_wait_for_in_the_store_are_named(num_idle: int) -> None:
     program = waiting(3)

@@ -713,6 +713,30 @@ CASES: dict[str, tuple[str, Known]] = {
                     reduce(p)  # s t
             gather()  # o
     """, {}),
+    "a function whose result another one is called with": ("""
+        def fresh(model):
+            broadcast(model)  # o2
+        def resume(model, names):
+            while names:
+                if load(names.pop()):  # d
+                    break  # j
+            else:
+                fresh(model)  # o1
+        def common(step):
+            gather(step)  # t1
+        def main(model):
+            step = common(resume(model, list_files()))  # o0 t0
+    """, {}),
+    "a count that all ranks have, in a rank's own earlier rounds": ("""
+        def main(batches):
+            for step in range(STEPS):
+                receive()
+                send()  # s
+                if has_diverged():  # d
+                    break  # j
+                log()  # t
+            reduce()  # o
+    """, {"ranks": (2, 2)}),
 }  # fmt: skip
 
 EITHER: dict[str, tuple[str, Known]] = {

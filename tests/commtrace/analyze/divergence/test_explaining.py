@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -207,6 +208,29 @@ def test_the_condition_of_a_reduction_is_found(name: str) -> None:
     assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
 
 
+def test_the_condition_of_a_reduction_is_found_in_the_maker_of_a_context(tmp_path: Path) -> None:
+    texts = {
+        "accumulation.py": """
+def context(self):
+    if self.is_full():
+        return nullcontext()
+    return nullcontext() if self.is_last else self.model.no_sync()
+""",
+        "train.py": """
+def step(model, batch, accumulation):
+    with accumulation.context():
+        model(batch).backward()
+""",
+    }
+    lines = {}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        lines[str(tmp_path / name)] = dict(enumerate(text.split("\n"), 1))
+    explainer = Explainer(ProgramText(lines), lambda *_: Seen((1, 0)))
+    found = explainer.reducing((CallFrame(str(tmp_path / "train.py"), 4, "step"),))
+    assert [(Path(each.file).name, each.line) for each in found] == [("accumulation.py", 5)]
+
+
 SKIPS = {
     "the only way around": ("""
         for batch in loader:
@@ -253,6 +277,12 @@ SKIPS = {
         for step in range(10):
             if loss > 1:
                 for p in params:
+                    reduce()  # call
+    """, "if loss > 1:"),
+    "a loop over what is named a parameter": ("""
+        for step in range(10):
+            if loss > 1:
+                for parameter in model.shared():
                     reduce()  # call
     """, "if loss > 1:"),
     "a way out of the loop": ("""
