@@ -24,7 +24,7 @@ _ADDED = " The run was still running when it was read: the calls may still arriv
 def without_recent(frames: Frames, problems: Iterable[Problem]) -> Iterator[Problem]:
     """Yield the problems of a run; recent absences in a running one are no faults."""
     now_ns = int(frames.run.get("read_ns", -1))
-    if not frames.run.get("running_ranks") or now_ns < 0:
+    if not frames.run.get("running_ranks") or now_ns < 0 or frames.ranks.empty:
         yield from problems
         return
     begin_ns = int(frames.ranks["start_ns"].min())

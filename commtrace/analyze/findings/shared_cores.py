@@ -22,7 +22,8 @@ from commtrace.units import text_of_duration
 def shared_cores(frames: Frames) -> list[Finding]:
     """Time before calls for which ranks had no core, if it is a large share of the run."""
     least = max(least_cost(frames, "cores_share"), 1)
-    most = int(frames.ranks.groupby("host", observed=True)["rank"].nunique().max())
+    hosts = frames.ranks.groupby("host", observed=True)["rank"].nunique()
+    most = max(hosts.tolist(), default=1)
     sharing = f"; {most} ranks share a host" if most > 1 else ""
     return [
         Finding(

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.large_run import large_trace
 from commtrace.analyze import load
 from commtrace.analyze.findings import RULES, findings, muted, unanswered
+from commtrace.analyze.findings.shared_cores import shared_cores
 from commtrace.analyze.notices import notices_of, notices_on
 from commtrace.errors import SettingsError
 from commtrace.schema import ALL_USED, SOME_UNUSED
@@ -48,6 +49,14 @@ def moves(kind: str, source: str, target: str, number: int, **columns: Any) -> A
     known |= {"blocked_ns": 50, "payload_bytes": 512, "source_file": "a.py", "source_line": 3}
     known |= {"source_spec": source, "target_spec": target, "op": "redistribute", "thread": 1}
     return call(kind=kind, **(known | columns))
+
+
+def test_delays_are_read_in_a_run_without_a_table_of_ranks() -> None:
+    known = {"run_delay_ns": 80, "thread": 1, "blocked_ns": 50}
+    calls = [call(id=number, rank=number % 2, seq=number // 2, **known) for number in range(6)]
+    frames = run_of(calls, ranks=[])
+    assert frames.ranks.empty
+    assert all("share a host" not in each.title for each in shared_cores(frames))
 
 
 def test_parameters_gathered_twice_in_a_step_are_found_once_for_the_second_time() -> None:
