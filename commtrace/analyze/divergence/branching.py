@@ -56,15 +56,9 @@ def branch_text(
     if any(call is None and not _has_ended(frames, rank) for call, rank in sides):
         return ""
     text = ProgramText.of(frames)
-    has_chain = False
-    while unlike is not None:
-        if chain := chain_to(calls, text, unlike):
-            has_chain, both = True, (unlike.lacked, unlike.ran)
-            if in_pass := Explainer(text, lambda *_, both=both: Seen(both)).lines((), None, chain):
-                return _text_of(in_pass)
-        unlike = unlike.inner
-    if has_chain:
-        return ""
+    in_pass = _in_forward_pass(calls, text, unlike)
+    if in_pass is not None:
+        return _text_of(in_pass)
     if parted.own is not None and _differ_in_group(parted.own, parted.others):
         in_group = Explainer(text, lambda *_: Seen(ranks)).grouping(_chain(parted.own))
         if in_group:
@@ -88,6 +82,19 @@ def branch_text(
     # What a rank was in when it ended is not what decided.
     left = {(each.file, each.line) for each in chains[0] or ()} if own is None else ()
     return _text_of(each for each in found if (each.file, each.line) not in left)
+
+
+def _in_forward_pass(
+    calls: pd.DataFrame, text: ProgramText, unlike: UnlikeModule | None
+) -> tuple[DecidingLine, ...] | None:
+    """Return the condition by which a module was not run; None if its class is not known."""
+    found = None
+    while unlike is not None and not found:
+        if chain := chain_to(calls, text, unlike):
+            seen = Seen((unlike.lacked, unlike.ran))
+            found = Explainer(text, lambda *_, seen=seen: seen).lines((), None, chain)
+        unlike = unlike.inner
+    return found
 
 
 def _in_any_round(

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from commtrace.analyze.divergence.choosing import choosing, choosing_group
+from commtrace.analyze.divergence.choosing import choosing
 from commtrace.analyze.divergence.conditions import ALIKE, IMPOSSIBLE, OF_ANYTHING
 from commtrace.analyze.divergence.control_flow import (
     LOOPS,
@@ -23,6 +23,7 @@ from commtrace.analyze.divergence.control_flow import (
     has_condition,
     has_line,
 )
+from commtrace.analyze.divergence.grouping import choosing_group
 from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
 from commtrace.analyze.divergence.reducing import contexts_around, reducing
 from commtrace.analyze.divergence.skipping import skipping

@@ -149,6 +149,54 @@ def test_what_has_chosen_one_of_two_functions_is_found(name: str) -> None:
     assert found == [marks[mark] for mark in ("d",) if mark in marks]
 
 
+GROUPING = {
+    "a conditional expression": """
+        def average(p, grid):
+            dist.all_reduce(p, group=grid.tp if p.is_shared else grid.dp)  # o d
+    """,
+    "a name, assigned in a branch": """
+        def average(p, grid):
+            group = grid.dp
+            if p.is_shared:  # d
+                group = grid.tp
+            dist.all_reduce(p, group=group)  # o
+    """,
+    "what a method returns": """
+        class Optimizer:
+            def pick(self, p):
+                return self.tp if p.is_shared else self.dp  # d
+            def average(self, p):
+                group = self.pick(p)
+                dist.all_reduce(p, group=group)  # o
+    """,
+    "a parameter": """
+        def average(p, pg):
+            dist.all_reduce(p, group=pg)  # o1
+        def step(grid, params):
+            for p in params:
+                average(p, grid.tp if is_late() else grid.dp)  # o0 d
+    """,
+    "an attribute": """
+        def average(self, p):
+            dist.all_reduce(p, group=self.group)  # o
+    """,
+    "a count": """
+        def average(p, step, grid):
+            dist.all_reduce(p, group=grid.tp if step % 2 else grid.dp)  # o
+    """,
+}
+
+
+@pytest.mark.parametrize("name", GROUPING)
+def test_the_condition_by_which_a_group_was_chosen_is_found(name: str) -> None:
+    text = dedent(GROUPING[name]).lstrip("\n")
+    marks = marks_of(text)
+    lines = dict(enumerate(text.split("\n"), 1))
+    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))
+    found = explainer.grouping(chain_at(text, marks, "o"))
+    assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
+
+
 REDUCING = {
     "by the module within the wrapper": """
         def step(self, batch):
