@@ -75,10 +75,9 @@ def branch_text(
     seen = _Circumstances(frames, calls, parted, ranks, compared)
     explainer = Explainer(text, seen.of, _looped(own, others))
     found = explainer.lines(common, *chains)
-    if parted.earliest_ns >= 0 and not explainer.is_doubtful:
-        is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text))
-        if not found or (is_loop and not seen.has_ended_data()):
-            found = _in_any_round(explainer, (own, others), found, compared)
+    is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text)) and not seen.has_ended_data()
+    if parted.earliest_ns >= 0 and not explainer.is_doubtful and (is_loop or not found):
+        found = _in_any_round(explainer, (own, others), found, compared)
     # What a rank was in when it ended is not what decided.
     left = {(each.file, each.line) for each in chains[0] or ()} if own is None else ()
     return _text_of(each for each in found if (each.file, each.line) not in left)
@@ -192,11 +191,11 @@ def _deviating(
     None if both did what they did in earlier rounds.
     """
     own, others = parted.own, parted.others
+    if ranks[0] != ranks[1] and all(_is_of_role(calls, call) for call in (own, others)):
+        return None
     if parted.common is None:
         return own, others, ranks
     mine, theirs = _site(own), _site(others)
-    if ranks[0] != ranks[1] and all(_is_of_role(calls, call) for call in (own, others)):
-        return None
     rounds = _rounds(calls, parted.common, ranks)
     if any((_site(one), _site(other)) == (mine, theirs) for one, other in rounds):
         return None
@@ -217,13 +216,12 @@ def _differ_in_group(own: pd.Series, others: pd.Series | None) -> bool:
 
 
 def _is_of_role(calls: pd.DataFrame, call: pd.Series | None) -> bool:
-    """Return whether a rank made a call before at its line, and the other rank never."""
+    """Return whether a rank makes a call of its line again and again, and the other rank never."""
     if call is None:
         return False
     is_own = calls["rank"] == call["rank"]
     at_its_line = (calls[[*_OF_LINE]] == call[[*_OF_LINE]]).all(axis=1)
-    has_made = bool((at_its_line & is_own & (calls["id"] < call["id"])).any())
-    return has_made and not (at_its_line & ~is_own).any()
+    return (at_its_line & is_own).sum() > 1 and not (at_its_line & ~is_own).any()
 
 
 def _site(call: pd.Series | None) -> tuple[object, ...] | None:

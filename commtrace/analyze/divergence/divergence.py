@@ -57,7 +57,8 @@ COLUMNS = (
 )
 
 _GROUP_ORDER = "group order"
-_OF_CYCLES = ("deadlock", _GROUP_ORDER, "tag")
+_DEADLOCK = "deadlock"
+_OF_CYCLES = (_DEADLOCK, _GROUP_ORDER, "tag")
 _ABSENT = ("missing call", "extra call", *_OF_CYCLES)
 _WITHOUT_WAITS = ("reduce_op", "replicas differ", "wrong reduction", "race")
 """Faults after which ranks go on, as their calls end."""
@@ -105,13 +106,18 @@ def _divergences(
             for rank, each in departures(frames, involved).items()
             if each.is_altered or each.usual["is_transfer"]
         }
-        if blamed and set(blamed) <= left.keys():
-            yield from (_of_rounds(frames, fault, left[rank]) for rank in blamed)
+        leaving = blamed or ([*left] if len(left) == 1 else [])
+        if leaving and set(leaving) <= left.keys():
+            yield from (_of_rounds(frames, fault, left[rank]) for rank in leaving)
             return
-    if is_of_creation or (
-        group == NO_GROUP and not {*involved}.isdisjoint(inside_creation(frames))
-    ):
+    inside = set(inside_creation(frames))
+    if group == NO_GROUP:
+        is_of_creation = is_of_creation or not inside.isdisjoint(involved)
+    elif fault["problem"] == _DEADLOCK and blamed:
+        is_of_creation = bool(inside - set(blamed))  # in which the others wait for the blamed ranks
+    if is_of_creation:
         yield from _of_creations(frames, fault, sorted(recorded), involved, blamed)
+        return
     if number < 0 or not members:
         return
     if fault["problem"] in _OF_CYCLES and not blamed:

@@ -76,5 +76,6 @@ def _may_differ(node: FlowNode, names: ConditionNames, ranks: Iterable[int]) -> 
         return not is_over_a_batch(part.iter) and names.cost_of_loop(part) < ALIKE
     if isinstance(part, (ast.If, ast.While)):
         is_known = any(names.truth(part.test, rank) is not None for rank in ranks)
+        is_known = is_known or names.is_lasting(part.test)
         return not is_known and names.cost(part.test) < ALIKE
     return isinstance(part, (ast.Match, ast.ExceptHandler))
