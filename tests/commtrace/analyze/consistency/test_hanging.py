@@ -285,6 +285,21 @@ def test_the_branch_by_which_some_ranks_create_a_group_is_named(tmp_path: Path) 
     assert row["branch"] == f"`if rank in members:` ({path}:3)"
 
 
+def test_the_branch_by_which_a_rank_left_creations_out_is_named(tmp_path: Path) -> None:
+    """The others wait in the second one, and the rank in its first collective."""
+    path = tmp_path / "train.py"
+    written(path, "if rank < 2:\n    new_group([0, 1])\n    new_group()\nbroadcast()\n")
+    program, where = Program(3, 3), {"source_file": str(path), "source_function": "<module>"}
+    program.one(2, "broadcast", "world", source_line=4, **where, complete_ns=-1, call_ns=-1)
+    made = [creation(rank, 0, "0,1", 2, **where) for rank in (0, 1)]
+    made += [creation(rank, 1, "0,1,2", 3, duration_ns=-1, **where) for rank in (0, 1)]
+    frames = hung(program, *made)
+    (fault,) = faults(frames)
+    (row,) = records(divergences(frames))
+    assert (fault["ranks"], row["branch"]) == ("2", f"`if rank < 2:` ({path}:1)")
+    assert (row["own_source"], row["instead_source"]) == (f"{path}:4", f"{path}:2")
+
+
 def test_a_deadlock_of_unlike_creations_is_a_part_of_their_fault() -> None:
     """Rank 0 creates a group of its own first, so that it waits in its second creation."""
     made = [creation(0, 0, "0", line=40), creation(0, 1, "0,1,2", duration_ns=-1)]
