@@ -78,6 +78,9 @@ def branch_text(
     is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text)) and not seen.has_ended_data()
     if parted.earliest_ns >= 0 and not explainer.is_doubtful and (is_loop or not found):
         found = _in_any_round(explainer, (own, others), found, compared)
+    elif is_loop and compared[0] == compared[1]:  # or an earlier round of it was left out
+        either = _in_any_round(explainer, (own, others), found, compared)
+        found = either if {found[0].line} & {each.line for each in either} else found
     # What a rank was in when it ended is not what decided.
     left = {(each.file, each.line) for each in chains[0] or ()} if own is None else ()
     return _text_of(each for each in found if (each.file, each.line) not in left)

@@ -592,6 +592,25 @@ def test_what_each_of_two_roles_always_does_is_no_parting(tmp_path: Path) -> Non
     assert row["branch"] == ""
 
 
+@pytest.mark.parametrize("may_skip", [True, False])
+def test_a_loop_that_ended_is_in_doubt_if_a_round_of_it_can_be_skipped(
+    may_skip: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    skips = "    if batch.is_bad():\n        continue\n" if may_skip else "    log()\n    log()\n"
+    written(path, f"for batch in batches:\n{skips}    recv()\nbarrier()\n")
+    program, in_flight = Program(2, 2), {"complete_ns": -1, "call_ns": -1}
+    where = {"source_file": str(path), "source_function": "<module>"}
+    for _ in range(4):
+        program.one(0, "send", "world", peer=1, source_line=9)
+        program.one(1, "recv", "world", peer=0, source_line=4, **where)
+    program.one(0, "send", "world", peer=1, source_line=9, **in_flight)
+    program.one(1, "barrier", "world", source_line=5, **where, **in_flight)
+    (row,) = records(divergences(hung(program)))
+    skipped = f"`if batch.is_bad():` ({path}:2) or " if may_skip else ""
+    assert row["branch"] == f"{skipped}`for batch in batches:` ({path}:1)"
+
+
 def test_where_ranks_wait_is_said_after_a_fault_in_which_they_do_not() -> None:
     program = Program(3, 3)
     for rank in program.ranks:
