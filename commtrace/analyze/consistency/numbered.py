@@ -72,8 +72,8 @@ def _is_at_or_next(number: pd.Series, asked: set[int]) -> pd.Series:
 
 
 _OF_CALL = (
-    "rank", "id", "kind", "group", "peer", "dtype", "issue_ns", "complete_ns", "step", "phase",
-    "module", "thread", "source_file", "source_line", "source_function", "callers",
+    "rank", "id", "kind", "group", "peer", "dtype", "payload_bytes", "issue_ns", "complete_ns",
+    "step", "phase", "module", "thread", "source_file", "source_line", "source_function", "callers",
 )  # fmt: skip
 
 

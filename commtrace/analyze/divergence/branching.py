@@ -73,7 +73,8 @@ def branch_text(
         for each, rank in zip((own, others), compared, strict=True)
     ]
     seen = _Circumstances(frames, calls, parted, ranks, compared)
-    explainer = Explainer(text, seen.of, _looped(own, others))
+    has_begun_anew = _has_begun_anew(calls, parted.common, own)
+    explainer = Explainer(text, seen.of, _looped(own, others), has_begun_anew=has_begun_anew)
     found = explainer.lines(common, *chains)
     is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text)) and not seen.has_ended_data()
     if parted.earliest_ns >= 0 and not explainer.is_doubtful and (is_loop or not found):
@@ -229,6 +230,24 @@ def _is_of_role(calls: pd.DataFrame, call: pd.Series | None) -> bool:
 
 def _site(call: pd.Series | None) -> tuple[object, ...] | None:
     return None if call is None else tuple(call[name] for name in _OF_SITE)
+
+
+def _has_begun_anew(
+    calls: pd.DataFrame, common: tuple[pd.Series, pd.Series] | None, own: pd.Series | None
+) -> bool:
+    """Return whether a rank's next call is the first of another round of alike calls.
+
+    They were as many in a row as before, and the next one has the size of the first of them.
+    """
+    if common is None or own is None or _site(common[0]) != _site(own):
+        return False
+    rows = calls[(calls["rank"] == own["rank"]) & (calls["thread"] == own["thread"])]
+    rows = rows[rows["id"] <= own["id"]]
+    is_alike = (rows[[*_OF_SITE]] == own[[*_OF_SITE]]).all(axis=1)
+    round_of = (~is_alike).cumsum()[is_alike]
+    *before, last = round_of.groupby(round_of).size().tolist()
+    sizes = rows["payload_bytes"][is_alike].tail(last).tolist()
+    return last > 2 and {*before} == {last - 1} and sizes[-1] == sizes[0] != sizes[-2]
 
 
 def _rounds(

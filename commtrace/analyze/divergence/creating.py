@@ -25,8 +25,8 @@ def calls_with_creations(frames: Frames, ranks: Sequence[int]) -> pd.DataFrame:
     rows = [
         {
             "rank": rank, "kind": f"new_group of {each.members}", "group": NO_GROUP, "peer": -1,
-            "dtype": "", "issue_ns": each.at_ns, "complete_ns": -1, "step": -1, "phase": "",
-            "module": "", "thread": each.thread, "source_file": each.file,
+            "dtype": "", "payload_bytes": -1, "issue_ns": each.at_ns, "complete_ns": -1,
+            "step": -1, "phase": "", "module": "", "thread": each.thread, "source_file": each.file,
             "source_line": each.line, "source_function": each.function, "callers": each.callers,
             "number": number, "is_transfer": False,
         }

@@ -64,10 +64,26 @@ class _Explanation:
 
 
 class Explainer:
-    """Explains partings in one program."""
+    """Explains partings in one program.
 
-    def __init__(self, text: ProgramText, seen: SeenIn, looped: str | None = None) -> None:
+    Args:
+        text: Its source.
+        seen: What is known of both ranks in a function.
+        looped: Name of the modules of which two calls concern different ones.
+        has_begun_anew: The one rank has left the function of the last common call, and entered it
+            again for its next call; so it has passed the other's call.
+    """
+
+    def __init__(
+        self,
+        text: ProgramText,
+        seen: SeenIn,
+        looped: str | None = None,
+        *,
+        has_begun_anew: bool = False,
+    ) -> None:
         self._text = text
+        self._has_begun_anew = has_begun_anew
         self._seen = seen
         self._looped = looped
         self.is_doubtful = False
@@ -188,7 +204,7 @@ class Explainer:
             both = self._leaving(common) * is_inside + self._entering(own) + self._entering(others)
             found.append(_of_split(base.file, split).more(both))
         for side, (chain, other) in enumerate(((own, places[1]), (others, places[0]))):
-            if chain:
+            if chain and not (self._has_begun_anew and common and side == 0):
                 found += self._passed(
                     paths, common if is_inside else (), start, chain, other, side, left
                 )

@@ -592,6 +592,31 @@ def test_what_each_of_two_roles_always_does_is_no_parting(tmp_path: Path) -> Non
     assert row["branch"] == ""
 
 
+@pytest.mark.parametrize("sizes", [(256, 32, 4), (4, 4, 4)])
+def test_a_rank_that_begins_another_round_has_passed_the_call_of_the_others(
+    sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    """By the sizes of its calls: the next one is the first of a round, not one more of the last."""
+    path = tmp_path / "train.py"
+    lines = ["def average(pending):", "    for batch in pending:"]
+    lines += ["        if batch.is_ready():", "            reduce()"]
+    lines += ["while True:", "    if tokens.any():", "        exchange()", "    average(pending)"]
+    written(path, "\n".join(lines))
+    program, in_flight = Program(3, 3), {"complete_ns": -1, "call_ns": -1}
+    exchange = {"source_file": str(path), "source_line": 7, "source_function": "<module>"}
+    reduce = {"source_file": str(path), "source_line": 4, "source_function": "average"}
+    reduce |= {"callers": f"{path}:8 <module>"}
+    for _ in range(3):
+        program.all("all_to_all", "world", **exchange)
+        for size in sizes:
+            program.all("all_reduce", "world", payload_bytes=size, **reduce)
+    for rank in (0, 2):
+        program.one(rank, "all_to_all", "world", **exchange, **in_flight)
+    program.one(1, "all_reduce", "world", payload_bytes=sizes[0], **reduce, **in_flight)
+    (row,) = records(divergences(hung(program)))
+    assert (f"`if tokens.any():` ({path}:6)" == row["branch"]) == (sizes[0] != sizes[-1])
+
+
 @pytest.mark.parametrize("may_skip", [True, False])
 def test_a_loop_that_ended_is_in_doubt_if_a_round_of_it_can_be_skipped(
     may_skip: bool, tmp_path: Path
