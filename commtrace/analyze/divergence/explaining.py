@@ -24,7 +24,7 @@ from commtrace.analyze.divergence.control_flow import (
     has_line,
 )
 from commtrace.analyze.divergence.grouping import choosing_group
-from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
+from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText, shown
 from commtrace.analyze.divergence.reducing import contexts_around, reducing
 from commtrace.analyze.divergence.skipping import skipping
 from commtrace.analyze.divergence.splits import Paths, Seen, Split
@@ -32,7 +32,6 @@ from commtrace.analyze.divergence.splits import Paths, Seen, Split
 _RETURNED_EARLY = 0.5
 _MARGIN = 0.3
 _MOST_FRAMES = 40
-_MOST_TEXT = 100
 
 SeenIn = Callable[[CallFrame, FlowGraph], Seen]
 
@@ -114,8 +113,8 @@ class Explainer:
 
     def _lines_of(self, file: str, nodes: Iterable[FlowNode]) -> tuple[DecidingLine, ...]:
         lines = self._text.lines(file)
-        shown = {node.first: _shown(lines.get(node.first, "")) for node in nodes}
-        return tuple(DecidingLine(file, line, text) for line, text in shown.items())
+        texts = {node.first: shown(lines.get(node.first, "")) for node in nodes}
+        return tuple(DecidingLine(file, line, text) for line, text in texts.items())
 
     def skipping(
         self, chain: CallChain, ranks: tuple[int, int]
@@ -390,16 +389,3 @@ def _mentions(part: ast.AST, name: str) -> bool:
     return iterable is not None and any(
         name in (getattr(each, "attr", ""), getattr(each, "id", "")) for each in ast.walk(iterable)
     )
-
-
-def _shown(text: str) -> str:
-    """Return a line without indentation and comment, shortened."""
-    text = text.strip()
-    place = text.find("#")
-    while place >= 0:
-        before = text[:place]
-        if all(before.count(quote) % 2 == 0 for quote in "'\""):
-            text = before.rstrip()
-            break
-        place = text.find("#", place + 1)
-    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"

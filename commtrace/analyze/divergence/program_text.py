@@ -27,6 +27,7 @@ Python 3.12 has no such frames.
 """
 _MOST_ATTEMPTS = 30
 _MOST_FILES = 200
+_MOST_TEXT = 100
 
 
 class CallFrame(NamedTuple):
@@ -187,3 +188,16 @@ def _parsed(text: str) -> ast.Module | None:
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def shown(text: str) -> str:
+    """Return a line without indentation and comment, shortened."""
+    text = text.strip()
+    place = text.find("#")
+    while place >= 0:
+        before = text[:place]
+        if all(before.count(quote) % 2 == 0 for quote in "'\""):
+            text = before.rstrip()
+            break
+        place = text.find("#", place + 1)
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
