@@ -60,7 +60,16 @@ def test_exit_codes_are_those_of_the_ranks(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_ends_the_others_after_a_moment(tmp_path: Path) -> None:
-    body = "note('here')\nif rank == 1: sys.exit(7)\ntime.sleep(0.2); note('after'); time.sleep(60)"
+    body = """
+note("here")
+if rank == 1:
+    while not os.path.exists(os.path.join(folder, "here-0")):
+        time.sleep(0.01)
+    sys.exit(7)
+time.sleep(0.2)
+note("after")
+time.sleep(60)
+"""
     ended = run_ranks(*commands(body, tmp_path, 2), is_over=never)
     assert ended == Ended({0: -signal.SIGTERM, 1: 7}, failed_first=(1,))
     assert (tmp_path / "after-0").exists()

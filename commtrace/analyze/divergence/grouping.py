@@ -24,7 +24,7 @@ from commtrace.analyze.divergence.program_text import CallChain, ProgramText
 _GROUPS = ("group", "process_group", "pg")
 _MOST_LINKS = 8
 
-Found = tuple[str, FlowNode]
+GroupChoice = tuple[str, FlowNode]
 """A file, and a condition in it."""
 
 
@@ -37,7 +37,7 @@ class _Scope:
     callers: CallChain = ()
 
 
-def choosing_group(text: ProgramText, chain: CallChain) -> Found | None:
+def choosing_group(text: ProgramText, chain: CallChain) -> GroupChoice | None:
     """Return the file and condition by which the group of a call was chosen; None if unknown."""
     graph = text.graph(chain[-1])
     if graph is None:
@@ -54,7 +54,7 @@ def choosing_group(text: ProgramText, chain: CallChain) -> Found | None:
 
 def _origin(
     text: ProgramText, scope: _Scope, values: Sequence[ast.expr], links: int
-) -> Found | None:
+) -> GroupChoice | None:
     """Return the condition under which one of several values of a scope is taken."""
     if len(values) > 1:
         return _around_one(scope, values)
@@ -87,7 +87,7 @@ def _origin(
     return _origin(text, _Scope(caller.file, outer.function, tuple(callers)), given, links - 1)
 
 
-def _around_one(scope: _Scope, values: Sequence[ast.expr]) -> Found | None:
+def _around_one(scope: _Scope, values: Sequence[ast.expr]) -> GroupChoice | None:
     """Return the only condition with one of several values in it."""
     around = [
         each
