@@ -74,7 +74,8 @@ class StackDumps:
         if signal_number is not None:
             self._handle(signal_number, is_chosen=is_chosen)
         self._handle(signal.SIGTERM)
-        _crashes.write_to(self._stacks)
+        if self._stacks is not None:
+            _crashes.write_to(self._stacks)
 
     def _handle(self, number: int, *, is_chosen: bool = False) -> None:
         if number in _handled:  # another recording of this process

@@ -29,6 +29,7 @@ from commtrace.analyze.consistency.problem import (
     Problem,
     at_the_start,
     call_text,
+    fewer_of,
     numbers_text,
 )
 from commtrace.analyze.frame import Frames
@@ -195,8 +196,8 @@ def _problem_of(
             blamed, is_one_of, why = _by_departures(frames, each, states, blamed, is_one_of)
     elif are_waiting:
         is_extra = False
-        if waiting and waiting == set(idle):
-            blamed, is_one_of, why = _of_both_waiting(each)
+        if waiting and waiting == set(idle):  # both sides wait for each other
+            blamed, is_one_of = fewer_of(each.present, each.absent)
     kind = members["kind"].mode().iloc[0]
     named = call_text(kind, each.number, each.group, covered.names.get(each.group, ""))
     arrived, absentees = text_of_ranks(each.present), text_of_ranks(missing)
@@ -220,19 +221,6 @@ def _problem_of(
         explanation=text[0].upper() + text[1:] + _meanwhile(missing, inside, states) + why,
         at_ns=int(members["issue_ns"].min()),
     )
-
-
-def _of_both_waiting(each: Absence) -> tuple[Sequence[int], bool, str]:
-    """Return the blamed ranks where all missing ranks wait for others, in the store or alike.
-
-    The fewer ranks are blamed, as the rank that most ranks wait for is.
-    """
-    present, absent = each.present, each.absent
-    if len(present) == len(absent):
-        return sorted([*present, *absent]), True, ""
-    if len(present) > len(absent):
-        return absent, False, ""
-    return present, False, f" Most ranks wait for {text_of_ranks(present)} there."
 
 
 def _by_departures(

@@ -108,7 +108,7 @@ def unlike_groups(frames: Frames, covered: Coverage, wait: str) -> Iterator[Prob
     Args:
         frames: The run.
         covered: Coverage of the run.
-        wait: Where ranks wait for each other because of a creation; empty if they do not.
+        wait: Text of the waits that follow from a creation; empty without any.
     """
     for group, ranks, text in frames.run.get("unlike_groups") or ():
         yield Problem(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -84,6 +84,13 @@ class Problem:
 def numbers_text(ranks: Iterable[int]) -> str:
     """Format ranks for programs: `0,1,3`."""
     return ",".join(str(int(rank)) for rank in sorted(ranks))
+
+
+def fewer_of(one: Sequence[int], other: Sequence[int]) -> tuple[list[int], bool]:
+    """Return the fewer of two sides of ranks, to blame; of halves both, and that it is either."""
+    if len(one) == len(other):
+        return sorted([*one, *other]), True
+    return sorted(min(one, other, key=len)), False
 
 
 def ranks_in(text: str) -> list[int]:

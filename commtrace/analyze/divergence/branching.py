@@ -82,7 +82,7 @@ def branch_text(
     elif is_loop and compared[0] == compared[1]:  # or an earlier round of it was left out
         either = _in_any_round(explainer, (own, others), found, compared)
         found = either if {found[0].line} & {each.line for each in either} else found
-    # What a rank was in when it ended is not what decided.
+    # The statement that a rank was in when it ended did not decide.
     left = {(each.file, each.line) for each in chains[0] or ()} if own is None else ()
     return _text_of(each for each in found if (each.file, each.line) not in left)
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from commtrace.analyze.divergence.control_flow import ScopeNode, expressions_in
+from commtrace.analyze.divergence.control_flow import ScopeNode, expressions_in, name_of
 
 IMPOSSIBLE = float("inf")
 OF_RANK, OF_DATA, OF_ANYTHING, OF_ATTRIBUTE, ALIKE = 0.0, 0.75, 1.0, 2.5, 4.0
@@ -183,7 +183,7 @@ class ConditionNames:
         return _UNKNOWN
 
     def _named(self, expression: ast.expr, rank: int, links: int) -> Any:
-        name = _name_of(expression)
+        name = name_of(expression)
         if isinstance(expression, ast.Call):
             if not expression.args and not expression.keywords:
                 if name in ("get_rank", "get_global_rank"):
@@ -303,7 +303,7 @@ def is_over_a_batch(iterable: ast.expr) -> bool:
 
 def _is_over_model(loop: ast.For | ast.AsyncFor) -> bool:
     """Return whether a loop is over the parameters of a model, or the like."""
-    return bool(_ABOUT_MODEL.fullmatch(_name_of(loop.iter))) or any(
+    return bool(_ABOUT_MODEL.fullmatch(name_of(loop.iter))) or any(
         map(_ONE_OF_MODEL.fullmatch, _names_of(loop.target))
     )
 
@@ -324,15 +324,7 @@ def _nodes_of(function: ScopeNode) -> Iterator[tuple[ast.AST, bool]]:
 
 
 def _called(expression: ast.expr) -> str:
-    return _name_of(expression) if isinstance(expression, ast.Call) else ""
-
-
-def _name_of(expression: ast.expr) -> str:
-    if isinstance(expression, ast.Call):
-        return _name_of(expression.func)
-    if isinstance(expression, ast.Attribute):
-        return expression.attr
-    return expression.id if isinstance(expression, ast.Name) else ""
+    return name_of(expression) if isinstance(expression, ast.Call) else ""
 
 
 def _is_remainder(expression: ast.AST) -> bool:

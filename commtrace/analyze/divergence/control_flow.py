@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeGuard
 
-ScopeNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
+_Named = ast.FunctionDef | ast.AsyncFunctionDef
+ScopeNode = _Named | ast.Lambda | ast.Module
 JUMPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _TryStar: type[ast.Try] = getattr(ast, "TryStar", ast.Try)  # from Python 3.11 on
@@ -289,6 +290,22 @@ def calls_in(part: ast.AST) -> bool:
     )
 
 
+def name_of(expression: ast.expr) -> str:
+    """Return the name of a variable, an attribute, or what is called; empty of anything else."""
+    if isinstance(expression, ast.Call):
+        return name_of(expression.func)
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def functions_named(tree: ast.Module | None, name: str) -> Iterator[_Named]:
+    """Yield the functions of a name in a file; none of an unknown file."""
+    for each in ast.walk(tree) if tree is not None else ():
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == name:
+            yield each
+
+
 def functions_called(part: ast.AST) -> list[str]:
     """Return the names of the functions that a statement's own part calls, as it evaluates them."""
     return [name for each in own_expressions(part) for name in _called_in_order(each)]
@@ -300,7 +317,7 @@ def _called_in_order(expression: ast.AST) -> Iterator[str]:
     for each in ast.iter_child_nodes(expression):
         yield from _called_in_order(each)
     if isinstance(expression, ast.Call):
-        yield getattr(expression.func, "attr", getattr(expression.func, "id", ""))
+        yield name_of(expression)
 
 
 def has_condition(part: ast.AST | None) -> bool:

@@ -67,8 +67,8 @@ class Explainer:
 
     Args:
         text: Its source.
-        seen: What is known of both ranks in a function.
-        looped: Name of the modules of which two calls concern different ones.
+        seen: Facts on both ranks in a function.
+        looped: Common name of two modules, such as `layers`, whose calls are compared.
         has_begun_anew: The one rank has left the function of the last common call, and entered it
             again for its next call; so it has passed the other's call.
     """
@@ -348,7 +348,7 @@ class Explainer:
 
 
 def _side_within_the_first(node: FlowNode, own: CallChain, others: CallChain) -> int | None:
-    """Return the side that is in the function which a statement calls before that of the other.
+    """Return the side in the function that a statement calls first.
 
     The other side has left that function. None if the order is not known.
     """

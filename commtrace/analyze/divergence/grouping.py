@@ -16,7 +16,9 @@ from commtrace.analyze.divergence.control_flow import (
     FlowNode,
     ScopeNode,
     expressions_in,
+    functions_named,
     has_line,
+    name_of,
     own_expressions,
 )
 from commtrace.analyze.divergence.program_text import CallChain, ProgramText
@@ -65,7 +67,7 @@ def _origin(
         is_choice = may_differ(value, scope.function)
         return (scope.file, FlowNode(value, value.lineno, value.lineno)) if is_choice else None
     if isinstance(value, ast.Call):
-        functions = [*_functions_named(text.tree(scope.file), _name_of(value))]
+        functions = [*functions_named(text.tree(scope.file), name_of(value))]
         if len(functions) != 1:
             return None
         returned = [each.value for each in ast.walk(functions[0])
@@ -112,22 +114,12 @@ def _assigned(function: ScopeNode, name: str) -> Iterator[ast.expr]:
             yield from [each.value] * (name in names)
 
 
-def _functions_named(tree: ast.Module | None, name: str) -> Iterator[ScopeNode]:
-    for each in ast.walk(tree) if tree is not None else ():
-        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == name:
-            yield each
-
-
 def _arguments(call: ast.Call, function: ScopeNode, name: str) -> Iterator[ast.expr]:
     """Yield what a call of a function passes as a parameter."""
-    if isinstance(function, (ast.Module, ast.Lambda)) or _name_of(call) != function.name:
+    if isinstance(function, (ast.Module, ast.Lambda)) or name_of(call) != function.name:
         return
     yield from (each.value for each in call.keywords if each.arg == name)
     names = [each.arg for each in function.args.args]
     is_method = names[:1] == ["self"] and isinstance(call.func, ast.Attribute)
     place = names.index(name) - is_method if name in names else len(call.args)
     yield from call.args[place : place + 1]
-
-
-def _name_of(call: ast.Call) -> str:
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))

@@ -15,6 +15,7 @@ from commtrace.analyze.divergence.control_flow import (
     constants_of,
     flow_of,
     function_at,
+    functions_named,
 )
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.source_lines import lines_of_file
@@ -119,13 +120,8 @@ class ProgramText:
         found = []
         for path in files_beside([file]):
             if head.search("\n".join(self.lines(path).values())):
-                tree = self.tree(path)
-                found += [
-                    CallFrame(path, each.body[0].lineno, name)
-                    for each in (ast.walk(tree) if tree is not None else ())
-                    if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
-                    and each.name == name
-                ]
+                functions = functions_named(self.tree(path), name)
+                found += [CallFrame(path, each.body[0].lineno, name) for each in functions]
         return found
 
     def _flow(self, file: str, function: ScopeNode) -> FlowGraph:
