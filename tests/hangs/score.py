@@ -133,6 +133,11 @@ def dumps_of(answer: dict[str, Any], folder: Path, *, timeout_s: int) -> list[Pa
     return sorted(dumps.glob("rank[0-9]"))
 
 
+def _sides(answer: dict[str, Any]) -> list[set[int]]:
+    """Sets of ranks that may be blamed; all of them together are a doubt that is right."""
+    return [set(each) for each in answer.get("either_side", [answer["culprit_ranks"]])]
+
+
 def judged(answer: dict[str, Any], frames: Frames) -> tuple[str, str]:
     """Score of a run, and the verdict of its first fault."""
     table = consistency(frames)
@@ -143,7 +148,7 @@ def judged(answer: dict[str, Any], frames: Frames) -> tuple[str, str]:
         return MISSED, "no fault"
     parted = divergences(frames)
     rows, verdict = of_fault(parted, faults[0]), first_verdict(table, parted)
-    sides = [set(each) for each in answer.get("either_side", [answer["culprit_ranks"]])]
+    sides = _sides(answer)
     blamed = [
         {int(rank) for rank in fault["ranks"].split(",") if rank}
         for fault in faults
@@ -179,9 +184,10 @@ def scored(answer: dict[str, Any], folder: Path, *, timeout_s: int, detail: str)
     if answer["healthy"]:
         of_alarm = RIGHT if alarm == "-" else WRONG
     else:
-        culprits = set(answer["culprit_ranks"])
-        is_half = culprits < named or not named
-        of_alarm = RIGHT if named == culprits else HALF if is_half else WRONG
+        sides = _sides(answer)
+        is_right = named in sides or (len(sides) > 1 and named == set.union(*sides))
+        is_half = not named or any(side < named for side in sides)
+        of_alarm = RIGHT if is_right else HALF if is_half else WRONG
     name = answer["file"].partition("/")[0]
     print(f"{name:24} {score:6} alarm {of_alarm:6} {verdict}", flush=True)
     return score, of_alarm

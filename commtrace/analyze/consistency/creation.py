@@ -160,7 +160,6 @@ def _problem(at: dict[int, Creation], values: dict[int, str], number: int) -> Pr
     votes = Counter(values.values()).most_common()
     usual = votes[0][0] if votes[0][1] > votes[1][1] else None
     blamed = [rank for rank, value in values.items() if usual is not None and value != usual]
-    is_of_two = usual is None and len(values) == 2
     texts = []
     for value, _ in votes:
         ranks = [rank for rank, each in values.items() if each == value]
@@ -171,8 +170,8 @@ def _problem(at: dict[int, Creation], values: dict[int, str], number: int) -> Pr
     return Problem(
         problem="group order",
         is_fault=True,
-        ranks=numbers_text(blamed or (values if is_of_two else ())),
-        is_one_of_ranks=is_of_two,
+        ranks=numbers_text(blamed or values),
+        is_one_of_ranks=usual is None,
         found=text,
         source=first.source,
         explanation=f"Creation {number} of a group differs between ranks: {text}. {_WHY}",

@@ -8,7 +8,7 @@ all-gather. For collectives with per-rank sizes, other sizes are compared:
     gather, scatter    elements sent (received) by a member == elements in the root's slot
 
 An unknown value agrees with everything. Ranks that differ from the majority are blamed; without a
-majority, no rank is blamed.
+majority, all of them are in doubt.
 """
 
 from __future__ import annotations
@@ -243,7 +243,6 @@ def _of_call(
         values_text = f"{named}: {found}" + (
             f"; the other {len(usual)}: {expected}" if expected else ""
         )
-        is_of_two = not has_majority and len(blamed) == 2
         hint = why or (_slipped(rows, number, blamed, usual.tolist()) if has_majority else "")
         yield Problem(
             problem=field,
@@ -251,14 +250,12 @@ def _of_call(
             group=group,
             mesh_axis=covered.axes.get(group, ""),
             number=number,
-            ranks=numbers_text(blamed) if has_majority or is_of_two else "",
-            is_one_of_ranks=is_of_two,
+            ranks=numbers_text(blamed),
+            is_one_of_ranks=not has_majority,
             expected=expected,
             found=found,
             source=source_of(calls.loc[blamed[0]]),
-            explanation=f"The members differ in the {DIFFERENT[field]} of {values_text}."
-            + ("" if has_majority or is_of_two else f" {_NO_MAJORITY}")
-            + hint,
+            explanation=f"The members differ in the {DIFFERENT[field]} of {values_text}." + hint,
             at_ns=at,
         )
 
@@ -276,9 +273,6 @@ def _as_before(frames: Frames, values: pd.Series) -> tuple[object, str]:
     if kept.nunique() != 1 or set(values.index[values != kept.iloc[0]]) != sure:
         return None, ""
     return kept.iloc[0], "".join(f" Rank {rank} {found[rank].text()}." for rank in sorted(sure)[:1])
-
-
-_NO_MAJORITY = "There is no majority, so no rank is blamed."
 
 
 def _known(calls: pd.DataFrame, field: str) -> pd.Series:

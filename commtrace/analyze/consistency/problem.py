@@ -26,7 +26,7 @@ COLUMNS = (
         "ranks",
         str,
         "",
-        "blamed ranks, `1,3`; both if two disagree and it is unknown which is wrong; else empty if "
+        "blamed ranks, `1,3`; all that disagree if it is unknown which of them are wrong; empty if "
         "unknown",
         form="ranks",
     ),
@@ -34,7 +34,7 @@ COLUMNS = (
         "is_one_of_ranks",
         bool,
         "",
-        "only one of these ranks is wrong, and it is unknown which",
+        "not all of these ranks are wrong, and it is unknown which are",
     ),
     Column("expected", str, "", "what the majority did"),
     Column("found", str, "", "what the others did"),
@@ -48,7 +48,6 @@ DIFFERENT = {
     "size": "size",
 }  # fmt: skip
 """Properties in which the members of a call can differ, with their names in sentences."""
-_ONE_OF_THEM = "Which of the {num} ranks is wrong is unknown."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +73,12 @@ class Problem:
         Args:
             folder: Folder of the program, to which paths are made relative.
         """
-        num = {1: "two", 2: "three"}.get(self.ranks.count(","), str(self.ranks.count(",") + 1))
-        unknown = f" {_ONE_OF_THEM.format(num=num)}" if self.is_one_of_ranks else ""
+        ranks, unknown = ranks_in(self.ranks), ""
+        if self.is_one_of_ranks:
+            num = {2: "two", 3: "three"}.get(len(ranks), str(len(ranks)))
+            unknown = (
+                f" Which of the {num} ranks {'is' if len(ranks) == 2 else 'are'} wrong is unknown."
+            )
         explanation = relative_to(folder, self.explanation + unknown)
         source = relative_to(folder, self.source)
         return astuple(replace(self, explanation=explanation, source=source))

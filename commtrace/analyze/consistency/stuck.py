@@ -22,6 +22,7 @@ from commtrace.analyze.consistency.problem import (
     Problem,
     at_the_start,
     call_text,
+    fewer_of,
     group_text,
     numbers_text,
 )
@@ -192,13 +193,12 @@ def _of_transfers(progress: MembersProgress) -> Problem:
 def _missing(
     progress: MembersProgress, inside: list[int], behind: list[int], named: str, unknown: str
 ) -> Problem:
-    is_extra, is_tie = len(behind) > len(inside), len(behind) == len(inside)
+    is_extra = len(behind) > len(inside)
     number = min(progress.waiting.values())
-    is_of_two = is_tie and len(behind) == 1
-    blamed = [*inside, *behind] if is_of_two else [] if is_tie else inside if is_extra else behind
+    blamed, is_either = fewer_of(inside, behind)
     if is_extra and not progress.is_listed:
         blamed = []
-    unknown += "" if is_of_two or progress.is_listed else f" {_UNKNOWN_KIND}"
+    unknown += "" if is_either or progress.is_listed else f" {_UNKNOWN_KIND}"
     most = Counter(progress.of_ranks[rank].issued for rank in behind)
     last = ", ".join(f"{number:,}" for number in sorted(most))
     verb = "has" if len(behind) == 1 else "have"
@@ -214,7 +214,7 @@ def _missing(
         group=progress.group,
         number=number,
         ranks=numbers_text(blamed),
-        is_one_of_ranks=is_of_two,
+        is_one_of_ranks=is_either,
         expected=f"not by {text_of_ranks(behind)}" if is_extra else f"by {text_of_ranks(inside)}",
         found=f"made by {text_of_ranks(inside)}" if is_extra else f"not by {text_of_ranks(behind)}",
         explanation=f"{text}: last issued {last}.{unknown}",
