@@ -380,8 +380,8 @@ HOST_EVENTS = (
     Column("source_function", str, "", "function that the line is in", 7, title="Function"),
     Column(
         "stack", str, "",
-        "Python stack of a thread that is stuck, or user's frames of an exit or of a new group; "
-        "innermost last", 11,
+        "Python stack of a thread that is stuck, or user's frames of an exit, of a new group, or "
+        "of a wait for the store; innermost last", 11,
     ),
 )  # fmt: skip
 

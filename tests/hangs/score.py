@@ -163,7 +163,7 @@ def judged(answer: dict[str, Any], frames: Frames) -> tuple[str, str]:
     waits = [answer["waiting_line"], *answer.get("also_waiting_lines", [])]
     has_lines = all(any(line in text for line in lines) for lines in (own, waits))
     branches = [answer["branch_line"], *answer.get("also_branch_lines", [])]
-    is_optional = branches == [None] or answer.get("branch_is_optional", False)
+    is_optional = answer["branch_line"] is None or answer.get("branch_is_optional", False)
     has_branch = is_optional or any(branch in text for branch in filter(None, branches))
     if not (is_known and has_lines and has_branch):
         return HALF, verdict

@@ -14,25 +14,24 @@ from itertools import zip_longest
 
 import pandas as pd
 
-from commtrace.analyze.divergence.control_flow import FlowGraph
+from commtrace.analyze.divergence.circumstances import Circumstances
 from commtrace.analyze.divergence.explaining import DecidingLine, Explainer
 from commtrace.analyze.divergence.program_text import (
     CallChain,
-    CallFrame,
     ProgramText,
     chain_of,
     frames_of_text,
 )
-from commtrace.analyze.divergence.sequences import Parting
+from commtrace.analyze.divergence.rounds import has_left_loop
+from commtrace.analyze.divergence.sequences import OF_SITE, Parting
 from commtrace.analyze.divergence.splits import Seen
+from commtrace.analyze.divergence.storing import chain_to_setter
 from commtrace.analyze.divergence.unlike_modules import UnlikeModule, chain_to
 from commtrace.analyze.frame import Frames
-from commtrace.schema import DATA_END, EXCEPTION, EXIT, FATAL
+from commtrace.schema import EXIT, FATAL
 
 _MOST_ROUNDS = 200
 _OF_LINE = ("source_file", "source_line")
-_OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
-_UNKNOWN = -1
 _LOOP = re.compile(r"(?:async )?for\b|while\b")
 
 
@@ -52,10 +51,10 @@ def branch_text(
         ranks: The rank that did something else, and the other one.
         unlike: A module that only one of them ran before a call of its backward pass.
     """
+    text = ProgramText.of(frames)
     sides = zip((parted.own, parted.others), ranks, strict=True)
     if any(call is None and not _has_ended(frames, rank) for call, rank in sides):
-        return ""
-    text = ProgramText.of(frames)
+        return _text_of(_by_store(frames, text, parted, ranks))
     in_pass = _in_forward_pass(calls, text, unlike)
     if in_pass is not None:
         return _text_of(in_pass)
@@ -72,9 +71,18 @@ def branch_text(
         _exit_chain(frames, text, rank) if each is None else _chain(each)
         for each, rank in zip((own, others), compared, strict=True)
     ]
-    seen = _Circumstances(frames, calls, parted, ranks, compared)
+    seen = Circumstances(frames, calls, parted, ranks, compared)
     has_begun_anew = _has_begun_anew(calls, parted.common, own)
-    explainer = Explainer(text, seen.of, _looped(own, others), has_begun_anew=has_begun_anew)
+    has_left = compared == ranks and has_left_loop(
+        frames, calls, None if parted.common is None else parted.common[1], others
+    )
+    explainer = Explainer(
+        text,
+        seen.of,
+        _looped(own, others),
+        has_begun_anew=has_begun_anew,
+        has_left_loop=has_left,
+    )
     found = explainer.lines(common, *chains)
     is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text)) and not seen.has_ended_data()
     if parted.earliest_ns >= 0 and not explainer.is_doubtful and (is_loop or not found):
@@ -82,9 +90,27 @@ def branch_text(
     elif is_loop and compared[0] == compared[1]:  # or an earlier round of it was left out
         either = _in_any_round(explainer, (own, others), found, compared)
         found = either if {found[0].line} & {each.line for each in either} else found
+    of_backward = [
+        each for each in (own, others) if each is not None and each["phase"] == "backward"
+    ]
+    if not found and not explainer.is_doubtful and len(of_backward) == 1:
+        found = explainer.freezing(_chain(of_backward[0]))
     # The statement that a rank was in when it ended did not decide.
     left = {(each.file, each.line) for each in chains[0] or ()} if own is None else ()
     return _text_of(each for each in found if (each.file, each.line) not in left)
+
+
+def _by_store(
+    frames: Frames, text: ProgramText, parted: Parting, ranks: tuple[int, int]
+) -> tuple[DecidingLine, ...]:
+    """Return the statements by which a rank did not set a key that the other one waits for."""
+    if parted.own is None or parted.others is not None:
+        return ()
+    setter = chain_to_setter(frames, text, ranks[1])
+    seen = Seen((ranks[0], ranks[0]))
+    common = () if parted.common is None else _chain(parted.common[0])
+    explainer = Explainer(text, lambda *_: seen)
+    return explainer.lines(common, _chain(parted.own), setter) if setter else ()
 
 
 def _in_forward_pass(
@@ -229,7 +255,7 @@ def _is_of_role(calls: pd.DataFrame, call: pd.Series | None) -> bool:
 
 
 def _site(call: pd.Series | None) -> tuple[object, ...] | None:
-    return None if call is None else tuple(call[name] for name in _OF_SITE)
+    return None if call is None else tuple(call[name] for name in OF_SITE)
 
 
 def _has_begun_anew(
@@ -243,7 +269,7 @@ def _has_begun_anew(
         return False
     rows = calls[(calls["rank"] == own["rank"]) & (calls["thread"] == own["thread"])]
     rows = rows[rows["id"] <= own["id"]]
-    is_alike = (rows[[*_OF_SITE]] == own[[*_OF_SITE]]).all(axis=1)
+    is_alike = (rows[[*OF_SITE]] == own[[*OF_SITE]]).all(axis=1)
     round_of = (~is_alike).cumsum()[is_alike]
     *before, last = round_of.groupby(round_of).size().tolist()
     sizes = rows["payload_bytes"][is_alike].tail(last).tolist()
@@ -258,7 +284,7 @@ def _rounds(
     for call, rank in zip(common, ranks, strict=True):
         rows = calls[(calls["rank"] == rank) & (calls["thread"] == call["thread"])]
         alike = rows["group"].eq(call["group"]) & rows["number"].ge(0) & ~rows["is_transfer"]
-        for name in _OF_SITE:
+        for name in OF_SITE:
             alike &= rows[name] == call[name]
         alike &= rows["id"] < call["id"]
         places = alike.to_numpy().nonzero()[0][-_MOST_ROUNDS:]
@@ -271,92 +297,3 @@ def _rounds(
         )
     return [(followed[0][number], followed[1][number])
             for number in sorted(followed[0].keys() & followed[1].keys())]  # fmt: skip
-
-
-class _Circumstances:
-    """Facts on both ranks for any function: lines that called before, and events meanwhile."""
-
-    def __init__(
-        self,
-        frames: Frames,
-        calls: pd.DataFrame,
-        parted: Parting,
-        ranks: tuple[int, int],
-        compared: tuple[int, int],
-    ) -> None:
-        self._ranks = compared
-        self._is_sure = parted.earliest_ns < 0
-        self._calling: dict[str, set[int]] = {}
-        of_place = ["callers", "source_file", "source_line", "source_function"]
-        ends = [each["id"] for each in parted.common or ()]
-        before = calls
-        if len(ends) == 2:
-            last = calls["rank"].map(dict(zip(ranks, ends, strict=True)))
-            before = calls[calls["id"] <= last]
-        for place in before[of_place].drop_duplicates().itertuples(index=False, name=None):
-            for each in chain_of(str(place[0]), str(place[1]), int(place[2]), str(place[3])):
-                self._calling.setdefault(each.file, set()).add(each.line)
-        common = parted.common or (None, None)
-        then = parted.own, parted.others
-        events = [
-            _events(frames, rank, _issue(last), _issue(following))
-            for rank, last, following in zip(ranks, common, then, strict=True)
-        ]
-        self._raised = tuple(
-            [
-                {str(text).partition(":")[0].rpartition(".")[2] for text in rows["text"]}
-                for rows in (each[each["kind"] == EXCEPTION] for each in events)
-            ]
-        )
-        self._ended = [bool((each["kind"] == DATA_END).any()) for each in events]
-        self._left_out = [
-            ended and not _had_all(frames, calls, rank, each, other)
-            for ended, each, rank, other in zip(self._ended, events, ranks, then[::-1], strict=True)
-        ]
-
-    def has_ended_data(self) -> bool:
-        """Return whether a data loader of one of both ended meanwhile."""
-        return any(self._ended)
-
-    def of(self, frame: CallFrame, graph: FlowGraph) -> Seen:
-        """Return what is known of a function."""
-        first = getattr(graph.function, "lineno", 1)
-        last = getattr(graph.function, "end_lineno", None) or 1 << 30
-        lines = {line for line in self._calling.get(frame.file, ()) if first <= line <= last}
-        raised = self._raised[0], self._raised[1]
-        ended, left_out = ((each[0], each[1]) for each in (self._ended, self._left_out))
-        return Seen(self._ranks, lines, raised, ended, left_out, self._is_sure)
-
-
-def _had_all(
-    frames: Frames, calls: pd.DataFrame, rank: int, events: pd.DataFrame, other: pd.Series | None
-) -> bool:
-    """Return whether a rank made the other's next call for each batch until its loader ended.
-
-    A loop that leaves out a round ends with it as well.
-    """
-    ended = events[events["kind"] == DATA_END].iloc[0]
-    number = re.search(r"after (\d+)", str(ended["text"]))
-    if other is None or number is None:
-        return True
-    table = frames.host_events
-    is_earlier = (table["rank"] == rank) & (table["kind"] == DATA_END)
-    before = table.loc[is_earlier & (table["at_ns"] < ended["at_ns"]), "at_ns"].max()
-    own = calls[(calls["rank"] == rank) & (calls["issue_ns"] < ended["at_ns"])]
-    own = own[own["issue_ns"] > before] if pd.notna(before) else own
-    alike = pd.Series(True, index=own.index)
-    for name in _OF_SITE:
-        alike &= own[name] == other[name]
-    return int(alike.sum()) >= int(number[1])
-
-
-def _issue(call: pd.Series | None) -> int:
-    return _UNKNOWN if call is None else int(call["issue_ns"])
-
-
-def _events(frames: Frames, rank: int, since_ns: int, until_ns: int) -> pd.DataFrame:
-    table = frames.host_events
-    inside = (table["rank"] == rank) & (table["at_ns"] >= since_ns)
-    if until_ns >= 0:
-        inside &= table["at_ns"] <= until_ns
-    return table[inside]

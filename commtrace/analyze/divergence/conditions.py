@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from commtrace.analyze.divergence.control_flow import ScopeNode, expressions_in, name_of
+from commtrace.analyze.divergence.control_flow import ScopeNode, expressions_in, name_of, names_of
 
 IMPOSSIBLE = float("inf")
 OF_RANK, OF_DATA, OF_ANYTHING, OF_ATTRIBUTE, ALIKE = 0.0, 0.75, 1.0, 2.5, 4.0
@@ -86,7 +86,7 @@ class ConditionNames:
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             self._add_targets(node.target, node.iter)
             if _is_over_model(node):
-                self._of_model |= {*_names_of(node.target)}
+                self._of_model |= {*names_of(node.target)}
         elif isinstance(node, (ast.withitem, ast.comprehension, ast.ExceptHandler, ast.Global)):
             self._add(node, None)
 
@@ -242,7 +242,8 @@ class ConditionNames:
         """Return the cost of ranks differing in the number of rounds of a loop.
 
         Attributes other than data, such as the layers of a model, are mostly alike, and so are
-        collections that the function has built, and above all parameters.
+        collections that the function has built, and above all parameters; not so what a method of
+        `self` makes of its arguments.
         """
         iterable = loop.iter
         cost = self.cost(iterable)
@@ -251,7 +252,12 @@ class ConditionNames:
             return OF_ATTRIBUTE
         if cost == OF_ANYTHING and _is_over_model(loop):
             return ALIKE
-        is_attribute = any(isinstance(each, ast.Attribute) for each in expressions_in(iterable))
+        parts = [*expressions_in(iterable)]
+        calls = [each.func for each in parts if isinstance(each, ast.Call) and each.args]
+        is_attribute = any(
+            isinstance(each, ast.Attribute) and not (each in calls and _is_own(each))
+            for each in parts
+        )
         return OF_ATTRIBUTE if cost == OF_ANYTHING and is_attribute else cost
 
     def is_lasting(self, expression: ast.expr, links: int = _MOST_LINKS) -> bool:
@@ -272,9 +278,8 @@ class ConditionNames:
         )
 
     def _is_lasting_attribute(self, attribute: ast.Attribute) -> bool:
-        is_own = isinstance(attribute.value, ast.Name) and attribute.value.id == "self"
         return bool(_LASTING.fullmatch(attribute.attr)) or (
-            is_own and attribute.attr in self._constants
+            _is_own(attribute) and attribute.attr in self._constants
         )
 
     def _is_lasting_name(self, name: str, links: int) -> bool:
@@ -304,12 +309,8 @@ def is_over_a_batch(iterable: ast.expr) -> bool:
 def _is_over_model(loop: ast.For | ast.AsyncFor) -> bool:
     """Return whether a loop is over the parameters of a model, or the like."""
     return bool(_ABOUT_MODEL.fullmatch(name_of(loop.iter))) or any(
-        map(_ONE_OF_MODEL.fullmatch, _names_of(loop.target))
+        map(_ONE_OF_MODEL.fullmatch, names_of(loop.target))
     )
-
-
-def _names_of(target: ast.expr) -> list[str]:
-    return [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
 
 
 def _nodes_of(function: ScopeNode) -> Iterator[tuple[ast.AST, bool]]:
@@ -321,6 +322,11 @@ def _nodes_of(function: ScopeNode) -> Iterator[tuple[ast.AST, bool]]:
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             is_conditional = is_conditional or isinstance(node, _CONDITIONAL)
             left += [(each, is_conditional) for each in ast.iter_child_nodes(node)]
+
+
+def _is_own(attribute: ast.expr) -> bool:
+    """Return whether an expression is an attribute of `self`."""
+    return isinstance(attribute, ast.Attribute) and getattr(attribute.value, "id", "") == "self"
 
 
 def _called(expression: ast.expr) -> str:

@@ -299,6 +299,11 @@ def name_of(expression: ast.expr) -> str:
     return expression.id if isinstance(expression, ast.Name) else ""
 
 
+def names_of(target: ast.expr) -> list[str]:
+    """Return the variables of a target of assignments."""
+    return [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
+
+
 def functions_named(tree: ast.Module | None, name: str) -> Iterator[_Named]:
     """Yield the functions of a name in a file; none of an unknown file."""
     for each in ast.walk(tree) if tree is not None else ():

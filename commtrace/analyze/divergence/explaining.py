@@ -24,8 +24,14 @@ from commtrace.analyze.divergence.control_flow import (
     has_line,
 )
 from commtrace.analyze.divergence.grouping import choosing_group
-from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText, shown
-from commtrace.analyze.divergence.reducing import contexts_around, reducing
+from commtrace.analyze.divergence.program_text import (
+    CallChain,
+    CallFrame,
+    ProgramText,
+    files_beside,
+    shown,
+)
+from commtrace.analyze.divergence.reducing import contexts_around, freezing, reducing
 from commtrace.analyze.divergence.skipping import skipping
 from commtrace.analyze.divergence.splits import Paths, Seen, Split
 
@@ -52,10 +58,22 @@ class DecidingLine:
 
 @dataclass(frozen=True, slots=True)
 class _Explanation:
+    """Statements that decided.
+
+    Attributes:
+        difference: Cost of a difference between ranks there, which is a part of `cost`.
+    """
+
     cost: float
     file: str
     nodes: tuple[FlowNode, ...]
     rivals: tuple[_Explanation, ...] = ()
+    difference: float = OF_ANYTHING
+
+    def is_unlikely(self) -> bool:
+        """Return whether ranks hardly differ there; in a loop, if all is considered."""
+        is_loop = isinstance(self.nodes[0].part, LOOPS)
+        return (self.cost if is_loop else self.difference) >= ALIKE
 
     def more(self, cost: float) -> _Explanation:
         """Return the explanation at a higher cost."""
@@ -71,6 +89,8 @@ class Explainer:
         looped: Common name of two modules, such as `layers`, whose calls are compared.
         has_begun_anew: The one rank has left the function of the last common call, and entered it
             again for its next call; so it has passed the other's call.
+        has_left_loop: The other rank, and so both, have left the innermost loop around the last
+            common call.
     """
 
     def __init__(
@@ -80,9 +100,12 @@ class Explainer:
         looped: str | None = None,
         *,
         has_begun_anew: bool = False,
+        has_left_loop: bool = False,
     ) -> None:
         self._text = text
         self._has_begun_anew = has_begun_anew
+        self._has_left_loop = has_left_loop
+        self._left: tuple[CallFrame, ast.AST] | None = None
         self._seen = seen
         self._looped = looped
         self.is_doubtful = False
@@ -101,9 +124,14 @@ class Explainer:
         chains = [each for each in (own, others) if each is not None]
         if not chains or not all(chains):
             return ()
+        if self._has_left_loop:
+            common = self._leaving_loop(common)
         found = self._explained(common, own, others, _MOST_FRAMES)
-        self.is_doubtful = found is not None and bool(found.rivals)
-        if found is None or found.cost >= ALIKE or len(found.rivals) > 1:
+        self.is_doubtful = False
+        if found is None or found.is_unlikely():
+            return ()
+        self.is_doubtful = bool(found.rivals)
+        if len(found.rivals) > 1:
             return ()
         if not found.rivals:
             return self._lines_of(found.file, found.nodes)
@@ -162,6 +190,13 @@ class Explainer:
                     return self._lines_of(each.file, [node])
         return ()
 
+    def freezing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
+        """Return the only condition of a program under which gradients are required, or are not."""
+        files = files_beside(each.file for each in chain)
+        trees = {file: tree for file in files if (tree := self._text.tree(file)) is not None}
+        found = [(file, node) for file, tree in trees.items() for node in freezing(tree)]
+        return self._lines_of(found[0][0], [found[0][1]]) if len(found) == 1 else ()
+
     def _explained(
         self, common: CallChain, own: CallChain | None, others: CallChain | None, left: int
     ) -> _Explanation | None:
@@ -181,7 +216,7 @@ class Explainer:
             if chain and self._text.graph(chain[0]) is not graph:
                 return None
         is_inside = bool(common) and self._text.graph(common[0]) is graph
-        start = graph.at(common[0].line) if is_inside else []
+        start = self._starts(graph, common[0]) if is_inside else []
         if is_inside and not start:
             return None
         places = [graph.at(each[0].line) if each else [graph.exit] for each in (own, others)]
@@ -209,12 +244,40 @@ class Explainer:
                 )
         return _likeliest(found)
 
+    def _leaving_loop(self, chain: CallChain) -> CallChain:
+        """Note the innermost loop around a call as left; return the frames up to it."""
+        for place in reversed(range(len(chain))):
+            graph = self._text.graph(chain[place])
+            loops = [
+                node.part
+                for node in (graph.nodes if graph is not None else ())
+                if isinstance(node.part, LOOPS)
+                and node.last < chain[place].line
+                and has_line(node.part, chain[place].line)
+            ]
+            if loops:
+                self._left = chain[place], max(loops, key=lambda each: each.lineno)
+                return chain[: place + 1]
+        return chain
+
+    def _starts(self, graph: FlowGraph, frame: CallFrame) -> list[FlowNode]:
+        """Return the statement of a frame, or what leads to those behind a loop that was left."""
+        if self._left is None or self._left[0] != frame:
+            return graph.at(frame.line)
+        return [
+            FlowNode(successors=[(Way.NEXT, then)])
+            for node in graph.nodes
+            if node.part is self._left[1]
+            for way, then in node.successors
+            if way is Way.FALSE
+        ]
+
     def _leaving(self, chain: CallChain) -> float:
         """Return the cost of both leaving the functions that a frame has called."""
         total = 0.0
         for each in chain[1:]:
             graph = self._text.graph(each)
-            start = graph.at(each.line) if graph is not None else []
+            start = self._starts(graph, each) if graph is not None else []
             if graph is not None and start:
                 paths = Paths(graph, self._seen(each, graph))
                 total += paths.costs_from(start, ()).get(graph.exit, 0.0)
@@ -364,12 +427,10 @@ def _likeliest(found: list[_Explanation]) -> _Explanation | None:
     if not found:
         return None
     first, *others = sorted(found, key=lambda each: each.cost)
-    rivals = [
-        each
-        for each in others
-        if each.cost - first.cost < _MARGIN and not {*each.nodes[:1]} & {*first.nodes[:1]}
-    ]
-    return replace(first, rivals=(*first.rivals, *rivals))
+    near = [each for each in others if each.cost - first.cost < _MARGIN]
+    rivals = {(each.file, each.nodes[0].first): each for each in reversed([*first.rivals, *near])}
+    rivals.pop((first.file, first.nodes[0].first), None)
+    return replace(first, rivals=tuple(rivals.values()))
 
 
 def _of_split(file: str, split: Split) -> _Explanation:
@@ -381,7 +442,7 @@ def _of_split(file: str, split: Split) -> _Explanation:
         nodes = (ways[Way.RAISES],)
     elif Way.CASE in ways:
         nodes = ways[Way.CASE], split.node
-    return _Explanation(split.cost, file, nodes, rivals)
+    return _Explanation(split.cost, file, nodes, rivals, split.difference)
 
 
 def _mentions(part: ast.AST, name: str) -> bool:

@@ -1,7 +1,7 @@
 """The condition by which the group of a call was chosen.
 
-The argument of the call is followed to the names, parameters and functions that it comes from, up
-to a conditional expression, or to an `if` around one of several values.
+The argument of the call is followed to the names, parameters, functions, contexts and collections
+that it comes from, up to a conditional expression, or to an `if` around one of several values.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from commtrace.analyze.divergence.control_flow import (
     functions_named,
     has_line,
     name_of,
+    names_of,
     own_expressions,
 )
 from commtrace.analyze.divergence.program_text import CallChain, ProgramText
@@ -66,13 +67,18 @@ def _origin(
     if isinstance(value, ast.IfExp):
         is_choice = may_differ(value, scope.function)
         return (scope.file, FlowNode(value, value.lineno, value.lineno)) if is_choice else None
+    if isinstance(value, ast.Subscript):
+        return _origin(text, scope, [value.slice], links - 1)
     if isinstance(value, ast.Call):
         functions = [*functions_named(text.tree(scope.file), name_of(value))]
-        if len(functions) != 1:
-            return None
-        returned = [each.value for each in ast.walk(functions[0])
-                    if isinstance(each, ast.Return) and each.value is not None]  # fmt: skip
-        return _origin(text, _Scope(scope.file, functions[0]), returned, links - 1)
+        returned = [each.value for function in functions[:1] for each in ast.walk(function)
+                    if isinstance(each, (ast.Return, ast.Yield)) and each.value]  # fmt: skip
+        inner = [_Scope(scope.file, each) for each in functions]
+        found = _origin(text, inner[0], returned, links - 1) if len(inner) == 1 else None
+        # One argument may choose, as in `groups.get(name)`.
+        return found or (
+            _origin(text, scope, value.args, links - 1) if len(value.args) == 1 else None
+        )
     if not isinstance(value, ast.Name):
         return None
     if assigned := [*_assigned(scope.function, value.id)]:
@@ -112,6 +118,10 @@ def _assigned(function: ScopeNode, name: str) -> Iterator[ast.expr]:
         if isinstance(each, ast.Assign):
             names = [to.id for to in each.targets if isinstance(to, ast.Name)]
             yield from [each.value] * (name in names)
+        elif isinstance(each, (ast.For, ast.AsyncFor)):
+            yield from [each.iter] * (name in names_of(each.target))
+        elif isinstance(each, ast.withitem) and each.optional_vars is not None:
+            yield from [each.context_expr] * (name in names_of(each.optional_vars))
 
 
 def _arguments(call: ast.Call, function: ScopeNode, name: str) -> Iterator[ast.expr]:

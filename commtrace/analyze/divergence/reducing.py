@@ -1,8 +1,9 @@
-"""Conditions under which a backward pass reduces gradients.
+"""Conditions under which a backward pass reduces gradients, or goes on to a part of a model.
 
 A backward pass that both ranks run has reductions on one of them only if that one is outside of
 `no_sync` there, in the function that runs it or around it, or if it has not called the module
-within the wrapper that reduces: `net if is_full else net.module`.
+within the wrapper that reduces: `net if is_full else net.module`. It does not reach what is before
+frozen parameters: `if is_pretrained: part.requires_grad_(False)`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import ast
 from itertools import permutations
 
+from commtrace.analyze.divergence.choosing import may_differ
 from commtrace.analyze.divergence.control_flow import (
     FlowGraph,
     FlowNode,
     expressions_in,
+    function_of,
     functions_called,
     has_condition,
     has_line,
+    name_of,
     own_expressions,
 )
 from commtrace.analyze.divergence.splits import is_within
@@ -40,6 +44,28 @@ def reducing(graph: FlowGraph) -> FlowNode | None:
         if around:
             return max(around, key=lambda each: each.first)
     return None
+
+
+def freezing(tree: ast.Module) -> list[FlowNode]:
+    """Return the conditions of a file under which gradients are not required, or are."""
+    found = []
+    for each in ast.walk(tree):
+        if isinstance(each, ast.If) and may_differ(each, function_of(tree, each)):
+            inner = [node for part in (*each.body, *each.orelse) for node in ast.walk(part)]
+            if any(map(_requires_gradients, inner)) and not any(
+                isinstance(node, ast.If) and any(map(_requires_gradients, ast.walk(node)))
+                for node in inner
+            ):
+                found.append(FlowNode(each, each.lineno))
+    return found
+
+
+def _requires_gradients(part: ast.AST) -> bool:
+    """Return whether a node sets whether gradients are required."""
+    if isinstance(part, ast.Call):
+        return name_of(part) == "requires_grad_"
+    targets = part.targets if isinstance(part, ast.Assign) else ()
+    return any(getattr(each, "attr", "") == "requires_grad" for each in targets)
 
 
 def contexts_around(graph: FlowGraph, line: int) -> list[str]:

@@ -14,6 +14,8 @@ from difflib import SequenceMatcher
 import numpy as np
 import pandas as pd
 
+OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
+"""Columns of the place of a call."""
 _SITE = (
     "kind", "label", "phase", "module", "source_file", "source_line", "source_function", "callers",
 )  # fmt: skip

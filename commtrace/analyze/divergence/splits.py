@@ -81,11 +81,14 @@ class Split:
     """A statement at which ranks took different branches, with the next node of each.
 
     Attributes:
+        cost: Its cost.
+        difference: Cost of a difference between ranks at the statement, a part of it.
         jumps: The first jump on the path of a rank, within the statement.
         rivals: Other statements that are about equally likely.
     """
 
     cost: float
+    difference: float
     node: FlowNode
     ways: tuple[Way, Way]
     then: tuple[FlowNode, FlowNode]
@@ -139,10 +142,12 @@ class Paths:
                 if then is other_then or _gain(to_own, to_others, then, other_then) <= 0:
                     continue
                 ways = way, other_way
-                total = cost + self._cost_of(node, ways, (then, other_then))
+                difference = self._cost_of(node, ways, (then, other_then))
+                difference += 0.0 if start else self._cost_of_no_round(node)
+                total = cost + difference
                 total += to_own.get(then, IMPOSSIBLE) + to_others.get(other_then, IMPOSSIBLE)
                 if total < IMPOSSIBLE:
-                    split = Split(total, node, ways, (then, other_then))
+                    split = Split(total, difference, node, ways, (then, other_then))
                     found.append((total, -node.first, split))
         if not found:
             return None
@@ -282,6 +287,15 @@ class Paths:
             for truth, way in zip(truths, ways, strict=True)
         )
         return self._by_rounds(self._names.cost(test)) + (_EXCEPTION if wrong else 0.0)
+
+    def _cost_of_no_round(self, node: FlowNode) -> float:
+        """Return the cost of a loop that ends before its first round, if it had some before."""
+        is_called = isinstance(node.part, LOOPS) and any(
+            is_within(each, node) and each.first <= line <= each.last
+            for each in self.graph.nodes
+            for line in self._seen.calling
+        )
+        return _UNUSUAL if is_called else 0.0
 
     def _has_as_many_rounds_as_before(self, node: FlowNode, iterable: ast.expr) -> bool:
         """Return whether an inner loop of constants is compared with a rank's earlier rounds."""

@@ -61,14 +61,19 @@ def unlike_module(frames: Frames, parted: Parting, ranks: tuple[int, int]) -> Un
     about = frames.ranks[frames.ranks["rank"].isin(ranks)]
     if (about["num_ops_dropped"] > 0).any():
         return None
-    pairs = ((parted.own, *ranks), (parted.others, *ranks[::-1]))
-    for call, ran, lacked in pairs:
+    pairs = ((parted.own, parted.others, *ranks), (parted.others, parted.own, *ranks[::-1]))
+    for call, other, ran, lacked in pairs:
         if call is not None and call["phase"] == "backward" and ran != lacked:
             ops = joined(frames.by_ranks(_ops_of, ranks)).sort_values(["rank", "id"])
-            found = _unlike(ops, ran, lacked, int(call["issue_ns"]))
+            within = str(other["module"]) if _is_in_forward(other) else None
+            found = _unlike(ops, ran, lacked, int(call["issue_ns"]), within)
             if found is not None:
                 return found
     return None
+
+
+def _is_in_forward(call: pd.Series | None) -> bool:
+    return call is not None and call["phase"] == "forward"
 
 
 def _ops_of(part: Frames, ranks: tuple[int, int]) -> pd.DataFrame:
@@ -76,7 +81,18 @@ def _ops_of(part: Frames, ranks: tuple[int, int]) -> pd.DataFrame:
     return rows.astype({name: object for name in ("phase", "module", "module_class")})
 
 
-def _unlike(ops: pd.DataFrame, ran: int, lacked: int, until_ns: int) -> UnlikeModule | None:
+def _unlike(
+    ops: pd.DataFrame, ran: int, lacked: int, until_ns: int, within: str | None
+) -> UnlikeModule | None:
+    """Return the first module that a rank ran in its latest pass, and another one did not.
+
+    Args:
+        ops: Operators of both ranks.
+        ran: The rank that ran it.
+        lacked: The rank that did not.
+        until_ns: The time of the call of `ran`.
+        within: Module in whose forward pass `lacked` is; it may still run those that follow.
+    """
     own = _latest_pass(ops[(ops["rank"] == ran) & (ops["start_ns"] <= until_ns)])
     if own.empty:
         return None
@@ -87,7 +103,11 @@ def _unlike(ops: pd.DataFrame, ran: int, lacked: int, until_ns: int) -> UnlikeMo
         return None
     begin = calls_of_first.index[calls_of_first == first["module_call"]][0]
     others = others.loc[begin:]
-    others = others.loc[: _before_next(others, first)]
+    last = _before_next(others, first)
+    if last is None and within is not None:
+        reached = own["module"] == within
+        own = own.iloc[: int(reached.to_numpy().argmax())]  # none if it was not run
+    others = others.loc[:last]
     made = set(others["module"])
     left_out = [name for name in dict.fromkeys(own["module"]) if name not in made]
     if not left_out:

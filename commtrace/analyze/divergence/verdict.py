@@ -11,6 +11,7 @@ from commtrace.units import text_of_ranks
 
 _STATEMENT = r"`[^`]*` \([^)]*\)"
 _FIRST_STATEMENT = re.compile(rf"{_STATEMENT}(?: or {_STATEMENT})?")
+_WAITS = "waits"
 
 
 def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> str:
@@ -48,6 +49,9 @@ def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> st
         went = f"{went} instead of {places[1]} as in rounds before"
     elif places[1]:
         went = f"{went}, {others} to {places[1]}"
+    elif parted["event"].startswith(_WAITS) and parted["event_rank"] in ranks_in(parted["others"]):
+        went = f"{went}; {others} wait{parted['event'].removeprefix(_WAITS)}"
+        cause = cause if statement else ""
     else:
         went = f"{went}, {others} made no further call"
     return ", ".join(filter(None, [went, cause]))

@@ -139,7 +139,7 @@ class StoreCalls:
             event = note_here(kind)
             if kind == DESTROY_PROCESS_GROUP and event.code is None:
                 return function(*args, **options)  # by commtrace itself, when the program is over
-            if kind == NEW_GROUP:
+            if kind in (NEW_GROUP, STORE):
                 event.stack = users_at(sys._getframe(1))
             event.text = _described(describe, args, options, None)
             self._thread.is_in_call = True

@@ -258,7 +258,9 @@ def test_groups_of_equal_ranks_in_another_order_are_a_fault(num_swapped: int) ->
     ]
     found = faults(hung(waiting(4), *made))
     assert [each["problem"] for each in found] == ["group order"] * (num_swapped > 0)
-    assert [each["ranks"] for each in found] == [["0", "0,1,2,3"][num_swapped - 1]] * (num_swapped > 0)
+    assert [each["ranks"] for each in found] == [["0", "0,1,2,3"][num_swapped - 1]] * (
+        num_swapped > 0
+    )
 
 
 def test_the_branch_by_which_some_ranks_create_a_group_is_named(tmp_path: Path) -> None:
@@ -456,7 +458,7 @@ def test_of_ranks_in_a_call_and_ranks_in_the_store_the_fewer_are_to_blame(
     (fault,) = faults(frames)
     assert (fault["ranks"], fault["is_one_of_ranks"]) == (blamed, is_one_of)
     verdict = first_verdict(consistency(frames), divergences(frames))
-    assert "waits for the store (wait best/3) at train.py:17" in verdict
+    assert "for the store (wait best/3) at train.py:17" in verdict
 
 
 @pytest.mark.parametrize("num_idle", [1, 2])
