@@ -785,6 +785,38 @@ EITHER: dict[str, tuple[str, Known]] = {
     """, {"ranks": (2, 2)}),
 }  # fmt: skip
 
+CASES |= {
+    "behind a loop that both have left": ("""
+        def fit(x):
+            for i in range(0, len(x), 20):
+                reduce()  # s3 t3
+        def train(stopper):
+            for epoch in range(40):
+                fit(data)  # s2 t2
+                if stopper.update():  # d
+                    break  # j
+        def main():
+            train(stopper)  # s1 t1
+            gather()  # o1
+        main()  # s0 o0 t0
+    """, {"calling": (3, 6, 10), "has_left_loop": True}),
+    "what a method makes of its arguments": ("""
+        def step(self, x):
+            for each in self.parts_of(x):  # d
+                send()  # s t
+            for each in self.kept:
+                receive()  # o
+    """, {"ranks": (0, 0), "calling": (3,)}),
+    "behind lines that communicated in the first round only": ("""
+        def train(accelerator, model, batches, report):
+            for step, x in enumerate(batches):
+                loss = model(x)
+                backward(loss)  # s t
+                if accelerator.is_main_process and step % 5 == 4:  # d
+                    report(loss)  # o
+    """, {"calling": (2, 3, 4)}),
+}  # fmt: skip
+
 NO_BRANCH: dict[str, tuple[str, Known]] = {
     "a role beside the way": ("""
         def f(rank):

@@ -54,10 +54,12 @@ def found_in(text: str, **known: object) -> tuple[list[int], dict[str, int]]:
     """Lines that are found in a text, and its marks."""
     text = dedent(text).lstrip("\n")
     marks = marks_of(text)
-    looped = known.pop("looped", None)
+    looped, has_left_loop = known.pop("looped", None), bool(known.pop("has_left_loop", False))
     seen = Seen(**{"ranks": (1, 0), **known})  # type: ignore[arg-type]
     lines = dict(enumerate(text.split("\n"), 1))
-    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: seen, looped)  # type: ignore[arg-type]
+    explainer = Explainer(
+        ProgramText({FILE: lines}), lambda *_: seen, looped, has_left_loop=has_left_loop
+    )  # type: ignore[arg-type]
     own, others = (chain_at(text, marks, mark) or None for mark in "ot")
     lines_found = explainer.lines(chain_at(text, marks, "s"), own, others)
     assert all(each.is_alternative for each in lines_found[1:]) or not explainer.is_doubtful
@@ -180,6 +182,19 @@ GROUPING = {
         def average(self, p):
             dist.all_reduce(p, group=self.group)  # o
     """,
+    "an entry of a table, in a context, from a loop over one of two lists": """
+        class Grid:
+            @contextmanager
+            def axis(self, name):
+                yield self.groups[name]
+            def average(self, name, p):
+                with self.axis(name) as group:
+                    dist.all_reduce(p, group=group)  # o1
+        def step(grid, users, items):
+            plan = [("row", 1), ("col", 2)] if users > items else [("col", 2), ("row", 1)]  # d
+            for name, p in plan:
+                grid.average(name, p)  # o0
+    """,
     "a count": """
         def average(p, step, grid):
             dist.all_reduce(p, group=grid.tp if step % 2 else grid.dp)  # o
@@ -253,6 +268,45 @@ def test_the_condition_of_a_reduction_is_found(name: str) -> None:
     lines = dict(enumerate(text.split("\n"), 1))
     explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))
     found = explainer.reducing(chain_at(text, marks, "o"))
+    assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
+
+
+FREEZING = {
+    "a call": """
+        class Embedding:
+            def __init__(self, last, pretrained):
+                if last <= pretrained:  # d
+                    self.weight.requires_grad_(False)
+    """,
+    "an assignment, in the inner condition": """
+        def thaw(block, moved, known):
+            if known:
+                if moved > 3:  # d
+                    block.weight.requires_grad = True
+    """,
+    "by name, which is alike": """
+        def freeze(model):
+            for name, param in model.named_parameters():
+                if "head" not in name:
+                    param.requires_grad_(False)
+    """,
+    "two": """
+        def freeze(a, b, loss):
+            if loss > 1:
+                a.requires_grad_(False)
+            if loss > 2:
+                b.requires_grad_(False)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", FREEZING)
+def test_the_only_condition_of_frozen_parameters_is_found(name: str) -> None:
+    text = dedent(FREEZING[name]).lstrip("\n")
+    marks = marks_of(text)
+    lines = dict(enumerate(text.split("\n"), 1))
+    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))
+    found = explainer.freezing((CallFrame(FILE, 1, "backward"),))
     assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
 
 

@@ -86,6 +86,26 @@ def test_two_classes_of_one_name_decide_nothing(
     assert (row["branch"], "module head" in row["event"]) == ("", True)
 
 
+def test_a_module_behind_the_place_of_the_other_rank_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, made = Program(2, 2), []
+    at = {"source_file": str(tmp_path / "train.py"), "source_function": "main"}
+    for rank in program.ranks:
+        for place, name in enumerate(("trunk", "head")[: 2 - rank]):
+            made.append(
+                op(rank=rank, id=place, op="aten.mm", at=100 + place, phase="forward",
+                   module=name, module_class="Linear", module_call=1)
+            )  # fmt: skip
+    ended = {"complete_ns": -1, "call_ns": -1, "at": 200}
+    program.one(0, "all_reduce", "world", phase="backward", source_line=40, **at, **ended)
+    program.one(1, "all_gather", "world", phase="forward", module="trunk", source_line=9,
+                **at, **ended)  # fmt: skip
+    ranks = [rank_row(rank, complete=False, alive_ns=START_NS) for rank in program.ranks]
+    row = row_of(run_of(program.rows, groups=program.groups, ranks=ranks, ops=made), monkeypatch)
+    assert (row["ranks"], row["event"]) == ("0", "")
+
+
 @pytest.mark.parametrize("known", [{"ops": []}, {"num_dropped": 2}])
 def test_without_all_operators_nothing_is_said_of_modules(
     known: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,8 @@ def test_a_long_wait_for_a_key_is_an_event_and_a_short_one_is_not(
     assert [text.partition(" raised=")[0] for _, text in found(recording)][-1] == "wait never, ever"
     assert {kind for kind, _ in found(recording)} == {"store"}
     assert all("here" not in text for _, text in found(recording))
+    (stack,) = {each["stack"] for each in events(recording, "store")}
+    assert stack.endswith(" test_a_long_wait_for_a_key_is_an_event_and_a_short_one_is_not")
 
 
 def test_one_that_goes_on_is_written_and_counts_as_a_wait(world: dist.Store) -> None:
