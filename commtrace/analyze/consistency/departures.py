@@ -36,6 +36,9 @@ _LEAST_ROUNDS = 2
 _LEAST_INNER_ROUNDS = 3
 _MOST_BEFORE = 64
 """Calls before a place by which its rounds are compared."""
+_LATEST = 16
+"""Earlier rounds in which the rest of a round is looked at."""
+_MOST_IN_ROUND = 256
 MOST_COMPARED = 64
 """Number of ranks whose departures are searched at once."""
 _MOST_CALLS = 4_000
@@ -53,8 +56,8 @@ class Departure:
         made: The next call of the rank.
         usual: The call that followed `before` in the latest earlier round.
         num_rounds: Number of earlier rounds in which `usual` followed `before`.
-        is_left_out: In an earlier round, or on another rank, `made` followed `usual`: only `usual`
-            is missing.
+        is_left_out: In an earlier round, `made` came after `usual`, or on another rank right after
+            it: only `usual`, and perhaps more of the round, is missing.
         is_altered: `made` and `usual` differ only in their group or peer.
         is_new: The rank never made `made` after `before` in earlier rounds.
         nums: Numbers of `usual` in the last round and in those before, if it was made fewer times.
@@ -145,14 +148,22 @@ def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
         rounds = _rounds_like(codes, at)
         if not rounds or codes[at] == codes[rounds[-1]]:
             continue
-        expected = codes[rounds[-1]]
-        pairs = codes[: at - 1] == expected, codes[1:at] == codes[at]
-        is_left_out = bool((pairs[0] & pairs[1]).any())
+        follows = (codes[: at - 1] == codes[rounds[-1]]) & (codes[1:at] == codes[at])
+        is_left_out = bool(follows.any()) or any(
+            codes[at] in _rest_of_round(codes, place, at) for place in rounds[-_LATEST:]
+        )
         before, made, last = (own.iloc[place] for place in (at - 1, at, rounds[-1]))
         is_altered = all(made[name] == last[name] for name in _LINE)
         is_new = not ((codes[: at - 1] == codes[at - 1]) & (codes[1:at] == codes[at])).any()
         return Departure(rank, before, made, last, len(rounds), is_left_out, is_altered, is_new)
     return _of_fewer(rank, own, codes)
+
+
+def _rest_of_round(codes: np.ndarray, place: int, at: int) -> np.ndarray:
+    """Return the calls after one, until the call before it is made again."""
+    rest = codes[place + 1 : min(place + 1 + _MOST_IN_ROUND, at)]
+    again = np.flatnonzero(rest == codes[place - 1])
+    return rest[: again[0] + 1] if again.size else rest
 
 
 def _of_fewer(rank: int, own: pd.DataFrame, codes: np.ndarray) -> Departure | None:

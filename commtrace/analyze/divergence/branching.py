@@ -279,21 +279,29 @@ def _has_begun_anew(
 def _rounds(
     calls: pd.DataFrame, common: tuple[pd.Series, pd.Series], ranks: tuple[int, int]
 ) -> list[tuple[pd.Series | None, pd.Series | None]]:
-    """Return what followed earlier calls like the last common one, on each of two ranks."""
-    followed: list[dict[int, pd.Series]] = []
+    """Return what followed earlier calls like the last common one, on each of two ranks.
+
+    Of several alike calls in a row, those at the same place of the row count, if there are some.
+    """
+    followed: list[dict[int, tuple[pd.Series, bool]]] = []
     for call, rank in zip(common, ranks, strict=True):
         rows = calls[(calls["rank"] == rank) & (calls["thread"] == call["thread"])]
         alike = rows["group"].eq(call["group"]) & rows["number"].ge(0) & ~rows["is_transfer"]
         for name in OF_SITE:
             alike &= rows[name] == call[name]
+        in_row = alike.groupby((~alike).cumsum()).cumsum()
+        is_last = rows["id"].eq(call["id"]) & alike
+        at_place = in_row == (in_row[is_last].iloc[0] if is_last.any() else 1)
         alike &= rows["id"] < call["id"]
         places = alike.to_numpy().nonzero()[0][-_MOST_ROUNDS:]
         followed.append(
             {
-                int(rows["number"].iloc[place]): rows.iloc[place + 1]
+                int(rows["number"].iloc[place]): (rows.iloc[place + 1], bool(at_place.iloc[place]))
                 for place in places
                 if place + 1 < len(rows)
             }
         )
-    return [(followed[0][number], followed[1][number])
-            for number in sorted(followed[0].keys() & followed[1].keys())]  # fmt: skip
+    own, other = followed
+    numbers = sorted(own.keys() & other.keys())
+    at_place = [number for number in numbers if own[number][1] and other[number][1]]
+    return [(own[number][0], other[number][0]) for number in at_place or numbers]

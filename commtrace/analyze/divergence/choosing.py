@@ -11,7 +11,8 @@ import ast
 from collections.abc import Collection, Iterator
 
 from commtrace.analyze.divergence.conditions import ALIKE, ConditionNames
-from commtrace.analyze.divergence.control_flow import FlowNode, ScopeNode, function_of
+from commtrace.analyze.divergence.control_flow import FlowNode
+from commtrace.analyze.divergence.syntax import ScopeNode, function_of
 
 _Sides = list[list[ast.AST]]
 

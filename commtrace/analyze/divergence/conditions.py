@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from commtrace.analyze.divergence.control_flow import ScopeNode, expressions_in, name_of, names_of
+from commtrace.analyze.divergence.syntax import ScopeNode, expressions_in, name_of, names_of
 
 IMPOSSIBLE = float("inf")
 OF_RANK, OF_DATA, OF_ANYTHING, OF_ATTRIBUTE, ALIKE = 0.0, 0.75, 1.0, 2.5, 4.0
@@ -229,7 +229,7 @@ class ConditionNames:
             return OF_RANK
         if any(_ABOUT_DATA.fullmatch(name) for name in names):
             return OF_DATA
-        if any(map(_is_remainder, expressions_in(expression))):
+        if _is_remainder(expression):
             return ALIKE
         others = names - {"range", "len", "int", "bool", "self", "enumerate", "not", "math"}
         if names & self._of_model and not any(map(_ABOUT_GRADIENT.fullmatch, names)):
@@ -334,11 +334,14 @@ def _called(expression: ast.expr) -> str:
 
 
 def _is_remainder(expression: ast.AST) -> bool:
-    """Return whether a remainder is compared, as conditions on what is done periodically do."""
-    return isinstance(expression, ast.Compare) and any(
-        isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mod)
-        for each in (expression.left, *expression.comparators)
-    )
+    """Return whether a remainder decides, as in conditions on what is done periodically."""
+    if isinstance(expression, ast.BoolOp):
+        return any(map(_is_remainder, expression.values))
+    if isinstance(expression, ast.UnaryOp):
+        return _is_remainder(expression.operand)
+    if isinstance(expression, ast.Compare):
+        return any(map(_is_remainder, (expression.left, *expression.comparators)))
+    return isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Mod)
 
 
 def _is_variable_of_rank(expression: ast.Call) -> bool:

@@ -104,7 +104,7 @@ def _divergences(
         left = {
             rank: each
             for rank, each in departures(frames, involved).items()
-            if each.is_altered or each.usual["is_transfer"]
+            if each.is_altered or each.usual["is_transfer"] or each.made["is_transfer"]
         }
         leaving = blamed or ([*left] if len(left) == 1 else [])
         if leaving and set(leaving) <= left.keys():

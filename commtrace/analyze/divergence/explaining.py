@@ -14,15 +14,7 @@ from dataclasses import dataclass, replace
 
 from commtrace.analyze.divergence.choosing import choosing
 from commtrace.analyze.divergence.conditions import ALIKE, IMPOSSIBLE, OF_ANYTHING
-from commtrace.analyze.divergence.control_flow import (
-    LOOPS,
-    FlowGraph,
-    FlowNode,
-    Way,
-    functions_called,
-    has_condition,
-    has_line,
-)
+from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode, Way
 from commtrace.analyze.divergence.grouping import choosing_group
 from commtrace.analyze.divergence.program_text import (
     CallChain,
@@ -34,6 +26,7 @@ from commtrace.analyze.divergence.program_text import (
 from commtrace.analyze.divergence.reducing import contexts_around, freezing, reducing
 from commtrace.analyze.divergence.skipping import skipping
 from commtrace.analyze.divergence.splits import Paths, Seen, Split
+from commtrace.analyze.divergence.syntax import LOOPS, functions_called, has_condition, has_line
 
 _RETURNED_EARLY = 0.5
 _MARGIN = 0.3
@@ -256,8 +249,14 @@ class Explainer:
                 and has_line(node.part, chain[place].line)
             ]
             if loops:
-                self._left = chain[place], max(loops, key=lambda each: each.lineno)
-                return chain[: place + 1]
+                loop = max(loops, key=lambda each: each.lineno)
+                inner = [
+                    each for each in graph.nodes if each.part is not loop and each.is_decision()
+                ]
+                if not any(has_line(loop, each.first) for each in inner):
+                    self._left = chain[place], loop
+                    return chain[: place + 1]
+                break  # what was run may have been run within the loop
         return chain
 
     def _starts(self, graph: FlowGraph, frame: CallFrame) -> list[FlowNode]:
@@ -349,15 +348,21 @@ class Explainer:
         """Explain calls made below one line: further inside, or in another round of its loop."""
         found = []
         inner = [own[1:], others[1:]]
-        if all(inner) and inner[0][0][::2] == inner[1][0][::2]:
-            is_inside = bool(common) and common[0] == own[0]
+        is_inside = bool(common) and common[0] == own[0]
+        if all(inner) and self._are_in_one_function(inner[0][0], inner[1][0]):
             deeper = self._explained(common[1:] if is_inside else (), inner[0], inner[1], left - 1)
             found += [deeper] if deeper is not None else []
-        if any(inner) and not all(inner):  # one is still in a function that the other has left
-            side = 0 if inner[0] else 1
-            behind = common[1:] if common and common[0] == own[0] else ()
-            left_early = self._left_early(behind, inner[side], side, left)
-            found += [left_early] if left_early is not None else []
+        elif any(inner):  # one is, perhaps, still in a function that the other has left
+            behind = common[1:] if is_inside else ()
+            within = [
+                place
+                for place, chain in enumerate(inner)
+                if behind and chain and self._are_in_one_function(behind[0], chain[0])
+            ]
+            sides = within if all(inner) else [0 if inner[0] else 1]
+            for side in sides:
+                left_early = self._left_early(behind, inner[side], side, left)
+                found += [left_early] if left_early is not None else []
         at = graph.at(own[0].line) if graph is not None else []
         if all(inner) and at and not found:
             side = _side_within_the_first(at[0], *inner)
@@ -370,6 +375,11 @@ class Explainer:
             elif self._looped is not None:
                 found += self._left_out(graph, own[0], at)
         return min(found, key=lambda each: each.cost, default=None)
+
+    def _are_in_one_function(self, one: CallFrame, other: CallFrame) -> bool:
+        graphs = self._text.graph(one), self._text.graph(other)
+        is_alike = one[::2] == other[::2]
+        return is_alike and (graphs[0] is graphs[1] or None in graphs)
 
     def _within_statement(self, base: CallFrame, at: Sequence[FlowNode]) -> _Explanation | None:
         """Explain different calls in one statement by a condition in it."""

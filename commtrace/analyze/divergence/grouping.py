@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from commtrace.analyze.divergence.choosing import may_differ
-from commtrace.analyze.divergence.control_flow import (
-    FlowGraph,
-    FlowNode,
+from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode
+from commtrace.analyze.divergence.program_text import CallChain, ProgramText
+from commtrace.analyze.divergence.syntax import (
     ScopeNode,
     expressions_in,
     functions_named,
@@ -22,7 +22,6 @@ from commtrace.analyze.divergence.control_flow import (
     names_of,
     own_expressions,
 )
-from commtrace.analyze.divergence.program_text import CallChain, ProgramText
 
 _GROUPS = ("group", "process_group", "pg")
 _MOST_LINKS = 8

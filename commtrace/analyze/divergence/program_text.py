@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from commtrace.analyze.divergence.control_flow import (
-    FlowGraph,
+from commtrace.analyze.divergence.control_flow import FlowGraph, flow_of
+from commtrace.analyze.divergence.syntax import (
     ScopeNode,
     constants_of,
-    flow_of,
     function_at,
     functions_named,
 )

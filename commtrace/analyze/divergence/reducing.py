@@ -12,9 +12,9 @@ import ast
 from itertools import permutations
 
 from commtrace.analyze.divergence.choosing import may_differ
-from commtrace.analyze.divergence.control_flow import (
-    FlowGraph,
-    FlowNode,
+from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode
+from commtrace.analyze.divergence.splits import is_within
+from commtrace.analyze.divergence.syntax import (
     expressions_in,
     function_of,
     functions_called,
@@ -23,7 +23,6 @@ from commtrace.analyze.divergence.control_flow import (
     name_of,
     own_expressions,
 )
-from commtrace.analyze.divergence.splits import is_within
 
 _NAMES = ("no_sync", "set_requires_gradient_sync", "require_backward_grad_sync")
 """Names by which a backward pass is told not to reduce gradients."""

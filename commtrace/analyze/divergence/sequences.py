@@ -8,17 +8,21 @@ from which on one rank is a call ahead of the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.matching import RECV, SEND
+
 OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
 """Columns of the place of a call."""
 _SITE = (
     "kind", "label", "phase", "module", "source_file", "source_line", "source_function", "callers",
 )  # fmt: skip
+_SITE_OF_ROLES = tuple(name for name in _SITE if name != "callers")
 _Site = tuple[object, ...]
 _Pair = tuple[pd.Series, pd.Series]
 _WINDOW = 400
@@ -69,7 +73,9 @@ def parting(
     ]
     first = max([int(each["number"].min()) for each in pairs if len(each)], default=0)
     in_group = [each[each["number"] >= first] for each in pairs]
-    place, earliest = _first_difference(*in_group)
+    place, earliest = _first_difference(*in_group, _SITE)
+    if not place:  # ranks of different roles make each call below other lines
+        place, earliest = _first_difference(*in_group, _SITE_OF_ROLES)
     common = None
     begins = [0, 0]
     if place > 0:
@@ -119,7 +125,7 @@ def _walk(
     other = theirs.iloc[j:]
     # Calls in groups that the other rank has no counterpart of are no parting.
     own, other = (each[each["label"].isin(shared)] for each in (own, other))
-    equal = _is_equal(own, other)
+    equal = _is_equal(own, other, _SITE) | _are_ends(own, other)
     num = len(equal) if equal.all() else int(np.argmin(equal))
     if num:
         common = own.iloc[num - 1], other.iloc[num - 1]
@@ -127,37 +133,50 @@ def _walk(
     return rows[0], rows[1], common
 
 
-def _is_equal(own: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
+def _are_ends(own: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
+    """Return whether the calls at each place may be both ends of a transfer."""
+    num = min(len(own), len(other))
+    one, two = own.iloc[:num], other.iloc[:num]
+    kinds = [each["kind"].astype(object).to_numpy() for each in (one, two)]
+    is_pair = ((kinds[0] == SEND) & (kinds[1] == RECV)) | ((kinds[0] == RECV) & (kinds[1] == SEND))
+    ranks, peers = ([each[name].to_numpy() for each in (one, two)] for name in ("rank", "peer"))
+    are_peers = (ranks[0] == peers[1]) & (ranks[1] == peers[0])
+    return is_pair & are_peers
+
+
+def _is_equal(own: pd.DataFrame, other: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     """Return whether the calls at each place, as far as both have one, are of the same place."""
     num = min(len(own), len(other))
     equal = np.ones(num, dtype=bool)
-    for name in _SITE:
+    for name in names:
         equal &= own[name].to_numpy()[:num] == other[name].to_numpy()[:num]
     steps = [each["step"].to_numpy()[:num] for each in (own, other)]
     # A step that has not ended on one of them is unknown there.
     return equal & ((steps[0] == steps[1]) | (steps[0] < 0) | (steps[1] < 0))
 
 
-def _first_difference(own: pd.DataFrame, other: pd.DataFrame) -> tuple[int, int]:
+def _first_difference(
+    own: pd.DataFrame, other: pd.DataFrame, names: Sequence[str]
+) -> tuple[int, int]:
     """Return the number of pairs of calls before the parting, and the earliest time of it."""
-    equal = _is_equal(own, other)
+    equal = _is_equal(own, other, names)
     start = 0
     while (wrong := np.flatnonzero(~equal[start:])).size:
         begin = start + int(wrong[0])
         is_last = max(len(own), len(other)) <= begin + _WINDOW
-        sites = [_sites(each.iloc[begin : begin + _WINDOW]) for each in (own, other)]
+        sites = [_sites(each.iloc[begin : begin + _WINDOW], names) for each in (own, other)]
         found = _parting_in(*sites, is_last=is_last)
         if found is not None:
-            return begin + found, _earliest(own, other, begin + found)
+            return begin + found, _earliest(own, other, begin + found, names)
         if is_last:
             break
         start = begin + min(map(len, sites))
     place = min(len(own), len(other))
-    return place, _earliest(own, other, place)
+    return place, _earliest(own, other, place, names)
 
 
-def _sites(calls: pd.DataFrame) -> list[_Site]:
-    names = [*_SITE, *(["step"] if (calls["step"] >= 0).all() else [])]
+def _sites(calls: pd.DataFrame, of: Sequence[str]) -> list[_Site]:
+    names = [*of, *(["step"] if (calls["step"] >= 0).all() else [])]
     return [*calls[names].itertuples(index=False, name=None)]
 
 
@@ -177,17 +196,17 @@ def _parting_in(own: list[_Site], other: list[_Site], *, is_last: bool) -> int |
     return None
 
 
-def _earliest(own: pd.DataFrame, other: pd.DataFrame, place: int) -> int:
+def _earliest(own: pd.DataFrame, other: pd.DataFrame, place: int, names: Sequence[str]) -> int:
     """Return since when rank `own` can have left out or added a call; -1 if the place is certain.
 
     In a loop whose calls are alike, one that is left out shows only when the loop ends.
     """
-    before = _sites(own.iloc[max(place - _WINDOW, 0) : place])
+    before = _sites(own.iloc[max(place - _WINDOW, 0) : place], names)
     period = next((num for num in range(1, _MOST_ALIKE + 1) if _repeats(before, num)), 0)
     if not period:
         return -1
     continues = [
-        _sites(each.iloc[place : place + 1]) == before[-period : len(before) - period + 1]
+        _sites(each.iloc[place : place + 1], names) == before[-period : len(before) - period + 1]
         for each in (own, other)
     ]
     if continues[0] == continues[1]:

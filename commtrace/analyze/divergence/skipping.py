@@ -11,7 +11,8 @@ import ast
 from collections.abc import Callable, Collection, Iterable
 
 from commtrace.analyze.divergence.conditions import ALIKE, ConditionNames, is_over_a_batch
-from commtrace.analyze.divergence.control_flow import LOOPS, FlowGraph, FlowNode, has_line
+from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode
+from commtrace.analyze.divergence.syntax import LOOPS, has_line
 
 
 def skipping(

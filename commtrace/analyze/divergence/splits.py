@@ -28,13 +28,8 @@ from commtrace.analyze.divergence.conditions import (
     ConditionNames,
     is_over_a_batch,
 )
-from commtrace.analyze.divergence.control_flow import (
-    JUMPS,
-    LOOPS,
-    FlowGraph,
-    FlowNode,
-    Way,
-)
+from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode, Way
+from commtrace.analyze.divergence.syntax import JUMPS, LOOPS
 
 _UNUSUAL = 1.0
 _END_OF_LOOP = 0.25

@@ -11,7 +11,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from commtrace.analyze.divergence.control_flow import functions_called, name_of
 from commtrace.analyze.divergence.program_text import (
     CallChain,
     CallFrame,
@@ -19,10 +18,13 @@ from commtrace.analyze.divergence.program_text import (
     files_beside,
     frames_of_text,
 )
+from commtrace.analyze.divergence.syntax import functions_called, name_of
 from commtrace.analyze.frame import Frames
 from commtrace.schema import STORE
 
 _SETTERS = ("set", "add", "append", "compare_set", "multi_set", "queue_push")
+_WITH_ANY_KEY = ("set", "compare_set", "multi_set")
+"""Those that nothing but stores have, or seldom, so that a key may be unknown."""
 _MOST_DEEP = 4
 
 
@@ -41,7 +43,8 @@ def chain_to_setter(frames: Frames, text: ProgramText, rank: int) -> CallChain:
     chain = frames_of_text(str(wait["stack"]))
     key = str(wait["text"]).partition(" ")[2].partition(",")[0]
     files = files_beside(each.file for each in chain)
-    setters = [each for file in files for each in _setters(text, file, key)]
+    known = [each for file in files for each in _setters(text, file, key)]
+    setters = [each for each, is_known in known if is_known] or [each for each, _ in known]
     if len(setters) != 1:
         return ()
     for most in range(_MOST_DEEP):  # the shortest way counts
@@ -52,8 +55,11 @@ def chain_to_setter(frames: Frames, text: ProgramText, rank: int) -> CallChain:
     return ()
 
 
-def _setters(text: ProgramText, file: str, key: str) -> Iterator[CallFrame]:
-    """Yield the calls of a file that may set a key, each as a frame of its function."""
+def _setters(text: ProgramText, file: str, key: str) -> Iterator[tuple[CallFrame, bool]]:
+    """Yield the calls of a file that may set a key, each as a frame of its function.
+
+    With each, whether a part of its key is known.
+    """
     tree = text.tree(file)
     functions = (
         [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)] if tree else []
@@ -62,8 +68,9 @@ def _setters(text: ProgramText, file: str, key: str) -> Iterator[CallFrame]:
         for each in ast.walk(function):
             if isinstance(each, ast.Call) and name_of(each) in _SETTERS and each.args:
                 pattern = _pattern(function, each.args[0])
-                if pattern and re.fullmatch(pattern, key):
-                    yield CallFrame(file, each.lineno, function.name)
+                may_be_any = not pattern and name_of(each) in _WITH_ANY_KEY
+                if may_be_any or (pattern and re.fullmatch(pattern, key)):
+                    yield CallFrame(file, each.lineno, function.name), bool(pattern)
 
 
 def _pattern(function: ast.FunctionDef, argument: ast.expr) -> str:

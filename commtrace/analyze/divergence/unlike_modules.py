@@ -65,15 +65,15 @@ def unlike_module(frames: Frames, parted: Parting, ranks: tuple[int, int]) -> Un
     for call, other, ran, lacked in pairs:
         if call is not None and call["phase"] == "backward" and ran != lacked:
             ops = joined(frames.by_ranks(_ops_of, ranks)).sort_values(["rank", "id"])
-            within = str(other["module"]) if _is_in_forward(other) else None
+            within = str(other["module"]) if _is_in_module(other) else None
             found = _unlike(ops, ran, lacked, int(call["issue_ns"]), within)
             if found is not None:
                 return found
     return None
 
 
-def _is_in_forward(call: pd.Series | None) -> bool:
-    return call is not None and call["phase"] == "forward"
+def _is_in_module(call: pd.Series | None) -> bool:
+    return call is not None and call["phase"] == "forward" and call["module"] != ""
 
 
 def _ops_of(part: Frames, ranks: tuple[int, int]) -> pd.DataFrame:
