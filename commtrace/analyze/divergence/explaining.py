@@ -241,18 +241,17 @@ class Explainer:
         """Note the innermost loop around a call as left; return the frames up to it."""
         for place in reversed(range(len(chain))):
             graph = self._text.graph(chain[place])
+            nodes = () if graph is None else graph.nodes
             loops = [
                 node.part
-                for node in (graph.nodes if graph is not None else ())
+                for node in nodes
                 if isinstance(node.part, LOOPS)
                 and node.last < chain[place].line
                 and has_line(node.part, chain[place].line)
             ]
             if loops:
                 loop = max(loops, key=lambda each: each.lineno)
-                inner = [
-                    each for each in graph.nodes if each.part is not loop and each.is_decision()
-                ]
+                inner = [each for each in nodes if each.part is not loop and each.is_decision()]
                 if not any(has_line(loop, each.first) for each in inner):
                     self._left = chain[place], loop
                     return chain[: place + 1]
@@ -318,6 +317,10 @@ class Explainer:
             inner = self._left_early((), chain[1:], side, left)
             if inner is None and has_condition(at[0].part):
                 inner = _Explanation(OF_ANYTHING, chain[0].file, (at[0],))
+            for way, then in at[0].successors if inner is None else ():
+                if way is Way.RAISES and then in onwards:
+                    cost = paths.weight_of_exception(then, 1 - side) + reached + onwards[then]
+                    found.append(_Explanation(cost, chain[0].file, (then,)))
             if inner is not None:
                 returned = 0.0 if target[0] is paths.graph.exit else _RETURNED_EARLY
                 found.append(inner.more(returned + reached + rest))

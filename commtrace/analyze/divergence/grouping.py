@@ -41,7 +41,7 @@ class _Scope:
 
 def choosing_group(text: ProgramText, chain: CallChain) -> GroupChoice | None:
     """Return the file and condition by which the group of a call was chosen; None if unknown."""
-    graph = text.graph(chain[-1])
+    graph = text.graph(chain[-1]) if chain else None
     if graph is None:
         return None
     passed = [

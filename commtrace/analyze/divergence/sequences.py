@@ -73,9 +73,9 @@ def parting(
     ]
     first = max([int(each["number"].min()) for each in pairs if len(each)], default=0)
     in_group = [each[each["number"] >= first] for each in pairs]
-    place, earliest = _first_difference(*in_group, _SITE)
+    place, earliest = _first_difference(in_group[0], in_group[1], _SITE)
     if not place:  # ranks of different roles make each call below other lines
-        place, earliest = _first_difference(*in_group, _SITE_OF_ROLES)
+        place, earliest = _first_difference(in_group[0], in_group[1], _SITE_OF_ROLES)
     common = None
     begins = [0, 0]
     if place > 0:

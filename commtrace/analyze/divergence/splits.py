@@ -212,7 +212,7 @@ class Paths:
         if way is Way.RAISES:
             if isinstance(node.part, ast.Raise):
                 return _UNUSUAL
-            return _EXCEPTION if side is None else self._weight_of_exception(then, side)
+            return _EXCEPTION if side is None else self.weight_of_exception(then, side)
         if isinstance(node.part, LOOPS):
             has_ended = side is not None and self._seen.ended[side]
             return _END_OF_LOOP if way is Way.FALSE and not has_ended else 0.0
@@ -228,7 +228,7 @@ class Paths:
             return _CONDITION if truth is (way is Way.TRUE) else _EXCEPTION
         return _UNUSUAL if isinstance(node.part, ast.Raise) else 0.0
 
-    def _weight_of_exception(self, handler: FlowNode, side: int) -> float:
+    def weight_of_exception(self, handler: FlowNode, side: int) -> float:
         """Return the cost of an edge to a handler of exceptions."""
         raised = self._seen.raised[side]
         if not raised:
@@ -251,7 +251,7 @@ class Paths:
             if isinstance(node.part, ast.Raise):
                 return IMPOSSIBLE
             side = ways.index(Way.RAISES)
-            weights = [self._weight_of_exception(then[side], each) for each in (side, 1 - side)]
+            weights = [self.weight_of_exception(then[side], each) for each in (side, 1 - side)]
             return weights[0] - _KNOWN if weights[0] < weights[1] else _EXCEPTION
         part = node.part
         if isinstance(part, (ast.For, ast.AsyncFor)):

@@ -65,15 +65,18 @@ def unlike_module(frames: Frames, parted: Parting, ranks: tuple[int, int]) -> Un
     for call, other, ran, lacked in pairs:
         if call is not None and call["phase"] == "backward" and ran != lacked:
             ops = joined(frames.by_ranks(_ops_of, ranks)).sort_values(["rank", "id"])
-            within = str(other["module"]) if _is_in_module(other) else None
+            within = _module_of(other)
             found = _unlike(ops, ran, lacked, int(call["issue_ns"]), within)
             if found is not None:
                 return found
     return None
 
 
-def _is_in_module(call: pd.Series | None) -> bool:
-    return call is not None and call["phase"] == "forward" and call["module"] != ""
+def _module_of(call: pd.Series | None) -> str | None:
+    """Return the module in whose forward pass a call is made; None if it is in none."""
+    if call is None or call["phase"] != "forward":
+        return None
+    return str(call["module"]) or None
 
 
 def _ops_of(part: Frames, ranks: tuple[int, int]) -> pd.DataFrame:

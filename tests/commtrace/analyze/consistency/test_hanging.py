@@ -548,6 +548,20 @@ def test_a_rank_with_a_shorter_round_is_in_its_order_if_another_made_a_new_call(
     assert fault["explanation"].endswith("No other rank made a call that is new at its place.")
 
 
+def test_a_rank_that_left_out_more_than_one_call_of_its_round_is_to_blame() -> None:
+    """A node skips the rest of a hierarchical reduction, and goes on to the next call."""
+    program, in_flight = Program(3, 3), {"complete_ns": -1, "call_ns": -1}
+    for _ in range(4):
+        for line in (41, 46, 47, 20):
+            program.all("all_reduce", "world", source_line=line)
+    program.all("all_reduce", "world", source_line=41)
+    program.one(1, "all_reduce", "world", source_line=20, **in_flight)
+    for rank in (0, 2):
+        program.one(rank, "all_reduce", "world", source_line=46, **in_flight)
+    found = departures(hung(program), range(3))
+    assert {rank: each.is_left_out for rank, each in found.items()} == {1: True}
+
+
 @pytest.mark.parametrize(("num_made", "is_known"), [(4, True), (5, False)])
 def test_a_rank_that_ends_an_epoch_with_fewer_rounds_is_to_blame(
     num_made: int, is_known: bool
@@ -590,8 +604,8 @@ def test_what_each_of_two_roles_always_does_is_no_parting(tmp_path: Path) -> Non
     program.one(0, "send", "world", peer=1, source_line=5, **where, **in_flight)
     program.one(1, "all_reduce", "world", source_line=6, **where, **in_flight)
     (row,) = records(divergences(hung(program)))
-    assert (row["own_source"], row["instead_source"]) == (f"{path}:3", f"{path}:5")
-    assert row["branch"] == ""
+    assert (row["own_source"], row["instead_source"]) == (f"{path}:6", f"{path}:5")
+    assert row["branch"] == f"`for batch in batches:` ({path}:1)"
 
 
 @pytest.mark.parametrize("sizes", [(256, 32, 4), (4, 4, 4)])

@@ -807,6 +807,33 @@ CASES |= {
             for each in self.kept:
                 receive()  # o
     """, {"ranks": (0, 0), "calling": (3,)}),
+    "a swallowed exception, beside a remainder": ("""
+        def on_step_end(state):
+            if state.step % state.every:
+                return
+            gather()  # t2
+        def fire(active, state):
+            try:
+                active.on_step_end(state)  # t1
+            except ArithmeticError:  # d
+                active.clear()
+        def train(active, state):
+            for state.step in range(1, 40):
+                reduce()  # s0 o0
+                fire(active, state)  # t0
+    """, {"is_sure": False}),
+    "another function of the same name": ("""
+        class PerClass:
+            def compute(self):
+                for name in sorted(self.count):  # d
+                    reduce()  # s1 t1
+        class Confusion:
+            def compute(self):
+                gather()  # o1
+        def compute_all(metrics):
+            for each in metrics:
+                each.compute()  # s0 o0 t0
+    """, {}),
     "behind lines that communicated in the first round only": ("""
         def train(accelerator, model, batches, report):
             for step, x in enumerate(batches):

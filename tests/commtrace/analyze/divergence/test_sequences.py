@@ -113,3 +113,22 @@ def test_the_first_call_of_a_group_of_both_is_a_difference() -> None:
     common = [each._replace(group="other") for rank in (1, 0) for each in calls_at(rank, [1, 2])]
     first = call(rank=0, id=9, seq=0, group="g", thread=7, source_file="train.py", source_line=3)
     assert lines(parted(common[:2], [*common[2:], first], 0)) == (2, -1, 3)
+
+
+def test_calls_of_ranks_with_roles_are_compared_without_their_callers() -> None:
+    """A server announces each request from another function than its workers follow it."""
+    own, others = ([*calls_at(rank, [15, 19, 15, last])] for rank, last in ((1, 15), (0, 19)))
+    roles = [
+        [each._replace(callers=f"train.py:{line} {line}") for each in made]
+        for made, line in ((own, 40), (others, 56))
+    ]
+    assert lines(parted(*roles, 3)) == (15, 15, 19)
+
+
+@pytest.mark.parametrize(("peer", "expected"), [(0, (32, 36, 71)), (2, (1, 32, 31))])
+def test_both_ends_of_a_transfer_are_no_parting(peer: int, expected: tuple[int, int, int]) -> None:
+    own, others = (calls_at(rank, rows) for rank, rows in ((1, [1, 32, 36]), (0, [1, 31, 71])))
+    own[1] = own[1]._replace(kind="send", peer=peer, seq=-1)
+    others[1] = others[1]._replace(kind="recv", peer=1, seq=-1)
+    own[2], others[2] = own[2]._replace(seq=1), others[2]._replace(seq=1)
+    assert lines(parted(own, others, 1)) == expected

@@ -63,13 +63,19 @@ def test_a_key_in_a_variable_is_found() -> None:
     [
         ("", ""),
         ('corpus/{split}", "ready', 'other/{split}", "ready'),
-        ('f"corpus/{split}", "ready', 'self.key(split), "ready'),
+        ('set(f"corpus/{split}", "ready"', "add(self.name(split), 1"),
         ("self.prepare(split)", "self.maker(split)"),
     ],
 )
 def test_a_call_that_may_not_set_the_key_is_not_found(old: str, new: str) -> None:
     wait = "wait corpus/valid" if old else "wait index/1"
     assert found(PROGRAM.replace(old, new) if old else PROGRAM, wait) == []
+
+
+def test_the_only_call_that_sets_any_key_is_found() -> None:
+    text = PROGRAM.replace('f"corpus/{split}", "ready"', "self.key(split), 1")
+    assert found(text)[-1:] == [(6, "prepare")]
+    assert found(f"{text}\n\ndef other(store):\n    store.set(KEY, 1)\n") == []
 
 
 def test_a_wait_that_has_ended_is_none() -> None:
