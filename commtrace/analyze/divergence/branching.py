@@ -15,7 +15,14 @@ from itertools import zip_longest
 import pandas as pd
 
 from commtrace.analyze.divergence.circumstances import Circumstances
-from commtrace.analyze.divergence.explaining import DecidingLine, Explainer
+from commtrace.analyze.divergence.deciding import (
+    DecidingLine,
+    lines_freezing,
+    lines_grouping,
+    lines_reducing,
+    lines_skipping,
+)
+from commtrace.analyze.divergence.explaining import Explainer
 from commtrace.analyze.divergence.program_text import (
     CallChain,
     ProgramText,
@@ -59,7 +66,7 @@ def branch_text(
     if in_pass is not None:
         return _text_of(in_pass)
     if parted.own is not None and _differ_in_group(parted.own, parted.others):
-        in_group = Explainer(text, lambda *_: Seen(ranks)).grouping(_chain(parted.own))
+        in_group = lines_grouping(text, _chain(parted.own))
         if in_group:
             return _text_of(in_group)
     pair = _deviating(calls, parted, ranks)
@@ -86,15 +93,15 @@ def branch_text(
     found = explainer.lines(common, *chains)
     is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text)) and not seen.has_ended_data()
     if parted.earliest_ns >= 0 and not explainer.is_doubtful and (is_loop or not found):
-        found = _in_any_round(explainer, (own, others), found, compared)
+        found = _in_any_round(text, (own, others), found, compared)
     elif is_loop and compared[0] == compared[1]:  # or an earlier round of it was left out
-        either = _in_any_round(explainer, (own, others), found, compared)
+        either = _in_any_round(text, (own, others), found, compared)
         found = either if {found[0].line} & {each.line for each in either} else found
     of_backward = [
         each for each in (own, others) if each is not None and each["phase"] == "backward"
     ]
     if not found and not explainer.is_doubtful and len(of_backward) == 1:
-        found = explainer.freezing(_chain(of_backward[0]))
+        found = lines_freezing(text, _chain(of_backward[0]))
     # The statement that a rank was in when it ended did not decide.
     left = {(each.file, each.line) for each in chains[0] or ()} if own is None else ()
     return _text_of(each for each in found if (each.file, each.line) not in left)
@@ -127,7 +134,7 @@ def _in_forward_pass(
 
 
 def _in_any_round(
-    explainer: Explainer,
+    text: ProgramText,
     sides: tuple[pd.Series | None, pd.Series | None],
     end_of_loop: tuple[DecidingLine, ...],
     ranks: tuple[int, int],
@@ -138,7 +145,7 @@ def _in_any_round(
     returned, the second as an alternative.
 
     Args:
-        explainer: The explainer.
+        text: The program.
         sides: The next call of either rank; the other rank makes the call that was left out.
         end_of_loop: A loop that may have ended earlier on one rank; empty if there is none.
         ranks: Both ranks.
@@ -146,9 +153,9 @@ def _in_any_round(
     calls = [each for each in sides[::-1] if each is not None]
     if not calls:
         return ()
-    may_skip, loop = explainer.skipping(_chain(calls[0]), ranks) or ((), None)
+    may_skip, loop = lines_skipping(text, _chain(calls[0]), ranks) or ((), None)
     backward = [each for each in calls if each["phase"] == "backward"]
-    reducing = explainer.reducing(_chain(backward[0])) if backward else ()
+    reducing = lines_reducing(text, _chain(backward[0])) if backward else ()
     ends = [loop] if loop is not None and loop in end_of_loop else []
     found = [*dict.fromkeys([*may_skip, *reducing, *ends])]
     if len(found) > 2:

@@ -9,22 +9,18 @@ both were in a function further inside when one left it. The cheapest explanatio
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from commtrace.analyze.divergence.choosing import choosing
 from commtrace.analyze.divergence.conditions import ALIKE, IMPOSSIBLE, OF_ANYTHING
 from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode, Way
-from commtrace.analyze.divergence.grouping import choosing_group
+from commtrace.analyze.divergence.deciding import DecidingLine, lines_of
 from commtrace.analyze.divergence.program_text import (
     CallChain,
     CallFrame,
     ProgramText,
-    files_beside,
-    shown,
 )
-from commtrace.analyze.divergence.reducing import contexts_around, freezing, reducing
-from commtrace.analyze.divergence.skipping import skipping
 from commtrace.analyze.divergence.splits import Paths, Seen, Split
 from commtrace.analyze.divergence.syntax import LOOPS, functions_called, has_condition, has_line
 
@@ -33,20 +29,6 @@ _MARGIN = 0.3
 _MOST_FRAMES = 40
 
 SeenIn = Callable[[CallFrame, FlowGraph], Seen]
-
-
-@dataclass(frozen=True, slots=True)
-class DecidingLine:
-    """A line of the source that decided, without its indentation and comment.
-
-    Attributes:
-        is_alternative: It is about as likely as the line before it.
-    """
-
-    file: str
-    line: int
-    text: str
-    is_alternative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,68 +109,10 @@ class Explainer:
         if len(found.rivals) > 1:
             return ()
         if not found.rivals:
-            return self._lines_of(found.file, found.nodes)
+            return lines_of(self._text, found.file, found.nodes)
         rival = found.rivals[0]
-        first, other = (self._lines_of(each.file, each.nodes[:1]) for each in (found, rival))
+        first, other = (lines_of(self._text, each.file, each.nodes[:1]) for each in (found, rival))
         return *first, *(replace(each, is_alternative=True) for each in other)
-
-    def _lines_of(self, file: str, nodes: Iterable[FlowNode]) -> tuple[DecidingLine, ...]:
-        lines = self._text.lines(file)
-        texts = {node.first: shown(lines.get(node.first, "")) for node in nodes}
-        return tuple(DecidingLine(file, line, text) for line, text in texts.items())
-
-    def skipping(
-        self, chain: CallChain, ranks: tuple[int, int]
-    ) -> tuple[tuple[DecidingLine, ...], DecidingLine] | None:
-        """Return statements by which a round may leave out a call, and the loop of these rounds.
-
-        A loop with as many rounds on all ranks, over parameters say, is part of the call if all of
-        its rounds make it. None if a function on the way is unknown, or no loop is around the call.
-        """
-        found: list[DecidingLine] = []
-        since: list[DecidingLine] = []
-        around = None
-        for frame in reversed(chain):
-            graph = self._text.graph(frame)
-            if graph is None:
-                break
-            nodes, loop, is_alike = skipping(graph, frame.line, ranks)
-            since += self._lines_of(frame.file, nodes)
-            if loop is None:
-                continue
-            around = self._lines_of(frame.file, [loop])[0]
-            found, since = [*found, *since], []
-            if found or not is_alike:
-                break
-        return None if around is None else (tuple(found), around)
-
-    def grouping(self, chain: CallChain) -> tuple[DecidingLine, ...]:
-        """Return the condition by which the group of a call was chosen; empty if unknown."""
-        found = choosing_group(self._text, chain)
-        return self._lines_of(found[0], [found[1]]) if found is not None else ()
-
-    def reducing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
-        """Return the condition under which a backward pass reduces gradients; empty if unknown.
-
-        It may be in a function that makes a context, as `with accumulation.context():` calls.
-        """
-        for frame in reversed(chain):
-            graph = self._text.graph(frame)
-            contexts = [] if graph is None else contexts_around(graph, frame.line)
-            makers = [each for name in contexts for each in self._text.named(name, frame.file)]
-            for each in (frame, *makers):
-                graph = self._text.graph(each)
-                node = None if graph is None else reducing(graph)
-                if node is not None:
-                    return self._lines_of(each.file, [node])
-        return ()
-
-    def freezing(self, chain: CallChain) -> tuple[DecidingLine, ...]:
-        """Return the only condition of a program under which gradients are required, or are not."""
-        files = files_beside(each.file for each in chain)
-        trees = {file: tree for file in files if (tree := self._text.tree(file)) is not None}
-        found = [(file, node) for file, tree in trees.items() for node in freezing(tree)]
-        return self._lines_of(found[0][0], [found[0][1]]) if len(found) == 1 else ()
 
     def _explained(
         self, common: CallChain, own: CallChain | None, others: CallChain | None, left: int

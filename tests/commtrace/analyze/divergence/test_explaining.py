@@ -14,6 +14,12 @@ from textwrap import dedent
 
 import pytest
 
+from commtrace.analyze.divergence.deciding import (
+    lines_freezing,
+    lines_grouping,
+    lines_reducing,
+    lines_skipping,
+)
 from commtrace.analyze.divergence.explaining import Explainer
 from commtrace.analyze.divergence.program_text import CallChain, CallFrame, ProgramText
 from commtrace.analyze.divergence.splits import Seen
@@ -207,8 +213,8 @@ def test_the_condition_by_which_a_group_was_chosen_is_found(name: str) -> None:
     text = dedent(GROUPING[name]).lstrip("\n")
     marks = marks_of(text)
     lines = dict(enumerate(text.split("\n"), 1))
-    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))
-    found = explainer.grouping(chain_at(text, marks, "o"))
+    program = ProgramText({FILE: lines})
+    found = lines_grouping(program, chain_at(text, marks, "o"))
     assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
 
 
@@ -266,8 +272,8 @@ def test_the_condition_of_a_reduction_is_found(name: str) -> None:
     text = dedent(REDUCING[name]).lstrip("\n")
     marks = marks_of(text)
     lines = dict(enumerate(text.split("\n"), 1))
-    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))
-    found = explainer.reducing(chain_at(text, marks, "o"))
+    program = ProgramText({FILE: lines})
+    found = lines_reducing(program, chain_at(text, marks, "o"))
     assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
 
 
@@ -305,8 +311,8 @@ def test_the_only_condition_of_frozen_parameters_is_found(name: str) -> None:
     text = dedent(FREEZING[name]).lstrip("\n")
     marks = marks_of(text)
     lines = dict(enumerate(text.split("\n"), 1))
-    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))
-    found = explainer.freezing((CallFrame(FILE, 1, "backward"),))
+    program = ProgramText({FILE: lines})
+    found = lines_freezing(program, (CallFrame(FILE, 1, "backward"),))
     assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
 
 
@@ -328,8 +334,8 @@ def step(model, batch, accumulation):
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
         lines[str(tmp_path / name)] = dict(enumerate(text.split("\n"), 1))
-    explainer = Explainer(ProgramText(lines), lambda *_: Seen((1, 0)))
-    found = explainer.reducing((CallFrame(str(tmp_path / "train.py"), 4, "step"),))
+    program = ProgramText(lines)
+    found = lines_reducing(program, (CallFrame(str(tmp_path / "train.py"), 4, "step"),))
     assert [(Path(each.file).name, each.line) for each in found] == [("accumulation.py", 5)]
 
 
@@ -402,8 +408,8 @@ def test_the_statements_by_which_a_round_leaves_out_a_call(name: str) -> None:
     text = "def f(model, loader, rank, params):" + body
     lines = dict(enumerate(text.split("\n"), 1))
     at = next(number for number, line in lines.items() if "# call" in line)
-    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))  # type: ignore[arg-type]
-    found = explainer.skipping((CallFrame(FILE, at, "f"),), (1, 0))
+    program = ProgramText({FILE: lines})  # type: ignore[arg-type]
+    found = lines_skipping(program, (CallFrame(FILE, at, "f"),), (1, 0))
     assert found is not None
     assert " | ".join(sorted(each.text for each in found[0])) == expected
     assert found[1].line == 2
@@ -425,9 +431,9 @@ if __name__ == "__main__":
     train(loader)
 """
     lines = dict(enumerate(text.split("\n"), 1))
-    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))  # type: ignore[arg-type]
+    program = ProgramText({FILE: lines})  # type: ignore[arg-type]
     frames = CallFrame(FILE, 13, "<module>"), CallFrame(FILE, 10, "train")
-    found = explainer.skipping((*frames, CallFrame(FILE, 3, "sync")), (1, 0))
+    found = lines_skipping(program, (*frames, CallFrame(FILE, 3, "sync")), (1, 0))
     assert found is not None
     assert [each.line for each in (*found[0], found[1])] == [8, 5]
 
@@ -443,9 +449,9 @@ def train(loader):
     gather()
 """
     lines = dict(enumerate(text.split("\n"), 1))
-    explainer = Explainer(ProgramText({FILE: lines}), lambda *_: Seen((1, 0)))  # type: ignore[arg-type]
+    program = ProgramText({FILE: lines})  # type: ignore[arg-type]
     chain = (CallFrame(FILE, 7, "train"), CallFrame(FILE, 4, "step"))
-    found = explainer.skipping(chain, (1, 0))
+    found = lines_skipping(program, chain, (1, 0))
     assert found is not None
     assert [each.line for each in (*found[0], found[1])] == [2, 6]
-    assert explainer.skipping((CallFrame(FILE, 8, "train"),), (1, 0)) is None
+    assert lines_skipping(program, (CallFrame(FILE, 8, "train"),), (1, 0)) is None
