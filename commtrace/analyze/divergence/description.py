@@ -16,6 +16,7 @@ from commtrace.analyze.divergence.sequences import Parting
 from commtrace.analyze.divergence.unlike_modules import unlike_module
 from commtrace.analyze.divergence.verdict import verdict_of
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import RECV, SEND
 from commtrace.units import counted, text_of_ranks
 
 UNKNOWN = -1
@@ -203,7 +204,9 @@ class DivergenceWords:
         axis = self._axes.get(group) or f"group {group}"
         number = f" {call['number']}" if call["number"] >= 0 else ""
         module = f" in module {call['module']}" if call["module"] else ""
-        return f"{call['kind']}{number} of {axis}{module}"
+        towards = {SEND: "to", RECV: "from"}.get(str(call["kind"]), "")
+        peer = f" {towards} rank {call['peer']}" if towards and call["peer"] >= 0 else ""
+        return f"{call['kind']}{number} of {axis}{peer}{module}"
 
     def _event(self) -> str:
         """Return the event on the own rank, and its last state if it made no further call."""
