@@ -107,7 +107,7 @@ def departures(frames: Frames, ranks: Collection[int]) -> dict[int, Departure]:
         # Threads take turns in ways that differ from round to round.
         last_thread = own["thread"].iloc[-1]
         own = own[own["thread"] == last_thread].tail(_MOST_CALLS)
-        if (departure := _departure(int(str(rank)), own)) is not None:
+        if (departure := _departure(int(str(rank)), own, calls)) is not None:
             found[departure.rank] = departure
     return found
 
@@ -141,7 +141,7 @@ def _line(call: pd.Series) -> tuple[object, ...]:
     return tuple(call[_LINE])
 
 
-def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
+def _departure(rank: int, own: pd.DataFrame, calls: pd.DataFrame) -> Departure | None:
     codes = pd.MultiIndex.from_frame(own[[*_PLACE]].astype(object)).factorize()[0]
     first = max(len(codes) - _MOST_SINCE, 1)
     for at in range(first, len(codes)):
@@ -153,10 +153,32 @@ def _departure(rank: int, own: pd.DataFrame) -> Departure | None:
             codes[at] in _rest_of_round(codes, place, at) for place in rounds[-_LATEST:]
         )
         before, made, last = (own.iloc[place] for place in (at - 1, at, rounds[-1]))
+        if _is_of_all(calls, made, last):
+            continue
         is_altered = all(made[name] == last[name] for name in _LINE)
         is_new = not ((codes[: at - 1] == codes[at - 1]) & (codes[1:at] == codes[at])).any()
         return Departure(rank, before, made, last, len(rounds), is_left_out, is_altered, is_new)
     return _of_fewer(rank, own, codes)
+
+
+def _is_of_all(calls: pd.DataFrame, made: pd.Series, usual: pd.Series) -> bool:
+    """Return whether all came to a collective at its line after as many calls of the usual group.
+
+    The loop of the usual calls ended on all ranks then, so that no rank left one out.
+    """
+    if made["is_transfer"] or usual["is_transfer"] or made["number"] < 0:
+        return False
+    in_group = calls[calls["group"] == usual["group"]]
+    joint = calls[(calls["group"] == made["group"]) & (calls["number"] == made["number"])]
+    joint = joint[(joint[_LINE] == made[_LINE]).all(axis=1)].set_index("rank")["id"]
+    members = in_group["rank"].unique()
+    until = in_group["rank"].map(joint)
+    nums = (in_group["id"] < until).groupby(in_group["rank"]).sum()
+    return (
+        len(members) > 1
+        and bool(joint.index.isin(members).sum() == len(members))
+        and (nums.nunique() == 1)
+    )
 
 
 def _rest_of_round(codes: np.ndarray, place: int, at: int) -> np.ndarray:
