@@ -114,7 +114,7 @@ def _by_store(
     if parted.own is None or parted.others is not None:
         return ()
     setter = chain_to_setter(frames, text, ranks[1])
-    seen = Seen((ranks[0], ranks[0]))
+    seen = Seen((ranks[0], ranks[0]), is_sure=False)
     common = () if parted.common is None else _chain(parted.common[0])
     explainer = Explainer(text, lambda *_: seen)
     return explainer.lines(common, _chain(parted.own), setter) if setter else ()

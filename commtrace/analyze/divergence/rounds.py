@@ -1,4 +1,4 @@
-"""Whether a rank has left the loop of a call, by the modules that it ran until it made it again."""
+"""Rounds that leave the loop of a call, by the modules that a rank ran until it made it again."""
 
 from __future__ import annotations
 

@@ -562,6 +562,23 @@ def test_a_rank_that_left_out_more_than_one_call_of_its_round_is_to_blame() -> N
     assert {rank: each.is_left_out for rank, each in found.items()} == {1: True}
 
 
+@pytest.mark.parametrize(("num_made", "blamed"), [(8, ""), (7, "2")])
+def test_the_end_of_a_loop_on_all_members_is_no_departure(num_made: int, blamed: str) -> None:
+    """A trial that ended earlier, at which one of two ranks may have been a call behind."""
+    program, in_flight = Program(4, 2), {"complete_ns": -1, "call_ns": -1}
+    for rank in (0, 1, 2, 3):
+        for _ in range(num_made if rank == 2 else 8):
+            program.one(rank, "all_reduce", "tp")
+    program.all("all_gather", "world", source_line=44)
+    for rank in (0, 1, 2, 3):
+        for _ in range(9):
+            program.one(rank, "all_reduce", "tp")
+    program.one(2, "all_reduce", "tp", **in_flight)
+    program.one(3, "all_gather", "world", source_line=44, **in_flight)
+    found = departures(hung(program), range(4))
+    assert ",".join(map(str, {*found} & {2})) == blamed
+
+
 @pytest.mark.parametrize(("num_made", "is_known"), [(4, True), (5, False)])
 def test_a_rank_that_ends_an_epoch_with_fewer_rounds_is_to_blame(
     num_made: int, is_known: bool

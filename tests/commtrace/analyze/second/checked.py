@@ -97,7 +97,7 @@ def _compared(calls: dict[int, Any]) -> dict[str, dict[int, Any]]:
 def _differing(calls: dict[int, Any]) -> dict[str, str]:
     """Fields in which calls differ, and the ranks outside of the majority.
 
-    On a tie, these are both of two ranks, and none of more.
+    On a tie, these are all ranks.
     """
     found = {}
     for field, values in _compared(calls).items():
@@ -105,9 +105,7 @@ def _differing(calls: dict[int, Any]) -> dict[str, str]:
         if len(votes) == 2:
             is_tie = votes[0][1] == votes[1][1]
             blamed = [rank for rank, value in values.items() if value != votes[0][0]]
-            if is_tie:
-                blamed = [*values] if len(values) == 2 else []
-            found[field] = _texts(blamed)
+            found[field] = _texts([*values] if is_tie else blamed)
     apart = _unlike_ends(calls)
     if apart and "kind" not in found:
         found["size"] = _texts(set.intersection(*apart)) if len(apart) > 1 else ""
@@ -153,9 +151,9 @@ def consistency(run: Run) -> list[Row]:
         differing = next((n for n in sorted(numbers) if _differing(numbers[n])), None)
         if differing is not None:
             for field, ranks in _differing(numbers[differing]).items():
-                values = [*_compared(numbers[differing]).get(field, {}).values()]
-                of_two = len(values) == 2 and values[0] != values[1]
-                add(field, group, differing, ranks, is_one_of_ranks=of_two)
+                values = _compared(numbers[differing]).get(field, {}).values()
+                votes = [num for _, num in Counter(values).most_common(2)]
+                add(field, group, differing, ranks, is_one_of_ranks=len({*votes}) < len(votes))
         members = [rank for rank in run.members(group) if rank in run.ranks]
         missed = [n for n in sorted(numbers) if set(members) - numbers[n].keys()]
         if members and missed and (differing is None or missed[0] <= differing):
