@@ -1,4 +1,4 @@
-"""Memory that inductor overwrites while it is still read, and booleans that it sends as integers.
+"""Memory that inductor overwrites or reads too early, and booleans that it sends as integers.
 
 Values become silently wrong if such memory is overwritten:
 
@@ -7,6 +7,8 @@ Values become silently wrong if such memory is overwritten:
 - The parts of a `cat` lie within its memory. A reduction of it in place changes parts that are used
   again, and one of a part changes it.
 - The cache of compiled graphs does not distinguish backwards by what is donated to them.
+- A kernel whose loops are recomputed for its fusion with another one forgets which of the results
+  that it reads have to be waited for, and runs before the wait.
 
 A number among the arguments of a collective, such as how many ranks gather, promotes booleans to
 64-bit integers, which are sent, and which kernels then reject as a mask.
@@ -30,10 +32,11 @@ from dtensor_core.torch_internals.trees import tree_leaves
 
 
 def install() -> None:
-    """Patch what decides on memory to overwrite, the keys of the cache, and what is sent."""
+    """Patch what decides on memory and order, the keys of the cache, and what is sent."""
     when_loaded("torch._functorch._aot_autograd.graph_compile", _donate_unshared_memory)
     when_loaded("torch._inductor.fx_passes.reinplace", _reduce_apart)
     when_loaded("torch._inductor.codecache", _distinguish_donation)
+    when_loaded("torch._inductor.scheduler", _keep_order)
     when_loaded("torch._inductor.lowering", _send_given_types)
 
 
@@ -121,11 +124,23 @@ def _distinguish_donation(codecache: Any) -> None:
         describe(self, *args, **kwargs)
         # The key is the hash of all attributes. Graphs of unpatched processes have others.
         self.overwritten = (
-            "apart, given types",
+            "apart, given types, in order",
             sys.modules["torch._inductor.utils"].get_donated_idxs(),
         )
 
     details.__init__ = describe_with_donation
+
+
+def _keep_order(scheduler: Any) -> None:
+    recompute = scheduler.SchedulerNode.recompute_size_and_body
+
+    @wraps(recompute)
+    def recompute_after_writes(self: Any, *args: Any, **kwargs: Any) -> None:
+        recompute(self, *args, **kwargs)
+        # Of a buffer that was written to, or waited for, the name that it has since then is read.
+        self.set_read_writes(self.read_writes.rename(self.mutation_renames))
+
+    scheduler.SchedulerNode.recompute_size_and_body = recompute_after_writes
 
 
 def _send_given_types(lowering: Any) -> None:

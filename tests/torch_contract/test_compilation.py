@@ -282,3 +282,19 @@ def test_collectives_are_made_in_place_after_a_check() -> None:
         assert operator in (functional.all_reduce.default, functional.all_reduce_coalesced.default)
         assert how.extra_check(None)  # torch has none  # pyright: ignore
         assert inplaceable_ops[operator].inplace_op is how.inplace_op
+
+
+def test_nodes_forget_what_they_wait_for_when_their_loops_are_recomputed() -> None:
+    """Otherwise `integrations.inductor` need not keep the order."""
+    from torch._inductor.dependencies import ReadWrites
+    from torch._inductor.scheduler import SchedulerNode
+    from torch.utils._ordered_set import OrderedSet
+
+    node = SchedulerNode.__new__(SchedulerNode)
+    node.mutation_renames = {"buf0": "buf1"}
+    node.read_writes = ReadWrites(OrderedSet(), OrderedSet(), OrderedSet(), None)
+    node._compute_attrs = lambda **_: None  # pyright: ignore
+    renamed: list[object] = []
+    node.set_read_writes = renamed.append  # pyright: ignore
+    SchedulerNode.recompute_size_and_body.__wrapped__(node)  # pyright: ignore
+    assert renamed == []

@@ -16,6 +16,7 @@ from torch._inductor import ir
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
 from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -162,3 +163,27 @@ def test_collectives_send_tensors_of_the_type_that_they_are_given(function: Any)
     with fake_world(2):
         torch.compile(function, backend=partial(compile_fx, inner_compile=lower))(torch.ones(4))
     assert set(sent) == {torch.bool}
+
+
+@needs_cpp
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
+def test_a_result_is_read_after_its_wait_also_if_loops_are_recomputed() -> None:
+    reads: list[list[str]] = []
+
+    def recompute(nodes: list[Any]) -> list[Any]:
+        for node in nodes:
+            if isinstance(node, SchedulerNode) and node.mutation_renames:
+                for _ in range(2):
+                    reads.append(sorted(dep.name for dep in node.read_writes.reads))
+                    node.recompute_size_and_body()
+        return nodes
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return reduced(x.sin()) + x
+
+    torch._dynamo.reset()
+    patches = {"_pre_fusion_custom_pass": recompute, "compile_threads": 1, "fx_graph_cache": False}
+    with fake_world(2), torch._inductor.config.patch(patches):  # pyright: ignore
+        torch.compile(function)(torch.ones(4))
+    assert len(reads) == 2
+    assert reads[0] == reads[1]
