@@ -455,3 +455,10 @@ def train(loader):
     assert found is not None
     assert [each.line for each in (*found[0], found[1])] == [2, 6]
     assert lines_skipping(program, (CallFrame(FILE, 8, "train"),), (1, 0)) is None
+
+
+def test_a_call_without_frames_has_no_lines_that_decided() -> None:
+    program = ProgramText({})
+    assert lines_grouping(program, ()) == lines_reducing(program, ()) == ()
+    assert lines_freezing(program, ()) == ()
+    assert lines_skipping(program, (), (1, 0)) is None
