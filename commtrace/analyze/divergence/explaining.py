@@ -10,49 +10,33 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from commtrace.analyze.divergence.choosing import choosing
-from commtrace.analyze.divergence.conditions import ALIKE, IMPOSSIBLE, OF_ANYTHING
+from commtrace.analyze.divergence.conditions import IMPOSSIBLE, OF_ANYTHING
 from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode, Way
 from commtrace.analyze.divergence.deciding import DecidingLine, lines_of
+from commtrace.analyze.divergence.explanation import Explanation, likeliest, of_split
 from commtrace.analyze.divergence.program_text import (
     CallChain,
     CallFrame,
     ProgramText,
 )
-from commtrace.analyze.divergence.splits import Paths, Seen, Split
-from commtrace.analyze.divergence.syntax import LOOPS, functions_called, has_condition, has_line
+from commtrace.analyze.divergence.splits import Paths, Seen
+from commtrace.analyze.divergence.syntax import (
+    LOOPS,
+    functions_called,
+    has_condition,
+    has_line,
+    name_of,
+    names_of,
+)
 
 _RETURNED_EARLY = 0.5
-_MARGIN = 0.3
+_RAISED_BY_PROGRAM = 1.5
 _MOST_FRAMES = 40
 
 SeenIn = Callable[[CallFrame, FlowGraph], Seen]
-
-
-@dataclass(frozen=True, slots=True)
-class _Explanation:
-    """Statements that decided.
-
-    Attributes:
-        difference: Cost of a difference between ranks there, which is a part of `cost`.
-    """
-
-    cost: float
-    file: str
-    nodes: tuple[FlowNode, ...]
-    rivals: tuple[_Explanation, ...] = ()
-    difference: float = OF_ANYTHING
-
-    def is_unlikely(self) -> bool:
-        """Return whether ranks hardly differ there; in a loop, if all is considered."""
-        is_loop = isinstance(self.nodes[0].part, LOOPS)
-        return (self.cost if is_loop else self.difference) >= ALIKE
-
-    def more(self, cost: float) -> _Explanation:
-        """Return the explanation at a higher cost."""
-        return replace(self, cost=self.cost + cost)
 
 
 class Explainer:
@@ -116,7 +100,7 @@ class Explainer:
 
     def _explained(
         self, common: CallChain, own: CallChain | None, others: CallChain | None, left: int
-    ) -> _Explanation | None:
+    ) -> Explanation | None:
         """Return an explanation in a function, the first of each chain, or in what it calls.
 
         None stands for a rank that leaves the function.
@@ -153,13 +137,13 @@ class Explainer:
         found = []
         if split is not None:
             both = self._leaving(common) * is_inside + self._entering(own) + self._entering(others)
-            found.append(_of_split(base.file, split).more(both))
+            found.append(of_split(base.file, split).more(both))
         for side, (chain, other) in enumerate(((own, places[1]), (others, places[0]))):
             if chain and not (self._has_begun_anew and common and side == 0):
                 found += self._passed(
                     paths, common if is_inside else (), start, chain, other, side, left
                 )
-        return _likeliest(found)
+        return likeliest(found)
 
     def _leaving_loop(self, chain: CallChain) -> CallChain:
         """Note the innermost loop around a call as left; return the frames up to it."""
@@ -226,33 +210,54 @@ class Explainer:
         target: Sequence[FlowNode],
         side: int,
         left: int,
-    ) -> list[_Explanation]:
+    ) -> list[Explanation]:
         """Explain that the other rank passed a statement without the call made in it."""
         at = paths.graph.at(chain[0].line)
         onwards = paths.costs_to(target, (), 1 - side, start)
         rest = min(self._cost_after(node, onwards) for node in at)
         begin = paths.costs_from(start, ())
         reached = min(begin.get(node, IMPOSSIBLE) for node in at) + self._leaving(common)
+        by_exception = [
+            Explanation(self._cost_of_exception(paths, then, chain, side) + onwards[then],
+                         chain[0].file, (then,))
+            for way, then in at[0].successors
+            if way is Way.RAISES and then in onwards
+        ]  # fmt: skip
         found = []
         if rest < IMPOSSIBLE and common and common[0] == chain[0]:
             inner = self._left_early(common[1:], chain[1:], side, left)
             found += [inner.more(rest)] if inner is not None else []
+            if not (inner is not None and any(isinstance(n.part, ast.Raise) for n in inner.nodes)):
+                found += by_exception
         if rest + reached < IMPOSSIBLE:
             inner = self._left_early((), chain[1:], side, left)
             if inner is None and has_condition(at[0].part):
-                inner = _Explanation(OF_ANYTHING, chain[0].file, (at[0],))
-            for way, then in at[0].successors if inner is None else ():
-                if way is Way.RAISES and then in onwards:
-                    cost = paths.weight_of_exception(then, 1 - side) + reached + onwards[then]
-                    found.append(_Explanation(cost, chain[0].file, (then,)))
-            if inner is not None:
+                inner = Explanation(OF_ANYTHING, chain[0].file, (at[0],))
+            if inner is None:
+                found += [each.more(reached) for each in by_exception]
+            else:
                 returned = 0.0 if target[0] is paths.graph.exit else _RETURNED_EARLY
                 found.append(inner.more(returned + reached + rest))
         return found
 
+    def _cost_of_exception(
+        self, paths: Paths, handler: FlowNode, chain: CallChain, side: int
+    ) -> float:
+        """Return the cost of an exception in a call; less if the program itself raises its type."""
+        cost = paths.weight_of_exception(handler, 1 - side)
+        names = {*names_of(getattr(handler.part, "type", None) or ast.Tuple([]))}
+        trees = [self._text.tree(each.file) for each in chain]
+        is_raised = any(
+            isinstance(each, ast.Raise) and each.exc is not None and name_of(each.exc) in names
+            for tree in trees
+            if tree is not None
+            for each in ast.walk(tree)
+        )
+        return min(cost, _RAISED_BY_PROGRAM) if is_raised else cost
+
     def _left_early(
         self, common: CallChain, chain: CallChain, side: int, left: int
-    ) -> _Explanation | None:
+    ) -> Explanation | None:
         """Explain that the other rank left a function in which a rank made its next call."""
         if not chain:
             return None
@@ -271,7 +276,7 @@ class Explainer:
         own: CallChain,
         others: CallChain,
         left: int,
-    ) -> _Explanation | None:
+    ) -> Explanation | None:
         """Explain calls made below one line: further inside, or in another round of its loop."""
         found = []
         inner = [own[1:], others[1:]]
@@ -308,18 +313,18 @@ class Explainer:
         is_alike = one[::2] == other[::2]
         return is_alike and (graphs[0] is graphs[1] or None in graphs)
 
-    def _within_statement(self, base: CallFrame, at: Sequence[FlowNode]) -> _Explanation | None:
+    def _within_statement(self, base: CallFrame, at: Sequence[FlowNode]) -> Explanation | None:
         """Explain different calls in one statement by a condition in it."""
         if not has_condition(at[0].part):
             return None
-        return _Explanation(OF_ANYTHING, base.file, (at[0],))
+        return Explanation(OF_ANYTHING, base.file, (at[0],))
 
-    def _chosen(self, own: CallChain, others: CallChain) -> _Explanation | None:
+    def _chosen(self, own: CallChain, others: CallChain) -> Explanation | None:
         """Explain calls of different functions in one statement by what has chosen them."""
         if len(own) < 2 or len(others) < 2 or own[1].function == others[1].function:
             return None
         found = [
-            _Explanation(OF_ANYTHING, file, (node,))
+            Explanation(OF_ANYTHING, file, (node,))
             for file in dict.fromkeys((own[0].file, own[1].file, others[1].file))
             if (tree := self._text.tree(file)) is not None
             for node in choosing(tree, (own[1].function, others[1].function))
@@ -328,7 +333,7 @@ class Explainer:
 
     def _left_out(
         self, graph: FlowGraph, base: CallFrame, at: Sequence[FlowNode]
-    ) -> list[_Explanation]:
+    ) -> list[Explanation]:
         """Explain that one rank left out a statement in a round of the loop around it."""
         found = []
         paths = Paths(graph, self._seen(base, graph))
@@ -343,7 +348,7 @@ class Explainer:
                 return node.part is not around and has_line(around, node.first)
 
             split = paths.split([loop], at, [loop], is_inside)
-            found += [_of_split(base.file, split)] if split is not None else []
+            found += [of_split(base.file, split)] if split is not None else []
         return found
 
 
@@ -357,29 +362,6 @@ def _side_within_the_first(node: FlowNode, own: CallChain, others: CallChain) ->
     if names[0] == names[1] or any(called.count(name) != 1 for name in names):
         return None
     return int(called.index(names[1]) < called.index(names[0]))
-
-
-def _likeliest(found: list[_Explanation]) -> _Explanation | None:
-    """Return the cheapest explanation; doubtful if one in another function is as cheap."""
-    if not found:
-        return None
-    first, *others = sorted(found, key=lambda each: each.cost)
-    near = [each for each in others if each.cost - first.cost < _MARGIN]
-    rivals = {(each.file, each.nodes[0].first): each for each in reversed([*first.rivals, *near])}
-    rivals.pop((first.file, first.nodes[0].first), None)
-    return replace(first, rivals=tuple(rivals.values()))
-
-
-def _of_split(file: str, split: Split) -> _Explanation:
-    """Return the statements that a split is at: the handler of an exception, or a case."""
-    rivals = tuple(_of_split(file, each) for each in split.rivals)
-    ways = dict(zip(split.ways[::-1], split.then[::-1], strict=True))  # the first of equal ways
-    nodes = split.node, *split.jumps
-    if Way.RAISES in ways:
-        nodes = (ways[Way.RAISES],)
-    elif Way.CASE in ways:
-        nodes = ways[Way.CASE], split.node
-    return _Explanation(split.cost, file, nodes, rivals, split.difference)
 
 
 def _mentions(part: ast.AST, name: str) -> bool:

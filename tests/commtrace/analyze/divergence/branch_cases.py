@@ -162,6 +162,21 @@ CASES: dict[str, tuple[str, Known]] = {
                 pass
             barrier()  # o0
     """, {}),
+    "raise in another function": ("""
+        def checked(batch):
+            if not finite(batch):
+                raise FloatingPointError
+        def sweep(rates):
+            for i in range(30):
+                checked(rates[i])
+                reduce()  # s1 t1
+        def main():
+            try:
+                sweep(rates)  # s0 t0
+            except FloatingPointError:  # d
+                pass
+            barrier()  # o0
+    """, {"calling": (7,)}),
     "loader": ("""
         def f(loader):
             for batch in loader:  # d
