@@ -137,7 +137,7 @@ def _keep_order(scheduler: Any) -> None:
     @wraps(recompute)
     def recompute_after_writes(self: Any, *args: Any, **kwargs: Any) -> None:
         recompute(self, *args, **kwargs)
-        # Of a buffer that was written to, or waited for, the name that it has since then is read.
+        # A buffer that was written to, or waited for, is read by its name since then.
         self.set_read_writes(self.read_writes.rename(self.mutation_renames))
 
     scheduler.SchedulerNode.recompute_size_and_body = recompute_after_writes

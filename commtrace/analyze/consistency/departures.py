@@ -102,12 +102,13 @@ def _call_text(call: pd.Series, *, with_group: bool = False) -> str:
 def departures(frames: Frames, ranks: Collection[int]) -> dict[int, Departure]:
     """Return, by rank, the first departure among the last calls of each rank that has one."""
     calls = calls_of_ranks(frames, sorted(ranks))
+    recent = calls.groupby("rank").tail(_MOST_CALLS)
     found = {}
     for rank, own in calls.groupby("rank"):
         # Threads take turns in ways that differ from round to round.
         last_thread = own["thread"].iloc[-1]
         own = own[own["thread"] == last_thread].tail(_MOST_CALLS)
-        if (departure := _departure(int(str(rank)), own, calls)) is not None:
+        if (departure := _departure(int(str(rank)), own, recent)) is not None:
             found[departure.rank] = departure
     return found
 
@@ -173,12 +174,8 @@ def _is_of_all(calls: pd.DataFrame, made: pd.Series, usual: pd.Series) -> bool:
     joint = joint[(joint[_LINE] == made[_LINE]).all(axis=1)].set_index("rank")["id"]
     members = in_group["rank"].unique()
     until = in_group["rank"].map(joint)
-    nums = (in_group["id"] < until).groupby(in_group["rank"]).sum()
-    return (
-        len(members) > 1
-        and bool(joint.index.isin(members).sum() == len(members))
-        and (nums.nunique() == 1)
-    )
+    last = in_group[in_group["id"] < until].groupby("rank")["number"].max()
+    return 1 < len(members) == len(last) and last.nunique() == 1
 
 
 def _rest_of_round(codes: np.ndarray, place: int, at: int) -> np.ndarray:

@@ -90,7 +90,7 @@ def numbers_text(ranks: Iterable[int]) -> str:
 
 
 def fewer_of(one: Sequence[int], other: Sequence[int]) -> tuple[list[int], bool]:
-    """Return the fewer of two sides of ranks, to blame; of halves both, and that it is either."""
+    """Return the smaller of two sides of ranks, and False; both if they are equal, and True."""
     if len(one) == len(other):
         return sorted([*one, *other]), True
     return sorted(min(one, other, key=len)), False

@@ -288,7 +288,7 @@ def _rounds(
 ) -> list[tuple[pd.Series | None, pd.Series | None]]:
     """Return what followed earlier calls like the last common one, on each of two ranks.
 
-    Of several alike calls in a row, those at the same place of the row count, if there are some.
+    Among alike calls in a row, the ones at the same place of the row count, if there are any.
     """
     followed: list[dict[int, tuple[pd.Series, bool]]] = []
     for call, rank in zip(common, ranks, strict=True):

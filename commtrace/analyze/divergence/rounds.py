@@ -39,6 +39,8 @@ def has_left_loop(
     is_alike = (rows[_OF_CALL] == call[_OF_CALL]).all(axis=1).to_numpy()
     at = rows["issue_ns"].to_numpy()
     places = np.flatnonzero(is_alike[1:] & is_alike[:-1])[-_MOST_ROUNDS:]
+    if not places.size or places[-1] != len(rows) - 2:  # other calls are between the last two
+        return False
     ops = joined(frames.by_ranks(_ops_of, int(call["rank"]), int(at[places[0]])))
     ops = ops.sort_values("id")
     ends = np.searchsorted(ops["start_ns"].to_numpy(), [at[places], at[places + 1]])

@@ -64,8 +64,11 @@ def found_in(text: str, **known: object) -> tuple[list[int], dict[str, int]]:
     seen = Seen(**{"ranks": (1, 0), **known})  # type: ignore[arg-type]
     lines = dict(enumerate(text.split("\n"), 1))
     explainer = Explainer(
-        ProgramText({FILE: lines}), lambda *_: seen, looped, has_left_loop=has_left_loop
-    )  # type: ignore[arg-type]
+        ProgramText({FILE: lines}),
+        lambda *_: seen,
+        looped,  # type: ignore[arg-type]
+        has_left_loop=has_left_loop,
+    )
     own, others = (chain_at(text, marks, mark) or None for mark in "ot")
     lines_found = explainer.lines(chain_at(text, marks, "s"), own, others)
     assert all(each.is_alternative for each in lines_found[1:]) or not explainer.is_doubtful

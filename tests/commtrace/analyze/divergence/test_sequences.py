@@ -122,7 +122,7 @@ def test_calls_of_ranks_with_roles_are_compared_without_their_callers() -> None:
         [each._replace(callers=f"train.py:{line} {line}") for each in made]
         for made, line in ((own, 40), (others, 56))
     ]
-    assert lines(parted(*roles, 3)) == (15, 15, 19)
+    assert lines(parted(roles[0], roles[1], 3)) == (15, 15, 19)
 
 
 @pytest.mark.parametrize(("peer", "expected"), [(0, (32, 36, 71)), (2, (1, 32, 31))])
