@@ -106,7 +106,7 @@ EXPECTED = {
     ),
     "paused_rank": Expected(
         *(2, "", "dist.all_reduce(torch.ones(8))  # pauses"),
-        event="has been in `os.kill(os.getpid(), signal.SIGSTOP)`",
+        event="has been in `_ = os.kill(os.getpid(), signal.SIGSTOP), time.sleep(60)`",
         hangs_for_s=8,
     ),
 }
