@@ -35,12 +35,10 @@ An unknown number is -1 in a column of integers and nan in a column of floats.
 `commtrace.analyze.notices_of` returns sentences about data that the trace lacks for a table; every
 command and the page show them.
 """
-_UNSEEN = """No rule sees these: buffers that DistributedDataParallel broadcasts although
-nothing has written to them, since it copies them to a new tensor each time
-(`broadcast_buffers=False` avoids it if they are constant); norms of tensors that are reduced
-one by one, where one reduction of all would do; the bubble of a pipeline by hand that has a
-single micro-batch, which looks like ranks that wait for each other; and rings of sends and
-receives in series that take less than 5 % of the steps."""
+_UNSEEN = """No rule sees these: norms of tensors that are reduced one by one, where one reduction
+of all would do; the bubble of a pipeline by hand that has a single micro-batch, which looks like
+ranks that wait for each other; and rings of sends and receives in series that take less than 5 % of
+the steps."""
 
 
 def escaped(cell: str) -> str:

@@ -27,6 +27,13 @@ _MOVED = {
     "aten::split_with_sizes_copy": 0, "fsdp::split_with_sizes_copy": 0,
 }  # fmt: skip
 """Operators that cast, rearrange or unpack the elements of one argument, and its position."""
+_UPDATING = frozenset({
+    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
+    "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts",
+    "aten::batch_norm_update_stats",
+})  # fmt: skip
+_STATISTICS = frozenset({"running_mean", "running_var"})
+"""Arguments that these operators write to, which their schemas do not say."""
 _NO_TASK = -2
 """Autograd task of no operator, not even of those outside of tasks."""
 
@@ -120,20 +127,16 @@ class OperatorKind:
         schema = op._schema
         returned = [each.alias_info for each in schema.returns]
         self.computes = not returned or any(not info or info.is_write for info in returned)
+        self.written = _written_by(schema)
         self.moved = _MOVED.get(schema.name)
-        self.is_new = self.moved is not None and returned == [None]
-        self.new = Tensor if returned == [None] and not self.is_new else None
+        is_single = returned == [None] and not self.written
+        self.is_new = self.moved is not None and is_single
+        self.new = Tensor if is_single and not self.is_new else None
         is_pointwise = self.new is not None and Tag.pointwise in op.tags
         self.keeps_places = is_pointwise or schema.name in _REARRANGING
         self.overwrites = schema.name in _OVERWRITING
-        self.written: tuple[int, ...] = ()
-        self.out = ""
-        if not returned:
-            last = schema.arguments[-1:]
-            self.out = "".join([each.name for each in last if _is_out(each)])
-            self.written = tuple(
-                [n for n, each in enumerate(schema.arguments) if _is_written(each.alias_info)]
-            )
+        last = schema.arguments[-1:]
+        self.out = "" if returned else "".join([each.name for each in last if _is_out(each)])
 
 
 _NONE: dict[Place | None, OperatorPlace] = {}
@@ -172,6 +175,21 @@ class OperatorKinds:
             where.nearby = {where.place: where}
             self._places = {where.key: where.nearby}
             self._num_known = 1
+
+
+def _written_by(schema: Any) -> tuple[int, ...]:
+    """Return the positions of the arguments that an operator writes to without returning them."""
+    returned = {
+        name for each in schema.returns if (info := each.alias_info) for name in info.before_set
+    }
+    return tuple(
+        [
+            place
+            for place, each in enumerate(schema.arguments)
+            if (_is_written(each.alias_info) and not each.alias_info.before_set & returned)
+            or (each.name in _STATISTICS and schema.name in _UPDATING)
+        ]
+    )
 
 
 def _is_out(argument: Any) -> bool:

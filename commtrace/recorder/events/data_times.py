@@ -1,7 +1,8 @@
 """Times at which the data of calls was ready, and at which an operator first used the result.
 
 `OperatorMode` notes each operator here. Data is *ready* at the end of the last operator that wrote
-into its storage, or at the completion of the collective whose result it is. A result is *used* at
+into its storage, or at the completion of the collective whose result it is. A broadcast's data is
+ready since an earlier broadcast if it has only been copied since. A result is *used* at
 the start of the first operator that is given it, or of the call that sends it. Views neither write
 nor use. Storages are identified by their addresses, so this extends no memory's lifetime.
 
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from commtrace.recorder.events.broadcasts import BroadcastContents
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.casts import Casts
 from commtrace.recorder.events.request import tensors_of
@@ -42,13 +44,14 @@ class DataTimes:
         casts: what was cast from 16 bits, and results that are cast to them.
     """
 
-    __slots__ = ("casts", "sending", "unused", "written")
+    __slots__ = ("_broadcasts", "casts", "sending", "unused", "written")
 
     def __init__(self) -> None:
         self.written: dict[int, int | Call] = {}
         self.unused: dict[int, Result] = {}
         self.sending: dict[int, Result] = {}
         self.casts = Casts(self.written)
+        self._broadcasts = BroadcastContents(self.written)
 
     def _use(
         self,
@@ -137,17 +140,25 @@ class DataTimes:
         self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
     ) -> None:
         """Note an operator that has run."""
+        place = kind.moved
+        if place is None:
+            self._ran(kind, args, result, begin_ns, end_ns)
+            return
         if kind.is_new:
             self.made(kind, args, result, begin_ns, end_ns)
+        elif self._broadcasts.contents and kind.overwrites and _is_onto_itself(args):
+            return
         else:
             self._ran(kind, args, result, begin_ns, end_ns)
-        place = kind.moved
-        if place is not None:
-            given = args[place]
-            if isinstance(given, _TENSOR) and isinstance(result, _TENSOR):
-                self.casts.ran((given,), (result,), end_ns)
-            else:
-                self.casts.ran([*tensors_in((given,))], [*tensors_in((result,))], end_ns)
+        given = args[place]
+        results: Sequence[torch.Tensor] = (result,)
+        if isinstance(given, _TENSOR) and isinstance(result, _TENSOR):
+            given = (given,)
+        else:
+            given, results = [*tensors_in((given,))], [*tensors_in(results)]
+        self.casts.ran(given, results, end_ns)
+        if self._broadcasts.contents:
+            self._broadcasts.moved(given, results, end_ns)
 
     def _ran(
         self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
@@ -223,7 +234,11 @@ class DataTimes:
         if sent is not None:
             tensors = tensors_of(args[sent])
             addresses = [address_of(each) for each in tensors]
-            call.had_ready(self._send(tensors, addresses, at_ns))
+            ready_ns = self._send(tensors, addresses, at_ns)
+            if request.signature.kind == "broadcast":
+                earlier_ns = self._broadcasts.sent(call, tensors)
+                ready_ns = earlier_ns if min(earlier_ns, ready_ns) >= 0 else ready_ns
+            call.had_ready(ready_ns)
             self.casts.sent(call, addresses)
             if sent == received:
                 self._receive(call, tensors, addresses)
@@ -284,6 +299,7 @@ class DataTimes:
         """Drop all times."""
         self.written.clear()
         self.casts.forget()
+        self._broadcasts.forget()
         self.stepped()
 
     def stepped(self) -> None:
@@ -292,6 +308,20 @@ class DataTimes:
             each.close()
         self.unused.clear()
         self.sending.clear()
+
+
+def _is_onto_itself(args: Sequence[Any]) -> bool:
+    """Return whether an operator that overwrites its first argument copies it from itself."""
+    target, source = args[:2] if len(args) > 1 else (None, None)
+    return (
+        isinstance(target, _TENSOR)
+        and isinstance(source, _TENSOR)
+        and target.dtype is source.dtype
+        and (address := address_of(target)) >= 0
+        and address == address_of(source)
+        and target.storage_offset() == source.storage_offset()
+        and (target.shape, target.stride()) == (source.shape, source.stride())
+    )
 
 
 def tensors_in(given: Any) -> Iterator[torch.Tensor]:
