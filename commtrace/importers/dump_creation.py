@@ -16,7 +16,10 @@ from commtrace.importers.dump_entries import Dump, StatedGroup
 from commtrace.units import text_of_ranks
 
 UnlikeGroup: TypeAlias = "list[str]"
-"""Name of a group, the ranks that differ from most as in `0,1` or "", and the difference."""
+"""Name of a group, the ranks that differ from most, and the difference.
+
+Ranks are written as in `0,1`; without a majority they are all ranks, by side, as in `0,1;2,3`.
+"""
 
 _MOST_GROUPS = 32
 """Number of groups of a rank up to which each pair of them is compared."""
@@ -89,6 +92,7 @@ def _pairs(ids: Mapping[str, int], groups: Mapping[str, StatedGroup]) -> Iterato
 
 def _problem(group: str, sides: Sequence[Sequence[int]], text: str) -> UnlikeGroup:
     most = max(map(len, sides))
+    few = [rank for side in sides if len(side) < most for rank in side]
     has_majority = sum(len(side) == most for side in sides) == 1
-    blamed = sorted(rank for side in sides if len(side) < most for rank in side)
-    return [group, ",".join(map(str, blamed)) if has_majority else "", text]
+    doubtful = [few] if has_majority else sides
+    return [group, ";".join(",".join(map(str, sorted(side))) for side in doubtful), text]

@@ -5,6 +5,7 @@ Facts with unknown names are kept as they are. `world_size` is accepted up to `M
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ WRITE_ERRORS = "write_errors"
 """Name of the fact of a run that states them, each with its ranks."""
 
 Check = Callable[[Any], bool]
+
+_SIDES = re.compile(r"(\d{1,9}(,\d{1,9})*(;\d{1,9}(,\d{1,9})*)*)?", re.ASCII)
+"""Ranks, by side if there are several."""
 
 
 def _is_text(value: Any) -> bool:
@@ -58,7 +62,9 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_unlike_groups(value: Any) -> bool:
-    return isinstance(value, list) and all(_are_texts(each) and len(each) == 3 for each in value)
+    return isinstance(value, list) and all(
+        _are_texts(each) and len(each) == 3 and _SIDES.fullmatch(each[1]) for each in value
+    )
 
 
 def _is_step_count(value: Any) -> bool:
@@ -98,7 +104,7 @@ _MEANINGS: dict[Check, str] = {
     _is_instant: "a time in nanoseconds",
     _are_ranks: f"a list of distinct ranks below {MAX_RANKS:,}",
     _are_texts: "a list of strings",
-    _are_unlike_groups: "a list of groups, each with ranks and a sentence",
+    _are_unlike_groups: "a list of groups, each with ranks as in '0,1' and a sentence",
     _is_step_count: "an integer of 1 or more",
     _is_segment: "an integer of 0 or more",
     _are_totals: "a number of calls and one of operators",

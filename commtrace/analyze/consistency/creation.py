@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.problem import Problem, numbers_text
+from commtrace.analyze.consistency.problem import Problem, numbers_text, ranks_in
 from commtrace.analyze.frame import Frames
 from commtrace.group_request import parsed_request
 from commtrace.schema import NEW_GROUP
@@ -116,7 +116,8 @@ def unlike_groups(frames: Frames, covered: Coverage, wait: str) -> Iterator[Prob
             is_fault=True,
             group=group,
             mesh_axis=covered.axes.get(group, ""),
-            ranks=ranks,
+            ranks=numbers_text(ranks_in(ranks.replace(";", ","))),
+            is_one_of_ranks=";" in ranks,
             found=text,
             explanation=f"{text}. {_WHY}",
         )
