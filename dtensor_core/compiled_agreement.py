@@ -10,8 +10,9 @@ A rank waits only for ranks of a mesh of the program, only when it compiles such
 layouts for the first time, and at most `SECONDS`; afterwards it goes on. Nothing is compared in
 fake worlds and on ranks that are threads. Installed by `collectives` when a collective is traced.
 
-A rank with an empty shard needs fewer results in its backward than the others. If a layout of a
-program has one, no rank repeats collectives of a checkpoint in its backward: all save the results.
+The sizes of a rank's tensors decide which results its backward computes again, and so, which of a
+checkpoint it needs. If a layout of a program has uneven or empty shards, no rank repeats
+collectives of a checkpoint in its backward: all save the results.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ _memories: WeakKeyDictionary[Any, _Memory] = WeakKeyDictionary()
 
 
 class _Here(threading.local):
-    """True if a layout with an empty shard was redistributed since the last program of a thread."""
+    """True if a layout with uneven shards was redistributed since the last program of a thread."""
 
-    has_empty_parts = False
+    is_uneven = False
 
 
 _here = _Here()
@@ -81,8 +82,8 @@ def compare_compilations() -> None:
 
 def note_layouts(*specs: Spec) -> None:
     """Note layouts between which a program that is being traced redistributes."""
-    if any(spec.has_empty_parts for spec in specs):
-        _here.has_empty_parts = True
+    if not all(spec.is_even for spec in specs):
+        _here.is_uneven = True
 
 
 def _watch(
@@ -92,9 +93,9 @@ def _watch(
         specs = [getattr(value, "_spec", None) for _, value in _values(program)]
     note_layouts(*(spec for spec in specs if isinstance(spec, Spec)))
     collectives = [node for node, *_ in _collectives(traced)]
-    if _here.has_empty_parts:
+    if _here.is_uneven:
         compilation.save_in_checkpoints(collectives)
-    _here.has_empty_parts = False
+    _here.is_uneven = False
     compilation.keep_in_forward(collectives)
     return _comparison(title, program, traced)
 

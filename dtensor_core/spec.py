@@ -181,13 +181,6 @@ class Spec:
         """True if every rank holds a shard of the same shape."""
         return layout.is_even(self.shape, self.placements, self.mesh_shape)
 
-    @cached_property
-    def has_empty_parts(self) -> bool:
-        """True if some rank holds nothing of a tensor that has elements."""
-        last = tuple(ranks - 1 for ranks in self.mesh_shape)  # no coordinates hold less
-        held = layout.local_shape(self.shape, self.placements, self.mesh_shape, last)
-        return 0 in held and 0 not in self.shape
-
     def extents(self, dim: int) -> tuple[layout.Extent, ...]:
         """Return the pieces of a dimension that this rank holds, in the order of local storage."""
         coords = self.coords

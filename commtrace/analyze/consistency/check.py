@@ -41,6 +41,7 @@ from commtrace.analyze.consistency.disagreements import (
     first_disagreements,
     first_unlike_reductions,
 )
+from commtrace.analyze.consistency.endless import endless_calls
 from commtrace.analyze.consistency.in_flight import (
     calls_in_flight,
     explained_absences,
@@ -131,7 +132,9 @@ def consistency(frames: Frames) -> pd.DataFrame:
     if not any(each.is_fault for each in problems):
         problems += missing_calls(frames, covered, unexplained, inside, of_victims=True)
     if not any(each.is_fault for each in problems):
-        problems += [*lost_ranks(frames)] or stalled_ranks(frames)
+        problems += [*lost_ranks(frames)] or [*stalled_ranks(frames)]
+    if not (covered.imported_from or any(each.is_fault for each in problems)):
+        problems += endless_calls(frames, covered, hanging)
     problems = [*without_recent(frames, problems)]
     faults = [each.at_ns for each in problems if each.is_fault and each.at_ns >= 0]
     problems += calls_in_flight(covered, stuck, min(faults, default=None))

@@ -38,6 +38,7 @@ FIELDS = (KIND, "reduce_op", "root", "dtype", "size")
 UNEVEN = tuple(name for name, kind in KINDS.items() if kind.is_uneven)
 _MOST_ELEMENTS = 2**63
 """Exclusive upper bound on the number of elements of a tensor."""
+_MONITORED = "monitored_barrier"
 _NOT_KNOWN = ("", UNKNOWN)
 """Unknown kinds, reductions and types."""
 
@@ -119,6 +120,7 @@ def _comparable(calls: pd.DataFrame) -> pd.DataFrame:
         name: calls[name].cat.codes.astype("float64").where(~calls[name].isin(_NOT_KNOWN))
         for name in (KIND, "reduce_op", "dtype")
     }
+    fields[KIND] = fields[KIND].where(~_is_monitored(calls), -1.0)
     fields["root"] = calls["root"].astype("float64").where(calls["root"] >= 0)
     equal = (calls["payload_bytes"] >= 0) & ~calls["kind"].isin(UNEVEN)
     sizes = pd.Series(pd.factorize(calls["payload_bytes"])[0], calls.index)  # exact as floats
@@ -280,7 +282,14 @@ def _known(calls: pd.DataFrame, field: str) -> pd.Series:
         return calls.loc[calls["payload_bytes"] >= 0, "payload_bytes"]
     if field == "root":
         return calls.loc[calls["root"] >= 0, "root"]
-    return calls.loc[~calls[field].isin(_NOT_KNOWN), field].astype(object)
+    values = calls.loc[~calls[field].isin(_NOT_KNOWN), field].astype(object)
+    return values.mask(_is_monitored(calls), _MONITORED) if field == KIND else values
+
+
+def _is_monitored(calls: pd.DataFrame) -> pd.Series:
+    """Return a mask of monitored barriers, which do not meet the barriers of other ranks."""
+    native = calls["native_op"].cat
+    return calls["native_op"].isin([each for each in native.categories if _MONITORED in each])
 
 
 def _text(field: str, value: object) -> str:

@@ -93,9 +93,9 @@ def branch_text(
     found = explainer.lines(common, *chains)
     is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text)) and not seen.has_ended_data()
     if parted.earliest_ns >= 0 and not explainer.is_doubtful and (is_loop or not found):
-        found = _in_any_round(text, (own, others), found, compared)
+        found = _in_any_round(text, parted.common, (own, others), found, compared)
     elif is_loop and compared[0] == compared[1]:  # or an earlier round of it was left out
-        either = _in_any_round(text, (own, others), found, compared)
+        either = _in_any_round(text, parted.common, (own, others), found, compared)
         found = either if {found[0].line} & {each.line for each in either} else found
     of_backward = [
         each for each in (own, others) if each is not None and each["phase"] == "backward"
@@ -135,6 +135,7 @@ def _in_forward_pass(
 
 def _in_any_round(
     text: ProgramText,
+    common: tuple[pd.Series, pd.Series] | None,
     sides: tuple[pd.Series | None, pd.Series | None],
     end_of_loop: tuple[DecidingLine, ...],
     ranks: tuple[int, int],
@@ -146,14 +147,20 @@ def _in_any_round(
 
     Args:
         text: The program.
-        sides: The next call of either rank; the other rank makes the call that was left out.
+        common: The last call that both made.
+        sides: The next call of either rank; the one rank has left out the other's call, or made one
+            more like the common one than the other rank.
         end_of_loop: A loop that may have ended earlier on one rank; empty if there is none.
         ranks: Both ranks.
     """
-    calls = [each for each in sides[::-1] if each is not None]
-    if not calls:
-        return ()
-    may_skip, loop = lines_skipping(text, _chain(calls[0]), ranks) or ((), None)
+    own, others = sides
+    calls = [each for each in (others, own) if each is not None]
+    is_more = own is not None and common is not None and _site(own) == _site(common[0])
+    may_skip, loop = (), None
+    for each in calls if is_more else calls[:1]:
+        may_skip, loop = lines_skipping(text, _chain(each), ranks) or (may_skip, loop)
+        if may_skip or loop in end_of_loop:
+            break
     backward = [each for each in calls if each["phase"] == "backward"]
     reducing = lines_reducing(text, _chain(backward[0])) if backward else ()
     ends = [loop] if loop is not None and loop in end_of_loop else []

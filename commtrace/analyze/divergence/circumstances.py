@@ -84,7 +84,8 @@ def _had_all(
 ) -> bool:
     """Return whether a rank made the other's next call for each batch until its loader ended.
 
-    A loop that leaves out a round ends with it as well.
+    A loop that leaves out a round ends with it as well. One that accumulates gradients makes the
+    call for every so many batches.
     """
     ended = events[events["kind"] == DATA_END].iloc[0]
     number = re.search(r"after (\d+)", str(ended["text"]))
@@ -96,7 +97,8 @@ def _had_all(
     own = calls[(calls["rank"] == rank) & (calls["issue_ns"] < ended["at_ns"])]
     own = own[own["issue_ns"] > before] if pd.notna(before) else own
     alike = (own[[*OF_SITE]] == other[[*OF_SITE]]).all(axis=1)
-    return int(alike.sum()) >= int(number[1])
+    num_calls, num_batches = int(alike.sum()), int(number[1])
+    return num_calls >= num_batches or (num_calls > 1 and num_batches % num_calls == 0)
 
 
 def _issue(call: pd.Series | None) -> int:

@@ -25,6 +25,11 @@ _ABOUT_RANK = re.compile(
     r"(.*_)?ranks?(_.*)?|is_(main|master|leader|first|last)\w*|\w*_(leader|main|master)"
     r"|(pp|tp|dp|cp|ep)_(index|coord)|is_global_zero", re.IGNORECASE
 )  # fmt: skip
+_ON_RANK = re.compile(
+    r"\w*(main_process|master|rank_?(zero|0)|last_process|on_process|main_only|(main|first)_rank)\w*",
+    re.IGNORECASE,
+)  # fmt: skip
+"""Decorators of functions that only some ranks run."""
 _ABOUT_DATA = re.compile(r"\w*(batch|load|data|sample|shard|example|token)\w*", re.IGNORECASE)
 _ABOUT_CONFIGURATION = re.compile(
     r"(global_|current_|start_|max_|num_|n_|total_|train_|last_)*(step|epoch|iteration|iter|it)s?(_\w+)?"
@@ -59,6 +64,12 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
 _COUNTS = ("range", "enumerate", "len", "min", "max", "int", "bool", "abs", "round", "reversed")
 _CONDITIONAL = (ast.If, ast.While, ast.Try, ast.Match, ast.ExceptHandler, ast.IfExp, ast.BoolOp)
 _MOST_LINKS = 4
+
+
+def decorator_of_rank(function: ScopeNode) -> ast.expr | None:
+    """Return the decorator by which only some ranks run a function; None if it has none."""
+    decorators = getattr(function, "decorator_list", [])
+    return next((each for each in decorators if _ON_RANK.fullmatch(name_of(each))), None)
 
 
 class ConditionNames:
@@ -224,6 +235,8 @@ class ConditionNames:
         """Return the cost of ranks differing in a condition, or in the length of an iterable."""
         if self.is_alike(expression):
             return IMPOSSIBLE
+        if isinstance(expression, ast.BoolOp):  # they may differ in any of its parts
+            return min(self.cost(each) for each in expression.values)
         names = set(self._names_in(expression, _MOST_LINKS))
         if any(_ABOUT_RANK.fullmatch(name) for name in names):
             return OF_RANK

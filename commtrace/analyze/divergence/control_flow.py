@@ -7,17 +7,17 @@ line. Edges say by which way their statement is left:
     NEXT          the following statement
     TRUE, FALSE   of a condition; TRUE also into the body of a loop, FALSE out of it
     CASE          a case of `match` is taken
-    RAISES        an exception, to a handler of a `try` around, or behind a `with suppress(...)`
+    RAISES        an exception, to a handler of a `try` around, or behind a `with` that swallows it
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from commtrace.analyze.divergence.syntax import LOOPS, ScopeNode, calls_in
+from commtrace.analyze.divergence.syntax import LOOPS, ScopeNode, calls_in, name_of
 
 _TryStar: type[ast.Try] = getattr(ast, "TryStar", ast.Try)  # from Python 3.11 on
 
@@ -96,10 +96,20 @@ class _Around:
     raises: tuple[FlowNode, ...] = ()
 
 
-def flow_of(function: ScopeNode, constants: frozenset[str] = frozenset()) -> FlowGraph:
-    """Return the control-flow graph of a function, a lambda or a module."""
+def flow_of(
+    function: ScopeNode,
+    constants: frozenset[str] = frozenset(),
+    swallowing: Collection[str] = (),
+) -> FlowGraph:
+    """Return the control-flow graph of a function, a lambda or a module.
+
+    Args:
+        function: Its syntax tree.
+        constants: Attributes that only `__init__` of its class assigns.
+        swallowing: Names of context managers, besides `suppress`, that may swallow exceptions.
+    """
     leaving = FlowNode()
-    builder = _Builder()
+    builder = _Builder({"suppress", *swallowing})
     body = (
         [ast.copy_location(ast.Expr(function.body), function.body)]
         if isinstance(function, ast.Lambda)
@@ -112,8 +122,9 @@ def flow_of(function: ScopeNode, constants: frozenset[str] = frozenset()) -> Flo
 class _Builder:
     """Builds nodes backwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, swallowing: Collection[str]) -> None:
         self.nodes: list[FlowNode] = []
+        self._swallowing = swallowing
 
     def block(self, body: Sequence[ast.stmt], following: FlowNode, around: _Around) -> FlowNode:
         """Return the first node of a block."""
@@ -178,7 +189,7 @@ class _Builder:
         leaving = self._node(part, end, around)  # also calls, in `__exit__`
         leaving.successors.append((Way.NEXT, following))
         raises = around.raises
-        if any(_is_suppress(each.context_expr) for each in part.items):
+        if any(name_of(each.context_expr) in self._swallowing for each in part.items):
             raises = (leaving, *raises)
         inside = _through(around, lambda target: self._left_with(part, end, target, around))
         node = self._node(part, end, around)
@@ -239,11 +250,6 @@ def _header_end(part: ast.stmt) -> int:
 
 def _is_true(test: ast.expr) -> bool:
     return isinstance(test, ast.Constant) and bool(test.value)
-
-
-def _is_suppress(expression: ast.expr) -> bool:
-    called = expression.func if isinstance(expression, ast.Call) else expression
-    return getattr(called, "attr", getattr(called, "id", "")) == "suppress"
 
 
 def _is_irrefutable(case: ast.match_case) -> bool:

@@ -13,7 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from commtrace.analyze.divergence.choosing import choosing
-from commtrace.analyze.divergence.conditions import IMPOSSIBLE, OF_ANYTHING
+from commtrace.analyze.divergence.conditions import (
+    IMPOSSIBLE,
+    OF_ANYTHING,
+    decorator_of_rank,
+)
 from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode, Way
 from commtrace.analyze.divergence.deciding import DecidingLine, lines_of
 from commtrace.analyze.divergence.explanation import Explanation, likeliest, of_split
@@ -33,6 +37,8 @@ from commtrace.analyze.divergence.syntax import (
 )
 
 _RETURNED_EARLY = 0.5
+_BY_DECORATOR = 0.75
+"""More than by a condition in the program that the decorator calls."""
 _RAISED_BY_PROGRAM = 1.5
 _MOST_FRAMES = 40
 
@@ -261,6 +267,11 @@ class Explainer:
         """Explain that the other rank left a function in which a rank made its next call."""
         if not chain:
             return None
+        graph = self._text.graph(chain[0])
+        decorator = None if graph is None else decorator_of_rank(graph.function)
+        if decorator is not None and not common:
+            at = FlowNode(decorator, decorator.lineno)
+            return Explanation(_BY_DECORATOR, chain[0].file, (at,))
         sides = (chain, None) if side == 0 else (None, chain)
         return self._explained(common, *sides, left - 1)
 

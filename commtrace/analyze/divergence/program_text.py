@@ -15,6 +15,7 @@ from commtrace.analyze.divergence.syntax import (
     constants_of,
     function_at,
     functions_named,
+    swallowing,
 )
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.source_lines import lines_of_file
@@ -25,6 +26,7 @@ _INSIDE = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 
 Python 3.12 has no such frames.
 """
+_MANAGER = re.compile(r"def __a?exit__|contextmanager")
 _MOST_ATTEMPTS = 30
 _MOST_FILES = 200
 _MOST_TEXT = 100
@@ -82,6 +84,7 @@ class ProgramText:
         self._trees: dict[str, ast.Module | None] = {}
         self._graphs: dict[tuple[str, int], FlowGraph] = {}
         self._functions: dict[CallFrame, FlowGraph | None] = {}
+        self._managers: dict[str, set[str]] = {}
 
     @classmethod
     def of(cls, frames: Frames) -> ProgramText:
@@ -127,10 +130,21 @@ class ProgramText:
         key = file, getattr(function, "lineno", 0) * 1000 + getattr(function, "col_offset", 0)
         if key not in self._graphs:
             tree = self.tree(file)
-            self._graphs[key] = flow_of(
-                function, frozenset() if tree is None else constants_of(tree, function)
-            )
+            constants = frozenset() if tree is None else constants_of(tree, function)
+            self._graphs[key] = flow_of(function, constants, self._swallowing(file))
         return self._graphs[key]
+
+    def _swallowing(self, file: str) -> set[str]:
+        """Return the context managers in a file's folder that may swallow exceptions."""
+        folder = str(Path(file).parent)
+        if folder not in self._managers:
+            self._managers[folder] = {
+                name
+                for path in files_beside([file])
+                if _MANAGER.search("\n".join(self.lines(path).values()))
+                for name in swallowing(self.tree(path))
+            }
+        return self._managers[folder]
 
     def _function(self, at: CallFrame) -> ScopeNode | None:
         lines = self.lines(at.file)

@@ -11,6 +11,7 @@ ScopeNode = _Named | ast.Lambda | ast.Module
 JUMPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_EXITS = ("__exit__", "__aexit__")
 
 
 def has_line(part: ast.AST | None, line: int) -> bool:
@@ -115,6 +116,37 @@ def constants_of(tree: ast.Module, function: ScopeNode) -> frozenset[str]:
     everywhere = [*_assigned(tree)]
     found = {name for name in inside if inside.count(name) == everywhere.count(name)}
     return frozenset(found | {each.name for each in methods if _is_computed_from(each, found)})
+
+
+def swallowing(tree: ast.Module | None) -> Iterator[str]:
+    """Yield the names of a file's context managers that may swallow an exception.
+
+    `__exit__` of these classes may return something true; these generators have `yield` in a `try`
+    with a handler that does not raise.
+    """
+    for each in ast.walk(tree) if tree is not None else ():
+        if isinstance(each, ast.ClassDef):
+            exits = [one for one in each.body if getattr(one, "name", "") in _EXITS]
+            values = [
+                one.value
+                for part in exits
+                for one in ast.walk(part)
+                if isinstance(one, ast.Return) and one.value is not None
+            ]
+            if any(not isinstance(value, ast.Constant) or value.value for value in values):
+                yield each.name
+        elif isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            is_manager = any("contextmanager" in name_of(one) for one in each.decorator_list)
+            if is_manager and any(_catches_at_yield(one) for one in ast.walk(each)):
+                yield each.name
+
+
+def _catches_at_yield(part: ast.AST) -> bool:
+    return (
+        isinstance(part, ast.Try)
+        and any(isinstance(each, ast.Yield) for line in part.body for each in ast.walk(line))
+        and any(not isinstance(each.body[-1], ast.Raise) for each in part.handlers)
+    )
 
 
 def _is_computed_from(method: ast.stmt, attributes: Collection[str]) -> TypeGuard[ast.FunctionDef]:

@@ -370,3 +370,18 @@ def test_a_kernel_of_an_unknown_kind_agrees_with_every_other() -> None:
     assert kinds("all_reduce", "unknown", "all_reduce") == []
     assert kinds("unknown", "unknown", "unknown") == []
     assert kinds("all_reduce", "unknown", "all_gather") == ["kind"]
+
+
+def test_a_monitored_barrier_does_not_meet_other_barriers() -> None:
+    def barriers(*native: str) -> list[tuple[str, str, str]]:
+        calls = [
+            call(rank=rank, seq=0, kind="barrier", native_op=f"c10d::{name}")
+            for rank, name in enumerate(native)
+        ]
+        frames = run_of(calls, num_ranks=3, groups=[group(ranks=range(3))])
+        rows = consistency(frames).to_dict("records")
+        return [(row["problem"], row["ranks"], row["found"]) for row in rows]
+
+    plain, monitored = "barrier", "monitored_barrier_"
+    assert barriers(plain, plain, plain) == barriers(monitored, monitored, monitored) == []
+    assert barriers(plain, monitored, plain) == [("kind", "1", "rank 1: monitored_barrier")]

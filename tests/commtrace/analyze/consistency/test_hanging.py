@@ -719,3 +719,32 @@ def test_ends_of_ranks_are_not_searched_in_a_run_without_signals_and_exceptions(
 def test_an_exception_that_all_ranks_raise_at_one_line_is_no_fault() -> None:
     errors = [event(rank, "fatal", text="KeyError: 3") for rank in range(3)]
     assert faults(hung(waiting(3), *errors)) == []
+
+
+@pytest.mark.parametrize(("waited_s", "is_fault"), [(20, False), (40, True)])
+def test_a_call_that_all_have_made_and_that_does_not_end_is_a_fault_after_a_while(
+    waited_s: int, is_fault: bool
+) -> None:
+    program = waiting(3, 0, 1, 2)
+    alive = dict.fromkeys(range(3), START_NS + waited_s * SECOND)
+    found = faults(hung(program, alive_ns=alive))
+    assert [(each["problem"], each["ranks"]) for each in found] == (
+        [("hanging call", "")] if is_fault else []
+    )
+    assert not found or "No rank is missing" in found[0]["explanation"]
+
+
+def test_ranks_that_all_wait_to_find_each_other_are_a_fault_without_blame() -> None:
+    program = waiting(2)
+    alive = dict.fromkeys(range(2), START_NS + 60 * SECOND)
+    begun = [event(rank, "init_process_group", at=SECOND, duration_ns=-1) for rank in range(2)]
+    (found,) = faults(hung(program, *begun, alive_ns=alive))
+    assert (found["problem"], found["ranks"], found["source"]) == (
+        "hanging call",
+        "",
+        "train.py:33",
+    )
+    assert "All ranks still wait in init_process_group 59 s after" in found["explanation"]
+    elsewhere = [begun[0], begun[1]._replace(kind="compile")]
+    unlike = faults(hung(program, *elsewhere, alive_ns=alive))
+    assert not [each for each in unlike if each["problem"] == "hanging call"]

@@ -343,6 +343,51 @@ CASES: dict[str, tuple[str, Known]] = {
                     reduce()  # s t
             barrier()  # o
     """, {}),
+    "class that swallows": ("""
+        class Optional:
+            def __exit__(self, kind, error, trace):
+                return kind is not None and issubclass(kind, OSError)
+
+        def f(model):
+            for step in range(6):
+                with Optional("weights"):  # d
+                    model()
+                    reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "generator that swallows": ("""
+        @contextlib.contextmanager
+        def tolerant():
+            try:
+                yield
+            except OSError:
+                log("absent")
+
+        def f(model):
+            for step in range(6):
+                with tolerant():  # d
+                    model()
+                    reduce()  # s t
+            barrier()  # o
+    """, {}),
+    "either part of a condition": ("""
+        def f(self, every):
+            while True:
+                reduce()  # s t
+                if self.step % every == 0 or self.preemption.requested:  # d
+                    barrier()  # o
+    """, {"is_sure": False}),
+    "decorator": ("""
+        def f(tracker):
+            for step in range(6):
+                reduce()  # s0 t0
+                if step % 5 == 4:
+                    tracker.report()  # o0
+
+        @accelerator.on_main_process  # d
+        def report(self):
+            gather()  # o1
+    """, {}),
     "match": ("""
         def f(kind):
             reduce()  # s
