@@ -1,4 +1,4 @@
-"""Memory that inductor overwrites or reads too early, and booleans that it sends as integers.
+"""Memory that inductor overwrites, or reads too early or in a layout of its own, and sent booleans.
 
 Values become silently wrong if such memory is overwritten:
 
@@ -9,6 +9,8 @@ Values become silently wrong if such memory is overwritten:
 - The cache of compiled graphs does not distinguish backwards by what is donated to them.
 - A kernel whose loops are recomputed for its fusion with another one forgets which of the results
   that it reads have to be waited for, and runs before the wait.
+- A random operator in a checkpoint, such as attention, is given tensors in any layout, though its
+  kernel may be right for contiguous ones only. It then reads beyond their memory.
 
 A number among the arguments of a collective, such as how many ranks gather, promotes booleans to
 64-bit integers, which are sent, and which kernels then reject as a mask.
@@ -32,12 +34,13 @@ from dtensor_core.torch_internals.trees import tree_leaves
 
 
 def install() -> None:
-    """Patch what decides on memory and order, the keys of the cache, and what is sent."""
+    """Patch what decides on memory, order and layouts, the keys of the cache, and what is sent."""
     when_loaded("torch._functorch._aot_autograd.graph_compile", _donate_unshared_memory)
     when_loaded("torch._inductor.fx_passes.reinplace", _reduce_apart)
     when_loaded("torch._inductor.codecache", _distinguish_donation)
     when_loaded("torch._inductor.scheduler", _keep_order)
     when_loaded("torch._inductor.lowering", _send_given_types)
+    when_loaded("torch._inductor.lowering", _keep_strides)
 
 
 def _donate_unshared_memory(graph_compile: Any) -> None:
@@ -124,7 +127,7 @@ def _distinguish_donation(codecache: Any) -> None:
         describe(self, *args, **kwargs)
         # The key is the hash of all attributes. Graphs of unpatched processes have others.
         self.overwritten = (
-            "apart, given types, in order",
+            "apart, given types, in order, in strides",
             sys.modules["torch._inductor.utils"].get_donated_idxs(),
         )
 
@@ -148,3 +151,25 @@ def _send_given_types(lowering: Any) -> None:
     for operator, lower in list(lowering.lowerings.items()):
         if lowering.in_namespace(operator, "_c10d_functional"):
             lowering.register_lowering(operator, type_promotion_kind=None)(lower.__wrapped__)
+
+
+def _keep_strides(lowering: Any) -> None:
+    """Give random operators in checkpoints tensors with the strides that they were traced with."""
+    for operator, lower in list(lowering.lowerings.items()):
+        if getattr(operator, "__name__", "") in _WITH_RANDOM_STATE:
+            lowering.lowerings[operator] = _with_strides(lowering, lower)
+
+
+_WITH_RANDOM_STATE = (
+    "run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state",
+)  # fmt: skip
+
+
+def _with_strides(lowering: Any, lower: Any) -> Any:
+    @wraps(lower)
+    def lower_with_strides(*args: Any, **kwargs: Any) -> Any:
+        node = lowering.V.graph.current_node
+        args, kwargs = lowering.constrain_to_fx_strides(node, *args, **kwargs)
+        return lower(*args, **kwargs)
+
+    return lower_with_strides

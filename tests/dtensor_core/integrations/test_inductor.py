@@ -20,6 +20,8 @@ from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from dtensor_core import Replicate, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.testing import fake_world, run_threads
@@ -187,3 +189,26 @@ def test_a_result_is_read_after_its_wait_also_if_loops_are_recomputed() -> None:
         torch.compile(function)(torch.ones(4))
     assert len(reads) == 2
     assert reads[0] == reads[1]
+
+
+def attended(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    gathered = functional.wait_tensor(functional.all_gather_into_tensor(x, 2, group_name()))
+    query = gathered.t()[None, None].clone(memory_format=torch.contiguous_format)
+    return scaled_dot_product_attention(query, y, y)
+
+
+def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return checkpoint(attended, x, y, use_reentrant=False)  # pyright: ignore
+
+
+def compiled_attention() -> None:
+    x, y = torch.rand(2, 3).requires_grad_(), torch.rand(1, 1, 3, 4)
+    with torch._inductor.config.patch(compile_threads=1, fx_graph_cache=False):  # pyright: ignore
+        torch.testing.assert_close(torch.compile(step)(x, y), step(x, y))
+
+
+@needs_cpp
+def test_attention_in_a_checkpoint_is_given_the_strides_that_it_was_traced_with() -> None:
+    """Its kernel reads beyond the memory of a query whose last dimension is not contiguous."""
+    torch._dynamo.reset()
+    run_threads(compiled_attention, 2, timeout_s=120)
