@@ -36,6 +36,7 @@ KINDS = {
     "scaled loss": (4, 0.25),
     "ddp, and reduced by hand": (4, 1.0),
     "hsdp summed over replicas": (4, 0.5),
+    "ddp, and clipped by hand": (4, 0.25),
 }
 
 
@@ -90,7 +91,11 @@ def _step(kind: str, model: Any, recording: Any, seed: int) -> None:
             dist.all_reduce(parameter.grad)
         if kind == "hsdp summed over replicas":
             parameter.grad *= 2
-    if kind != "fsdp of tp":
+    if kind == "ddp, and clipped by hand":
+        norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
+        for parameter in model.parameters():
+            parameter.grad.mul_((0.03 / norm).clamp(max=1.0))
+    elif kind != "fsdp of tp":
         nn.utils.clip_grad_norm_(model.parameters(), 0.05)
     dist.all_reduce(total)
     recording.observe("train/loss", total / NUM_RANKS)
@@ -122,6 +127,15 @@ def test_the_factor_of_a_gradient_scaler_is_no_fault(runs: dict[str, Frames]) ->
     assert not table["is_fault"].any()
     own = table[table["what"] == "gradient"]
     assert own["scale"].tolist() == pytest.approx([0.25 / 2**16] * len(own), rel=1e-3)
+
+
+def test_a_factor_that_all_gradients_have_in_common_is_no_fault(runs: dict[str, Frames]) -> None:
+    table = gradients(runs["ddp, and clipped by hand"])
+    own = table[table["what"] == "gradient"]
+    assert set(own["state"]) == {"right"}
+    assert not table["is_fault"].any()
+    assert (own["scale"] < 0.24).all()
+    assert own.groupby("step")["scale"].agg(lambda each: each.max() / each.min()).max() < 1.001
 
 
 @pytest.mark.parametrize("kind", ["ddp, and reduced by hand", "hsdp summed over replicas"])

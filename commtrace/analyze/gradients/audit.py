@@ -82,6 +82,7 @@ def gradients(frames: Frames) -> pd.DataFrame:
 
 def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
     rows, groups = gradient_rows(frames), known_groups(frames)
+    sizes = {len(frames.ranks), *map(len, groups)}
     by_round: dict[int, list[Reduction]] = {}
     for reduction in reductions(frames):
         by_round.setdefault(reduction.round, []).append(reduction)
@@ -89,7 +90,7 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
         losses = losses_of(rows.losses.get(number, ()))
         named, clipping = rows.named.get(number, ()), rows.clipping.get(number, ())
         close = max(each.close for each in found)
-        scale = expected_scale(losses, reported_loss(named), factors(found), close)
+        scale = expected_scale(losses, reported_loss(named), factors(found), close, sizes)
         for reduction in found:
             judge(reduction, losses, scale, groups)
             yield _of_reduction(reduction, losses, scale, groups)

@@ -9,8 +9,9 @@ of two, may come on top.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from commtrace.analyze.gradients.held import Held, held
 from commtrace.analyze.gradients.rows import SketchRows
@@ -87,16 +88,48 @@ def are_close(one: float, other: float, close: float = _CLOSE) -> bool:
 
 
 def expected_scale(
-    losses: Losses, reported: float | None, found: Sequence[float], close: float
+    losses: Losses,
+    reported: float | None,
+    found: Sequence[float],
+    close: float,
+    sizes: Collection[int] = (),
 ) -> Scale:
     """Return the factor that gradients should have.
+
+    A factor that most gradients have is no fault of their reductions unless sizes explain it: the
+    program has scaled them, as by clipping them.
 
     Args:
         losses: the losses of the step.
         reported: the loss that the program reports; None if it names none.
         found: the factors that completely reduced gradients have.
         close: relative difference up to which these are taken for equal.
+        sizes: numbers of ranks of the program's groups, and of the run.
     """
+    scale, common = _of_losses(losses, reported, found, close), _common(found, close)
+    if common is None or not common or are_close(common, scale.value, close):
+        return scale
+    if is_loss_scale(common / scale.value, close):
+        return Scale(common, "that of the other gradients")
+    if common < 0 or _is_of_sizes(common / scale.value, {*sizes, losses.num}, close):
+        return scale
+    return Scale(common, "that of the other gradients, which the program has scaled")
+
+
+def _is_of_sizes(factor: float, sizes: Collection[int], close: float) -> bool:
+    """Return whether a factor is a size, a product of two, a quotient of two, or one of these."""
+    numbers = {1, *sizes}
+    products = {one * other for one in numbers for other in numbers}
+    quotients = {Fraction(one, other) for one in products for other in numbers}
+    return any(are_close(factor, float(each), close) for each in quotients) or any(
+        are_close(factor, 1 / each, close) for each in products
+    )
+
+
+def _of_losses(
+    losses: Losses, reported: float | None, found: Sequence[float], close: float
+) -> Scale:
+    """Return the factor by what the program reports, or else by most gradients."""
     mean, text_of_mean = 1 / losses.num, f"the mean of {losses.num} losses"
     if losses.num == 1:
         text_of_mean = "one loss"

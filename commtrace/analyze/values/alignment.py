@@ -20,12 +20,14 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.analyze.values.global_values import KEY, OWN_DATA, SKETCHES
 from commtrace.analyze.values.tolerance import ROUNDOFF
 from commtrace.schema import RESULT
 
 _OF_CALL = ("step", "phase", "module", "call")
 _OF_TENSOR = ("step", "phase", "role", "module", "name", "shape")
+Key = tuple[Hashable, ...]
+_ALIKE = ["step", "phase", "role", "module", "call", "name", "op", "shape"]
 _OF_EQUAL_VALUES = 2.0**10
 """Multiple of the unit roundoff up to which values of different runs are equal."""
 _MOST_APART = 0.05
@@ -37,14 +39,96 @@ def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     """Return pairs of rows of two tables `tensors`, in the order of the first.
 
     Returns:
-        Columns `left` and `right`, labels of rows, and `is_ambiguous`.
+        Columns `left` and `right`, labels of rows, `is_ambiguous`, and `right_on`: a rank that has
+        the tensor of the first run, if that of another rank, which `right` is then, differs; else
+        -1.
     """
     left, right = _with_calls(left, right)
     pairs = list(chain(_named(left, right), _results(left, right)))
     names = ["left", "right", "is_ambiguous"]
     table = pd.DataFrame(pairs, columns=names, dtype="int64").astype({names[-1]: bool})
     order = left["order"].reindex(table["left"]).to_numpy()
-    return table.iloc[order.argsort(kind="stable")].reset_index(drop=True)
+    table = table.iloc[order.argsort(kind="stable")].reset_index(drop=True)
+    return _on_the_furthest_rank(left, right, table.assign(right_on=-1))
+
+
+def _on_the_furthest_rank(
+    left: pd.DataFrame, right: pd.DataFrame, pairs: pd.DataFrame
+) -> pd.DataFrame:
+    """Return pairs in which a tensor of unknown layout is that of the rank that is furthest off.
+
+    Its counterpart is that of the same rank, if the first run has one for each rank, too. Only
+    tensors that some rank has as the first run has them count, and that each rank has as often.
+    """
+    ours, theirs = (_OfRanks(side) for side in (left, right))
+    on_ranks = [
+        (place, rank, counterparts[rank], label)
+        for place, (own, other) in enumerate(zip(pairs["left"], pairs["right"], strict=True))
+        if len(labels := theirs.by_rank(other)) > 1 and theirs.is_as_often(other, ours)
+        for counterparts in [ours.by_rank(own) or dict.fromkeys(labels, own)]
+        for rank, label in labels.items()
+        if rank in counterparts
+    ]
+    if not on_ranks:
+        return pairs
+    table = pd.DataFrame(on_ranks, columns=["place", "rank", "left", "right"])
+    values = _Values(left, right)
+    table["apart"], table["is_equal"] = values.of_pairs(table["left"], table["right"])
+    by_place = table.groupby("place")["is_equal"]
+    is_mixed = by_place.transform("any") & ~by_place.transform("all")
+    differing = table[is_mixed & ~table["is_equal"]]
+    is_other = [
+        not values.are_equal(ours.alike_to(theirs.alike[label]), [label]).any()
+        for label in differing["right"]
+    ]
+    found = (
+        differing[np.array(is_other, dtype=bool)]
+        .sort_values("apart")
+        .drop_duplicates("place", keep="last")
+    )
+    right_on = table[table["is_equal"]].drop_duplicates("place").set_index("place")["rank"]
+    pairs = pairs.copy()
+    pairs.loc[found["place"], ["left", "right"]] = found[["left", "right"]].to_numpy()
+    pairs.loc[found["place"], "right_on"] = right_on[found["place"]].to_numpy()
+    return pairs
+
+
+class _OfRanks:
+    """Tensors of a run, and those of unknown layout by rank.
+
+    Attributes:
+        alike: of each tensor, what those have in common that are alike in all but their number.
+    """
+
+    def __init__(self, side: pd.DataFrame) -> None:
+        keys = list(zip(*(side[name] for name in _ALIKE), strict=True))
+        self.alike: dict[int, Key] = dict(zip(side.index, keys, strict=True))
+        self._labels: dict[Key, list[int]] = {}
+        self._counts: dict[Key, dict[int, int]] = {}
+        for label, key, rank in zip(side.index, keys, side["rank"], strict=True):
+            self._labels.setdefault(key, []).append(label)
+            counts = self._counts.setdefault(key, {})
+            counts[rank] = counts.get(rank, 0) + 1
+        unknown = side[(side["layout"] == "") & ~side["mesh"].str.startswith(OWN_DATA)]
+        number = unknown.groupby([*KEY, "shape"], observed=True).ngroup()
+        self._number = dict(zip(unknown.index, number, strict=True))
+        self._of_ranks: dict[int, dict[int, int]] = {}
+        for label, rank, of in zip(unknown.index, unknown["rank"], number, strict=True):
+            self._of_ranks.setdefault(of, {})[int(rank)] = label
+
+    def by_rank(self, label: int) -> dict[int, int]:
+        """Return, by rank, the tensors of unknown layout that are one with another."""
+        return self._of_ranks[self._number[label]] if label in self._number else {}
+
+    def alike_to(self, key: Key) -> list[int]:
+        """Return the tensors that have some properties in common."""
+        return self._labels[key]
+
+    def is_as_often(self, label: int, other: _OfRanks) -> bool:
+        """Return whether each rank of both runs has tensors like this one equally often."""
+        key = self.alike[label]
+        counts = {*self._counts[key].values(), *other._counts.get(key, {}).values()}
+        return key in other._counts and len(counts) == 1
 
 
 def _with_calls(left: pd.DataFrame, right: pd.DataFrame) -> list[pd.DataFrame]:
@@ -149,17 +233,23 @@ class _Values:
         ]
         self._close = [np.fmin(_OF_EQUAL_VALUES * each, _MOST_APART) for each in roundoff]
 
-    def _are_equal(self, own: Sequence[int], other: Sequence[int]) -> np.ndarray:
+    def are_equal(self, own: Sequence[int], other: Sequence[int]) -> np.ndarray:
         """Return which tensors have equal values, as [len(own), len(other)]."""
-        ours, theirs = (
-            self._of_left.loc[list(own)].to_numpy(),
-            self._of_right.loc[list(other)].to_numpy(),
-        )
+        ours = self._of_left.loc[list(own)].to_numpy()
+        theirs = self._of_right.loc[list(other)].to_numpy()
         x, y = self._left[ours], self._right[theirs]
         apart = np.linalg.norm(x[:, None] - y[None], axis=-1)
         size = np.fmax.outer(np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1))
         close = np.fmax.outer(self._close[0][ours], self._close[1][theirs])
         return apart <= close * size
+
+    def of_pairs(self, own: pd.Series, other: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distance of each pair of tensors, and whether they have equal values."""
+        ours, theirs = self._of_left.loc[own].to_numpy(), self._of_right.loc[other].to_numpy()
+        x, y = self._left[ours], self._right[theirs]
+        apart = np.linalg.norm(x - y, axis=-1)
+        size = np.fmax(np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1))
+        return apart, apart <= np.fmax(self._close[0][ours], self._close[1][theirs]) * size
 
     def equal(self, own: Sequence[int], other: Sequence[int]) -> Pairs:
         """Pair tensors of equal values, and if these are many, the others in order."""
@@ -172,7 +262,7 @@ class _Values:
         pairs = _sure(own, other)
         if len(own) > _MOST_COMPARED:
             return pairs
-        is_equal = self._are_equal(own, other).diagonal()
+        is_equal = self.are_equal(own, other).diagonal()
         found = [pair for pair, equal in zip(pairs, is_equal, strict=True) if equal]
         differing = [pair[:2] for pair, equal in zip(pairs, is_equal, strict=True) if not equal]
         if len(differing) > 1:
@@ -184,7 +274,7 @@ class _Values:
             return []
         found: Pairs = []
         free = np.ones(len(other), dtype=bool)
-        for label, row in zip(own, self._are_equal(own, other), strict=True):
+        for label, row in zip(own, self.are_equal(own, other), strict=True):
             places = np.flatnonzero(row & free)
             if len(places):
                 free[places[0]] = False

@@ -85,8 +85,9 @@ class ValueComparison:
         fault: the first of these, without those of unknown layout of which right ones were
             computed; None if the runs agree.
         pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong, is_certain (the
-            layout is known) and is_ambiguous (one of several alike) of each pair, and the columns
-            of `described_pairs`.
+            layout is known, or all ranks should have it), is_ambiguous (one of several alike) and
+            right_on (a rank that has it right, if another rank has not; else -1) of each pair, and
+            the columns of `described_pairs`.
         has_reference: a reference in float64 decided on the tolerance.
     """
 
@@ -126,8 +127,11 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
         for table, side in zip(tables, ("left", "right"), strict=True)
     )
     errors = _errors(ours, pairs["left"], tables[0], reference)
-    judged = verdicts.judged(ours, theirs, errors, tables[1])
-    judged = described(judged, ours, theirs).assign(is_ambiguous=pairs["is_ambiguous"])
+    judged = verdicts.judged(ours, theirs, errors, tables[1], pairs["right_on"] >= 0)
+    judged = described(judged, ours, theirs).assign(
+        is_ambiguous=pairs["is_ambiguous"], right_on=pairs["right_on"]
+    )
+    judged["is_certain"] |= _leads_to_a_wrong_module(judged)
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
@@ -186,6 +190,16 @@ def _errors(
     return by_label[~by_label.index.duplicated()].reindex(labels).to_numpy("float64")
 
 
+def _leads_to_a_wrong_module(judged: pd.DataFrame) -> np.ndarray:
+    """Return which results are wrong on some ranks only, as certainly is a tensor of their module.
+
+    Other results may be wrong on some ranks by design, such as those of a reduction to one rank.
+    """
+    is_wrong = judged["is_wrong"] & (judged["right_on"] >= 0)
+    of_module = pd.MultiIndex.from_frame(judged[["step", "phase", "module"]])
+    return (is_wrong & of_module.isin(of_module[is_wrong & judged["is_certain"]])).to_numpy()
+
+
 def _first(judged: pd.DataFrame) -> int | None:
     """Return the place of the first wrong tensor; None if there is none.
 
@@ -194,7 +208,8 @@ def _first(judged: pd.DataFrame) -> int | None:
     first wrong one of these, or the end: then it was a part of a tensor, of which others were
     computed rightly.
     """
-    is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
+    is_wrong = judged["is_wrong"].to_numpy() & ~verdicts.is_preparation(judged)
+    is_certain = judged["is_certain"].to_numpy()
     is_ambiguous, step = judged["is_ambiguous"].to_numpy(), judged["step"].to_numpy()
     certain = np.flatnonzero(is_wrong & is_certain & ~is_ambiguous)
     is_followed = (step == step[certain[0]]) if len(certain) else np.zeros(len(judged), bool)
@@ -216,14 +231,18 @@ def _fault(
     is_right = ~judged["is_wrong"] & judged["distance"].notna()
     agreeing = np.flatnonzero(is_right.to_numpy()[:place])
     before = theirs.iloc[agreeing[-1]] if len(agreeing) else None
+    right_on = int(judged["right_on"].iloc[place])
     found = relation(
         left_row,
         right_row,
         judged["tolerance"].iloc[place],
         earlier=_earlier(place, theirs),
         incomplete=_incomplete_sums(right_row, theirs.iloc[:place], right),
-        axes=_axes(right),
+        axes=_axes(right) if right_on < 0 else {},
     )
+    if right_on >= 0:
+        on = f"it is right on rank {right_on}, but not on rank {right_row['rank']}"
+        found = Relation("replica", f"{on}: {found.text}")
     communication = communication_before(theirs.iloc[agreeing], right_row, right)
     doubt = doubt_of(judged.iloc[: place + 1], found, communication)
     folder = program_folder(right)

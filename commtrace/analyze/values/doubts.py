@@ -38,6 +38,8 @@ def doubt_of(
     if not wrong["is_certain"]:
         doubts.append(
             "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
+            if wrong["right_on"] < 0
+            else "its layout is unknown: if ranks should not have equal ones, it may be right"
         )
     if wrong["is_ambiguous"]:
         doubts.append(

@@ -17,13 +17,29 @@ import pandas as pd
 from commtrace.analyze.values.global_values import KEY, OWN_DATA, SKETCHES
 from commtrace.analyze.values.noise import Noise
 from commtrace.analyze.values.tolerance import Tolerance, distances, roundoffs, scales, sizes
-from commtrace.schema import RESULT
+from commtrace.schema import (
+    BUFFER,
+    GRADIENT,
+    INPUT,
+    OUTPUT,
+    OUTPUT_GRADIENT,
+    PARAMETER,
+    RESULT,
+    STATE,
+    UPDATED,
+)
 
+_OF_OPTIMIZER = frozenset({GRADIENT, PARAMETER, STATE, UPDATED})
+_OF_MODULES = frozenset({OUTPUT, OUTPUT_GRADIENT, BUFFER})
 _NAMED = ["step", "phase", "role", "module", "module_call", "name", "op"]
 
 
 def judged(
-    ours: pd.DataFrame, theirs: pd.DataFrame, errors: np.ndarray, table: pd.DataFrame
+    ours: pd.DataFrame,
+    theirs: pd.DataFrame,
+    errors: np.ndarray,
+    table: pd.DataFrame,
+    is_right_elsewhere: pd.Series,
 ) -> pd.DataFrame:
     """Return each pair with its distance, its tolerance and the verdict.
 
@@ -32,9 +48,12 @@ def judged(
         theirs: their counterparts.
         errors: distance of each of the first from a reference; nan without one.
         table: all tensors of the second run.
+        is_right_elsewhere: mask of those that another rank has right.
     """
     apart, size = distances(ours, theirs), sizes(ours, theirs)
     is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
+    is_certain |= is_right_elsewhere.to_numpy() & _should_be_equal(theirs)
+    is_certain &= ~is_preparation(ours)
     apart = np.fmin(apart, _distance_of_sums(ours, theirs, table, size))
     apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
     replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
@@ -94,6 +113,29 @@ def _distance_of_sums(
         of_sum = np.sqrt(((sums / divisor - right) ** 2).mean(axis=1))
         found[places] = np.fmin(found[places], of_sum / np.where(size > 0, size, 1.0)[places])
     return found
+
+
+def _should_be_equal(theirs: pd.DataFrame) -> np.ndarray:
+    """Return which tensors ranks should have alike if one of them has what a single device has.
+
+    Those of modules depend on the inputs, which may be each rank's own, and results of operators on
+    what a rank does alone, such as a reduction to it.
+    """
+    is_own_input = (theirs["role"] == INPUT).to_numpy() & _has_unknown_layout(theirs)
+    steps = theirs["step"]
+    has_own_inputs = steps.isin(steps[is_own_input])
+    of_modules = theirs["role"].isin(_OF_MODULES) & ~has_own_inputs
+    return (theirs["role"].isin(_OF_OPTIMIZER) | of_modules).to_numpy()
+
+
+def is_preparation(pairs: pd.DataFrame) -> np.ndarray:
+    """Return which pairs are results of operators before the first step of a program with steps.
+
+    What of them counts, such as initial weights among numbers that are drawn for others, too, is in
+    the parameters, buffers and inputs of the first step.
+    """
+    is_before = (pairs["step"] < 0) & (pairs["role"] == RESULT)
+    return (is_before & bool((pairs["step"] >= 0).any())).to_numpy()
 
 
 def _has_unknown_layout(side: pd.DataFrame) -> np.ndarray:

@@ -46,7 +46,7 @@ def dual_of(placements: Sequence[Any]) -> list[Any] | None:
     for placement in placements:
         if getattr(placement, "dim", None) is not None:
             found.append(placement)
-        elif getattr(placement, "reduce_op", None) == "sum":
+        elif type(placement).__name__ == "Partial" and placement.reduce_op == "sum":
             found.append(_REPLICATE)
         else:
             return None

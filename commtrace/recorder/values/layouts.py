@@ -22,6 +22,8 @@ _MAX_LAYOUTS = 4096
 _MAX_BYTES = 1 << 28
 """Bound on the random numbers that are kept; a tensor of many elements may need more alone."""
 _KEPT = "_local_tensor"
+_SHARDS = frozenset({"Shard", "_StridedShard"})
+"""Classes of placements, of dtensor_core and of torch, whose elements are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +194,18 @@ def _length(index: Index, size: int) -> int:
 
 
 def _text(placement: Any) -> str:
-    """Return a placement as text: R, S(1), S(0,2) of two blocks, P(sum); empty if unknown."""
+    """Return a placement as text: R, S(1), S(0/2) of two blocks, P(sum); empty if unknown.
+
+    Partial values of another class, such as torch's `_MaskPartial`, are named by it: their sum is
+    not the tensor.
+    """
     if placement.is_replicate():
         return "R"
-    dim = getattr(placement, "dim", None)
-    if dim is not None:
+    name = type(placement).__name__
+    if name in _SHARDS:
         factor = getattr(placement, "split_factor", 1)
-        return f"S({dim})" if factor == 1 else f"S({dim}/{factor})"
+        return f"S({placement.dim})" if factor == 1 else f"S({placement.dim}/{factor})"
+    if not placement.is_partial():
+        return ""
     reduce_op = getattr(placement, "reduce_op", None)
-    return f"P({reduce_op})" if isinstance(reduce_op, str) else ""
+    return f"P({reduce_op if name == 'Partial' and isinstance(reduce_op, str) else name})"

@@ -206,6 +206,103 @@ def test_data_of_ranks_is_paired_by_rank_whichever_is_earlier() -> None:
     assert not compare(held_by_one([(columns, values[0] + 1)]), run(1)).agrees
 
 
+@pytest.mark.parametrize("wrong_on", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("columns", "is_certain"),
+    [
+        ({"role": "output", "module": "m"}, True),
+        ({"role": "gradient", "name": "m.weight"}, True),
+        ({"role": "result", "op": "aten.mul.Tensor", "module": "m"}, False),
+    ],
+    ids=["output", "gradient", "result"],
+)
+@pytest.mark.parametrize("left_ranks", [1, 3])
+def test_a_tensor_of_unknown_layout_is_compared_on_each_rank(
+    wrong_on: int, columns: dict[str, Any], is_certain: bool, left_ranks: int
+) -> None:
+    value = torch.randn(4, 4)
+
+    def run(num_ranks: int, wrong_on: int) -> Any:
+        rows = [
+            row(rank, 0, {**columns, "step": 0}, each, each)
+            for rank in range(num_ranks)
+            for each in [3 * value if rank == wrong_on else value]
+        ]
+        return run_of(num_ranks=num_ranks, fingerprints=rows)
+
+    assert compare(run(left_ranks, -1), run(3, -1)).agrees
+    found = compare(run(left_ranks, -1), run(3, wrong_on)).fault
+    assert found is not None
+    right_on = 1 if wrong_on == 0 else 0
+    on = f"it is right on rank {right_on}, but not on rank {wrong_on}"
+    assert found.relation.text == f"{on}: it is 3 times what it should be"
+    assert found.is_certain == is_certain
+
+
+def test_a_result_is_wrong_for_certain_if_its_module_s_output_is() -> None:
+    value = torch.randn(4, 4)
+    result = {"role": "result", "op": "aten.mul.Tensor", "module": "m", "step": 0}
+    output = {"role": "output", "module": "m", "step": 0}
+
+    def run(num_ranks: int, wrong_on: int) -> Any:
+        rows = [
+            row(rank, number, columns, each, each)
+            for rank in range(num_ranks)
+            for each in [3 * value if rank == wrong_on else value]
+            for number, columns in enumerate((result, output))
+        ]
+        return run_of(num_ranks=num_ranks, fingerprints=rows)
+
+    found = compare(run(1, -1), run(2, 1)).fault
+    assert found is not None
+    assert (found.right["op"], found.is_certain) == ("aten.mul.Tensor", True)
+
+
+def test_outputs_of_inputs_of_each_rank_s_own_are_in_doubt() -> None:
+    def run(*scales: float) -> Any:
+        rows = [
+            row(rank, number, {"role": role, "module": "m", "step": 0}, each, each)
+            for rank, scale in enumerate(scales)
+            for number, role in enumerate(("input", "output"))
+            for each in [scale * torch.ones(4, 4).cumsum(0)]
+        ]
+        return run_of(num_ranks=len(scales), fingerprints=rows)
+
+    found = compare(run(1), run(1, 2)).fault
+    assert found is not None
+    assert not found.is_certain
+
+
+def test_parts_that_ranks_compute_in_another_order_are_no_difference() -> None:
+    values = [torch.randn(4, 4) for _ in range(2)]
+    columns = {"role": "output", "module": "m", "step": 0}
+
+    def run(*orders: tuple[int, ...]) -> Any:
+        rows = [
+            row(rank, number, columns, values[each], values[each])
+            for rank, order in enumerate(orders)
+            for number, each in enumerate(order)
+        ]
+        return run_of(num_ranks=len(orders), fingerprints=rows)
+
+    assert compare(run((0, 1)), run((0, 1), (1, 0))).agrees
+
+
+def test_numbers_that_are_drawn_before_the_first_step_are_no_difference() -> None:
+    drawn = {"role": "result", "op": "aten.uniform_.default", "step": -1}
+    weight = {"role": "parameter", "name": "weight", "step": 0}
+    value = torch.randn(4, 4)
+
+    def run(seed: int, scale: float) -> Any:
+        other = torch.rand(4, 4, generator=torch.Generator().manual_seed(seed))
+        return held_by_one([(drawn, other), (weight, scale * value)])
+
+    assert compare(run(0, 1), run(1, 1)).agrees
+    found = compare(run(0, 1), run(1, 2)).fault
+    assert found is not None
+    assert found.right["name"] == "weight"
+
+
 @pytest.mark.parametrize(("lost", "agrees"), [(0.0, True), (1.0, False)])
 def test_results_of_unknown_layout_may_be_partial_sums(lost: float, agrees: bool) -> None:
     contributions = [torch.randn(4, 4) for _ in range(2)]

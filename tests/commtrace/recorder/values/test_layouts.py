@@ -150,3 +150,16 @@ def test_random_numbers_of_a_long_tensor_take_less_memory_than_it_and_add_up(
     swapped = tensor.clone()
     swapped[[5, 5 + 1024]] = tensor[[5 + 1024, 5]]
     assert (facts_of(swapped, whole)[:NUM_SKETCHES] - facts[:NUM_SKETCHES]).abs().min() > 1e-3
+
+
+def test_partial_values_of_an_unknown_class_are_no_sums() -> None:
+    """Those of torch's sharded embedding are masked, and are added up by their own class."""
+    with fake_world(2):
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+        table = torchs.distribute_tensor(torch.ones(8, 4), mesh, [torchs.Shard(0)])
+        tokens = torchs.distribute_tensor(torch.arange(8), mesh, [torchs.Replicate()])
+        masked = torch.nn.functional.embedding(tokens, table)
+        _, layout = Layouts().of(masked)
+        assert layout.placements == "P(_MaskPartial)"
+        _, layout = Layouts().of(masked.redistribute(placements=[torchs.Replicate()]))
+        assert layout.placements == "R"
