@@ -31,10 +31,10 @@ Examples:
 - `commtrace compare one.json four.json -o values.html`
 
 Exit codes: `0` the runs agree, `1` a tensor is wrong, `2` a usage error, `3` a trace cannot be
-read.
+read, `4` nothing differs, but too little was compared to say that the runs agree.
 """
 
-DIFFERS = 1
+DIFFERS, UNDECIDED = 1, 4
 
 
 def compare(
@@ -82,6 +82,8 @@ def compare(
         finish([], then=["commtrace", "compare", right, other, "-o", "values.html"])
     if not comparison.agrees:
         raise typer.Exit(DIFFERS)
+    if not comparison.is_conclusive:
+        raise typer.Exit(UNDECIDED)
 
 
 def _document(comparison: ValueComparison) -> Mapping[str, Any]:
@@ -97,6 +99,7 @@ def _document(comparison: ValueComparison) -> Mapping[str, Any]:
     wrong = comparison.pairs[comparison.pairs["is_wrong"]]
     return {
         "compared": {name: getattr(comparison, name) for name in names},
+        "open_questions": comparison.open_questions,
         "fault": comparison.fault,
         "wrong": [_plain(row) for row in wrong.to_dict("records")],
     }
@@ -115,7 +118,8 @@ def _print(comparison: ValueComparison, other: Path, rows: int) -> None:
     console = data_console()
     fault = comparison.fault
     if fault is None:
-        console.print(Text(agreement(comparison), style="bold green"))
+        style = "bold green" if comparison.is_conclusive else "bold yellow"
+        console.print(Text(agreement(comparison), style=style))
     else:
         _print_fault(console, fault, other)
     for line in limits(comparison):

@@ -51,7 +51,6 @@ def test_runs_that_agree(commtrace: Commtrace, one: Path, four: Path) -> None:
     assert ended.code == 0
     assert ended.out == (
         "the runs agree in 3 tensors\n"
-        "3 pairs of 3 and 3 tensors compared\n"
         "what rounding explains is an estimate; --reference with a run in float64 measures it\n"
     )
 

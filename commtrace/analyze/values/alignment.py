@@ -26,7 +26,7 @@ from commtrace.schema import RESULT
 
 _OF_CALL = ("step", "phase", "module", "call")
 _OF_TENSOR = ("step", "phase", "role", "module", "name", "shape")
-Key = tuple[Hashable, ...]
+AlikeKey = tuple[Hashable, ...]
 _ALIKE = ["step", "phase", "role", "module", "call", "name", "op", "shape"]
 _OF_EQUAL_VALUES = 2.0**10
 """Multiple of the unit roundoff up to which values of different runs are equal."""
@@ -102,9 +102,9 @@ class _OfRanks:
 
     def __init__(self, side: pd.DataFrame) -> None:
         keys = list(zip(*(side[name] for name in _ALIKE), strict=True))
-        self.alike: dict[int, Key] = dict(zip(side.index, keys, strict=True))
-        self._labels: dict[Key, list[int]] = {}
-        self._counts: dict[Key, dict[int, int]] = {}
+        self.alike: dict[int, AlikeKey] = dict(zip(side.index, keys, strict=True))
+        self._labels: dict[AlikeKey, list[int]] = {}
+        self._counts: dict[AlikeKey, dict[int, int]] = {}
         for label, key, rank in zip(side.index, keys, side["rank"], strict=True):
             self._labels.setdefault(key, []).append(label)
             counts = self._counts.setdefault(key, {})
@@ -120,7 +120,7 @@ class _OfRanks:
         """Return, by rank, the tensors of unknown layout that are one with another."""
         return self._of_ranks[self._number[label]] if label in self._number else {}
 
-    def alike_to(self, key: Key) -> list[int]:
+    def alike_to(self, key: AlikeKey) -> list[int]:
         """Return the tensors that have some properties in common."""
         return self._labels[key]
 

@@ -24,6 +24,7 @@ from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
 from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
+from commtrace.analyze.values.open_questions import open_questions
 from commtrace.analyze.values.tolerance import distances
 from commtrace.errors import UsageError
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
@@ -89,6 +90,7 @@ class ValueComparison:
             right_on (a rank that has it right, if another rank has not; else -1) of each pair, and
             the columns of `described_pairs`.
         has_reference: a reference in float64 decided on the tolerance.
+        open_questions: why an agreement does not say that the runs are equal, as sentences.
     """
 
     num_left: int
@@ -100,11 +102,17 @@ class ValueComparison:
     fault: Fault | None
     pairs: pd.DataFrame
     has_reference: bool
+    open_questions: tuple[str, ...]
 
     @property
     def agrees(self) -> bool:
         """True if no tensor is wrong."""
         return self.fault is None
+
+    @property
+    def is_conclusive(self) -> bool:
+        """True if a tensor is wrong, or if enough was compared to say that none is."""
+        return not (self.agrees and self.open_questions)
 
 
 def compare(left: Frames, right: Frames, reference: Frames | None = None) -> ValueComparison:
@@ -140,6 +148,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
         len(wrong), len(wrong) - len(certain), fault, judged, reference is not None,
+        tuple(open_questions(left, right, tables, judged, has_reference=reference is not None)),
     )  # fmt: skip
 
 
@@ -208,8 +217,7 @@ def _first(judged: pd.DataFrame) -> int | None:
     first wrong one of these, or the end: then it was a part of a tensor, of which others were
     computed rightly.
     """
-    is_wrong = judged["is_wrong"].to_numpy() & ~verdicts.is_preparation(judged)
-    is_certain = judged["is_certain"].to_numpy()
+    is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
     is_ambiguous, step = judged["is_ambiguous"].to_numpy(), judged["step"].to_numpy()
     certain = np.flatnonzero(is_wrong & is_certain & ~is_ambiguous)
     is_followed = (step == step[certain[0]]) if len(certain) else np.zeros(len(judged), bool)

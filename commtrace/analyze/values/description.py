@@ -8,13 +8,17 @@ from typing import Any
 from commtrace.analyze.values.comparison import Fault, ValueComparison
 from commtrace.units import counted
 
-_FEW = 0.25
-"""Share of the tensors of the smaller run below which those that were compared are few."""
-
 
 def agreement(comparison: ValueComparison) -> str:
     """Return the sentence on a comparison without a fault."""
-    return f"the runs agree in {counted(comparison.num_paired, 'tensor')}"
+    num, sizes = comparison.num_paired, (comparison.num_left, comparison.num_right)
+    compared = counted(num - comparison.num_unknown, "tensor")
+    among = "" if {*sizes} == {num} else f" (of {sizes[0]:,} and {sizes[1]:,})"
+    if comparison.open_questions:
+        return (
+            f"undecided: nothing differs in {compared}{among}, but {comparison.open_questions[0]}"
+        )
+    return f"the runs agree in {compared}{among}"
 
 
 def title(fault: Fault, run: str) -> str:
@@ -52,14 +56,11 @@ def evidence(fault: Fault) -> list[str]:
 
 def limits(comparison: ValueComparison) -> list[str]:
     """Return what was not compared, so that an agreement is not mistaken for more than it is."""
-    lines = [
-        f"{counted(comparison.num_paired, 'pair')} of {comparison.num_left:,} and "
-        f"{comparison.num_right:,} tensors compared"
-    ]
-    if comparison.num_paired < _FEW * min(comparison.num_left, comparison.num_right):
+    lines = [*comparison.open_questions[comparison.fault is None :]]
+    if comparison.fault is not None:
         lines.append(
-            "most tensors have no counterpart of their name and global shape: is it the same "
-            "program?"
+            f"{counted(comparison.num_paired, 'pair')} of {comparison.num_left:,} and "
+            f"{comparison.num_right:,} tensors compared"
         )
     if comparison.num_unknown:
         lines.append(

@@ -53,7 +53,7 @@ def judged(
     apart, size = distances(ours, theirs), sizes(ours, theirs)
     is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
     is_certain |= is_right_elsewhere.to_numpy() & _should_be_equal(theirs)
-    is_certain &= ~is_preparation(ours)
+    is_preparation = _is_preparation(ours)
     apart = np.fmin(apart, _distance_of_sums(ours, theirs, table, size))
     apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
     replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
@@ -74,7 +74,7 @@ def judged(
         if may_grow:
             noise.follow(role, name, values[0][place], values[1][place])
         limit = max(usual, noise.allowed(role, name, module, size[place]))
-        is_known = not np.isnan(distance)
+        is_known = not np.isnan(distance) and not is_preparation[place]
         is_wrong = is_known and bool(distance > limit or is_bad[place])
         may_grow &= not (is_wrong and is_certain[place])
         if may_grow and is_known and is_certain[place]:
@@ -128,7 +128,7 @@ def _should_be_equal(theirs: pd.DataFrame) -> np.ndarray:
     return (theirs["role"].isin(_OF_OPTIMIZER) | of_modules).to_numpy()
 
 
-def is_preparation(pairs: pd.DataFrame) -> np.ndarray:
+def _is_preparation(pairs: pd.DataFrame) -> np.ndarray:
     """Return which pairs are results of operators before the first step of a program with steps.
 
     What of them counts, such as initial weights among numbers that are drawn for others, too, is in

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from commtrace.analyze.values import compare, evidence, limits
+from commtrace.analyze.values import agreement, compare, evidence, limits
 from commtrace.errors import UsageError
 from dtensor_core import Replicate, Shard
 from tests.commtrace.analyze.rows import run_of
@@ -403,6 +403,37 @@ def test_few_pairs_and_different_inputs_are_pointed_at() -> None:
     assert any(
         "are the inputs, seeds and weights the same?" in each for each in evidence(found.fault)
     )
+
+
+def of_steps(*steps: int, dtype: torch.dtype = torch.float32) -> Any:
+    values = some(3, dtype)
+    return held_by_one([({**columns, "step": step}, x) for step in steps for columns, x in values])
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "question"),
+    [
+        (of_steps(0, 1), of_steps(0, 1), ""),
+        (of_steps(0, 1, 2), of_steps(0), "steps 1 to 2 are missing in the second run"),
+        (of_steps(1), of_steps(1, 2), "step 2 is missing in the first run"),
+        (*[of_steps(0, dtype=torch.bfloat16)] * 2, "rounding may explain 0.25 of the norm"),
+    ],
+    ids=["equal", "died", "shorter", "bfloat16"],
+)
+def test_runs_of_which_too_little_was_compared_are_not_said_to_agree(
+    left: Any, right: Any, question: str
+) -> None:
+    found = compare(left, right)
+    assert found.agrees
+    assert found.is_conclusive == (not question)
+    assert agreement(found).startswith("undecided: nothing differs in" if question else "the runs")
+    assert question in agreement(found)
+
+
+def test_a_rank_that_did_not_close_its_recording_leaves_a_question() -> None:
+    run = of_steps(0)
+    found = compare(run, replace(run, ranks=run.ranks.assign(complete=False)))
+    assert agreement(found).endswith("rank 0 of the second run did not close the recording")
 
 
 def test_missing_ranks_make_pairs_unknown_not_wrong() -> None:
