@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from commtrace.analyze.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import (
     INSPECTOR,
@@ -112,7 +113,9 @@ def _lost(covered: Coverage, group: str, behind: pd.DataFrame) -> set[int]:
 
 
 def _went_through(calls: pd.DataFrame, number: int) -> bool:
-    return bool((calls.loc[calls["number"] == number, "complete_ns"] >= 0).any())
+    """Return whether a call has ended on a rank that waits for all others in it."""
+    has_all = calls["kind"].isin(NEEDS_EVERYONE) & (calls["number"] == number)
+    return bool((calls.loc[has_all, "complete_ns"] >= 0).any())
 
 
 def missing_calls(
@@ -198,6 +201,9 @@ def _problem_of(
         is_extra = False
         if waiting and waiting == set(idle):  # both sides wait for each other
             blamed, is_one_of = fewer_of(each.present, each.absent)
+            if set(blamed) <= waiting and any(", " in states[rank].text for rank in blamed):
+                # Who waits for keys of several ranks collects them: one of the others set none.
+                blamed, is_one_of = each.present, len(each.present) > 1
     kind = members["kind"].mode().iloc[0]
     named = call_text(kind, each.number, each.group, covered.names.get(each.group, ""))
     arrived, absentees = text_of_ranks(each.present), text_of_ranks(missing)

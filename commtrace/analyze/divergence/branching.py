@@ -93,9 +93,9 @@ def branch_text(
     found = explainer.lines(common, *chains)
     is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text)) and not seen.has_ended_data()
     if parted.earliest_ns >= 0 and not explainer.is_doubtful and (is_loop or not found):
-        found = _in_any_round(text, parted.common, (own, others), found, compared)
+        found = _in_any_round(text, calls, (own, others), found, compared)
     elif is_loop and compared[0] == compared[1]:  # or an earlier round of it was left out
-        either = _in_any_round(text, parted.common, (own, others), found, compared)
+        either = _in_any_round(text, calls, (own, others), found, compared)
         found = either if {found[0].line} & {each.line for each in either} else found
     of_backward = [
         each for each in (own, others) if each is not None and each["phase"] == "backward"
@@ -135,7 +135,7 @@ def _in_forward_pass(
 
 def _in_any_round(
     text: ProgramText,
-    common: tuple[pd.Series, pd.Series] | None,
+    made: pd.DataFrame,
     sides: tuple[pd.Series | None, pd.Series | None],
     end_of_loop: tuple[DecidingLine, ...],
     ranks: tuple[int, int],
@@ -147,15 +147,15 @@ def _in_any_round(
 
     Args:
         text: The program.
-        common: The last call that both made.
-        sides: The next call of either rank; the one rank has left out the other's call, or made one
-            more like the common one than the other rank.
+        made: Calls of both ranks.
+        sides: The next call of either rank; the one rank has left out the other's call, or has made
+            its own, which it made before, once more than the other rank.
         end_of_loop: A loop that may have ended earlier on one rank; empty if there is none.
         ranks: Both ranks.
     """
     own, others = sides
     calls = [each for each in (others, own) if each is not None]
-    is_more = own is not None and common is not None and _site(own) == _site(common[0])
+    is_more = own is not None and _made_before(made, own)
     may_skip, loop = (), None
     for each in calls if is_more else calls[:1]:
         may_skip, loop = lines_skipping(text, _chain(each), ranks) or (may_skip, loop)
@@ -168,6 +168,12 @@ def _in_any_round(
     if len(found) > 2:
         return ()
     return *found[:1], *(replace(each, is_alternative=True) for each in found[1:])
+
+
+def _made_before(calls: pd.DataFrame, call: pd.Series) -> bool:
+    """Return whether a rank has made such a call before."""
+    earlier = calls[(calls["rank"] == call["rank"]) & (calls["id"] < call["id"])]
+    return bool((earlier[[*OF_SITE]] == call[[*OF_SITE]]).all(axis=1).any())
 
 
 def _text_of(found: Iterable[DecidingLine]) -> str:

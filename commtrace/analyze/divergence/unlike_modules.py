@@ -21,6 +21,7 @@ from commtrace.analyze.divergence.program_text import (
     files_beside,
 )
 from commtrace.analyze.divergence.sequences import Parting
+from commtrace.analyze.divergence.syntax import names_of
 from commtrace.analyze.frame import Frames, joined
 
 _COLUMNS = ["rank", "id", "phase", "start_ns", "module", "module_class", "module_call"]
@@ -188,13 +189,32 @@ def _definitions(
 
 
 def _line_of(function: ast.AST, attribute: str) -> int:
-    """Return the first line that uses an attribute of `self`; 0 without one."""
-    lines = [
+    """Return the first line that uses an attribute of `self`; 0 without one.
+
+    Of a loop over the attribute it is the line that calls the loop's variable, if there is one.
+    """
+    for loop in ast.walk(function):
+        if isinstance(loop, ast.For) and _uses(loop.iter, attribute):
+            variables = names_of(loop.target)
+            lines = [
+                each.lineno
+                for line in loop.body
+                for each in ast.walk(line)
+                if isinstance(each, ast.Call)
+                and isinstance(each.func, ast.Name)
+                and each.func.id in variables
+            ]
+            if lines:
+                return min(lines)
+    return min(_uses(function, attribute), default=0)
+
+
+def _uses(part: ast.AST, attribute: str) -> list[int]:
+    return [
         each.lineno
-        for each in ast.walk(function)
+        for each in ast.walk(part)
         if isinstance(each, ast.Attribute)
         and each.attr == attribute
         and isinstance(each.value, ast.Name)
         and each.value.id == "self"
     ]
-    return min(lines, default=0)

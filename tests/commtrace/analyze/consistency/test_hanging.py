@@ -461,6 +461,12 @@ def test_of_ranks_in_a_call_and_ranks_in_the_store_the_fewer_are_to_blame(
     assert "for the store (wait best/3) at train.py:17" in verdict
 
 
+def test_a_rank_that_waits_for_keys_of_several_ranks_waits_for_one_of_the_others() -> None:
+    wait = event(0, "store", text="wait part/0, part/1, part/2", duration_ns=-1)
+    (fault,) = faults(hung(waiting(3, 1, 2), wait))
+    assert (fault["ranks"], fault["is_one_of_ranks"]) == ("1,2", True)
+
+
 @pytest.mark.parametrize("num_idle", [1, 2])
 def test_ranks_that_all_others_wait_for_in_the_store_are_named(num_idle: int) -> None:
     program = waiting(3)
@@ -748,3 +754,14 @@ def test_ranks_that_all_wait_to_find_each_other_are_a_fault_without_blame() -> N
     elsewhere = [begun[0], begun[1]._replace(kind="compile")]
     unlike = faults(hung(program, *elsewhere, alive_ns=alive))
     assert not [each for each in unlike if each["problem"] == "hanging call"]
+
+
+def test_a_broadcast_that_one_rank_has_left_does_not_show_that_all_have_come() -> None:
+    """Its root waits, in a broadcast that the others did not reach, for what they send to it."""
+    program = Program(3, 3)
+    program.one(0, "broadcast", "world", root=0, complete_ns=-1)
+    program.one(1, "broadcast", "world", root=0)
+    program.one(2, "send", "world", peer=0, complete_ns=-1)
+    (found,) = faults(hung(program, complete={1: True}, end_ns={1: START_NS + 500}))
+    assert found["problem"] == "deadlock"
+    assert "rank 2 waits in send to rank 0" in found["explanation"]

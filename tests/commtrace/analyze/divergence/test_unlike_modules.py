@@ -6,10 +6,13 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames
 from commtrace.analyze.divergence import divergences
+from commtrace.analyze.divergence.program_text import ProgramText
+from commtrace.analyze.divergence.unlike_modules import UnlikeModule, chain_to
 from tests.commtrace.analyze.consistency.runs import Program
 from tests.commtrace.analyze.rows import START_NS, op, rank_row, run_of
 
@@ -112,3 +115,23 @@ def test_without_all_operators_nothing_is_said_of_modules(
 ) -> None:
     row = row_of(hung(tmp_path, 1, **known), monkeypatch)
     assert (row["ranks"], "module" in row["event"]) == ("1", False)
+
+
+@pytest.mark.parametrize(
+    ("loop", "line"),
+    [
+        ("for block in self.blocks:\n            if coin(): continue\n            x = block(x)", 5),
+        ("for n, block in enumerate(self.blocks):\n            x = x + block(x)", 4),
+        ("for n in range(2):\n            x = self.blocks[n](x)", 4),
+        ("for block in self.blocks: pass", 3),
+    ],
+)
+def test_a_module_of_a_list_is_called_where_the_variable_of_the_loop_is(
+    loop: str, line: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(f"class Net(Module):\n    def forward(self, x):\n        {loop}\n")
+    unlike = UnlikeModule(0, 1, "net.blocks.1", "net", "Net", None)
+    text = ProgramText({str(file): dict(enumerate(file.read_text().splitlines(), 1))})
+    (frame,) = chain_to(pd.DataFrame({"source_file": [str(file)]}), text, unlike)
+    assert (frame.line, frame.function) == (line, "forward")
