@@ -31,10 +31,10 @@ Examples:
 - `commtrace check run.json --json > problems.json || echo broken`
 
 Exit codes: `0` no fault (parts that could not be checked are reported), `1` a fault, `2` a usage
-error, `3` the trace cannot be read.
+error, `3` the trace cannot be read, `4` `--gradients` has none to check.
 """
 
-FAULT = 1
+FAULT, UNDECIDED = 1, 4
 
 
 def check(
@@ -84,6 +84,8 @@ def check(
         finish([], then=["commtrace", "report", trace])
     if has_fault:
         raise typer.Exit(FAULT)
+    if any(table.empty for table in audit.values()):
+        raise typer.Exit(UNDECIDED)
 
 
 def _print_gradients(frames: Frames) -> None:

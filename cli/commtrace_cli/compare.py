@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.padding import Padding
 
+from commtrace_cli.check import UNDECIDED
 from commtrace_cli.documents import write_csv, write_document
 from commtrace_cli.loading import load_run
 from commtrace_cli.options import inputs, outputs, printing, selection
@@ -34,7 +35,7 @@ Exit codes: `0` the runs agree, `1` a tensor is wrong, `2` a usage error, `3` a 
 read, `4` nothing differs, but too little was compared to say that the runs agree.
 """
 
-DIFFERS, UNDECIDED = 1, 4
+DIFFERS = 1
 
 
 def compare(
@@ -121,9 +122,12 @@ def _print(comparison: ValueComparison, other: Path, rows: int) -> None:
         style = "bold green" if comparison.is_conclusive else "bold yellow"
         console.print(Text(agreement(comparison), style=style))
     else:
+        for line in comparison.open_questions:
+            console.print(Text(line, style="yellow"))
         _print_fault(console, fault, other)
     for line in limits(comparison):
-        console.print(Text(line, style="dim"))
+        if fault is None or line not in comparison.open_questions:
+            console.print(Text(line, style="dim"))
     if fault is not None:
         _print_wrong(console, comparison, rows)
 

@@ -44,7 +44,8 @@ EXIT_CODES = {
     "`findings` found what `--fail-on` guards; `watch` saw ranks die",
     "2": "a usage error",
     "3": "the trace cannot be read; `run`: the program succeeded, but not all of it was written",
-    "4 to 7": "`watch`: a hang, a straggler, a mismatch, or no answer to `--dump`",
+    "4": "`compare` and `check --gradients`: too little was compared; `watch`: a hang",
+    "5 to 7": "`watch`: a straggler, a mismatch, or no answer to `--dump`",
     "128 + n": "stopped by signal n: 130 by Ctrl-C, 141 if the reader closed the output",
 }
 

@@ -199,5 +199,5 @@ def test_the_audit_of_gradients_is_data_for_programs(
 
 def test_an_audit_without_gradients_says_so(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("check", run_json, "--gradients")
-    assert ended.code == 0
+    assert ended.code == 4
     assert "No reduced gradient was observed in this run." in ended.out

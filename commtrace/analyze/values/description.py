@@ -8,6 +8,11 @@ from typing import Any
 from commtrace.analyze.values.comparison import Fault, ValueComparison
 from commtrace.units import counted
 
+_ROLES = {
+    "named": "tensor", "updated": "updated parameter", "unclipped": "gradient before clipping",
+    "local_gradient": "gradient of the rank's own backward pass",
+}  # fmt: skip
+
 
 def agreement(comparison: ValueComparison) -> str:
     """Return the sentence on a comparison without a fault."""
@@ -41,7 +46,7 @@ def evidence(fault: Fault) -> list[str]:
         f"distance {fault.distance:.2g} of the norm; rounding explains {fault.tolerance:.2g}",
     ]
     lines += [f"in doubt: {fault.doubt}"] * bool(fault.doubt)
-    if wrong["source_file"]:
+    if wrong["source_file"] and wrong["role"] != "result":
         lines.append(f"at {wrong['source_file']}:{wrong['source_line']}")
     lines.append(
         f"the last tensor that agrees is {name_of(fault.before)}"
@@ -85,17 +90,22 @@ def limits(comparison: ValueComparison) -> list[str]:
 
 
 def name_of(tensor: Mapping[str, Any]) -> str:
-    """Return the name of a tensor for people: `gradient of layers.0.weight`."""
-    module = tensor["module"] or "the outermost module"
-    if tensor["role"] == "result":
-        place = f", result {tensor['name']}," if tensor["name"] else ""
-        inside = f" in {tensor['module']}" if tensor["module"] else ""
-        return f"{tensor['op']}{place}{inside}"
-    if tensor["role"] in ("input", "output", "output_gradient"):
-        place = f" {tensor['name']}" if tensor["name"] else ""
-        return f"{tensor['role'].replace('_', ' ')}{place} of {module}"
-    role = {"named": "tensor", "updated": "updated parameter"}.get(tensor["role"], tensor["role"])
-    return f"{role} {tensor['name']}"
+    """Return the name of a tensor for people: `gradient layers.0.weight`.
+
+    Results of operators are named by their line and module first: `result at train.py:12 in mlp
+    (aten.add.Tensor)`.
+    """
+    role, module, name = tensor["role"], tensor["module"], tensor["name"]
+    if role == "result":
+        file = tensor.get("source_file", "")
+        at = f" at {file}:{tensor['source_line']}" if file else ""
+        inside = f" in {module}" if module else ""
+        which = f", {name}" if name else ""
+        return f"result{at}{inside} ({tensor['op']}{which})"
+    if role in ("input", "output", "output_gradient"):
+        place = f" {name}" if name else ""
+        return f"{role.replace('_', ' ')}{place} of {module or 'the outermost module'}"
+    return f"{_ROLES.get(role, role)} {name}"
 
 
 def layout_of(tensor: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ import pandas as pd
 from commtrace.analyze.values.global_values import SKETCHES
 
 _MOST_DENOMINATOR = 64
+_MOST_NAMED = 8
 _SMALL = 0.02
 
 
@@ -116,12 +117,17 @@ def _has_equal_elements(right: pd.Series, wrong: pd.Series, close: float) -> boo
 
 
 def _factor_text(factor: float, close: float, axes: Mapping[str, int]) -> str:
-    """Return a factor in words, such as `2 times, the size of axis tp`."""
+    """Return a factor in words, such as `2 times, the size of axis tp`.
+
+    Fractions are named only of small numbers and of sizes of axes: others fit by chance.
+    """
     ratio = Fraction(factor).limit_denominator(_MOST_DENOMINATOR)
-    if not ratio or abs(float(ratio) - factor) > close * 8 * abs(factor):
+    numbers = {abs(ratio.numerator), ratio.denominator}
+    is_named = numbers <= {*range(1, _MOST_NAMED + 1), *axes.values()}
+    if not ratio or not is_named or abs(float(ratio) - factor) > close * 8 * abs(factor):
         return f"it is {factor:.6g} times what it should be"
-    whole = max(abs(ratio.numerator), ratio.denominator)
-    is_simple = 1 in (abs(ratio.numerator), ratio.denominator) and whole > 1
+    whole = max(numbers)
+    is_simple = 1 in numbers and whole > 1
     text = (
         f"{ratio.numerator}/{ratio.denominator} of" if ratio.denominator > 1 else f"{ratio} times"
     )

@@ -37,6 +37,14 @@ def open_questions(
         judged: the pairs that were compared, with `tolerance`.
         has_reference: a reference decided on the tolerance.
     """
+    if left.path and left.path == right.path:
+        yield "both runs are one file"
+    paired, num = len(judged), min(map(len, tables))
+    if paired < _FEW * num:
+        yield (
+            f"only {paired:,} of {num:,} tensors have a counterpart of their name and shape: is it "
+            "the same program?"
+        )
     for run, side in zip((left, right), _SIDES, strict=True):
         ranks = run.ranks
         lost = sorted(ranks.loc[~ranks["complete"].astype(bool), "rank"])
@@ -46,12 +54,6 @@ def open_questions(
     for own, other, side in ((*steps, "second"), (*steps[::-1], "first")):
         if lacking := sorted(own - other):
             yield f"{_steps_text(lacking)} missing in the {side} run"
-    paired, num = len(judged), min(map(len, tables))
-    if paired < _FEW * num:
-        yield (
-            f"only {paired:,} of {num:,} tensors have a counterpart of their name and shape: is it "
-            "the same program?"
-        )
     coarsest = judged.loc[judged["distance"].notna(), "tolerance"].max()
     if not has_reference and coarsest > _COARSE:
         yield (

@@ -83,8 +83,9 @@ def judged(
             noise.accept(role, name, module, apart[place], usual)
         allowed.append(limit)
         verdicts.append(is_wrong)
+    furthest = np.where(np.isnan(apart), np.nan, np.fmax(apart, replicas))
     return ours[_NAMED].assign(
-        distance=apart, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain
+        distance=furthest, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain
     )
 
 
