@@ -135,7 +135,9 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
         for table, side in zip(tables, ("left", "right"), strict=True)
     )
     errors = _errors(ours, pairs["left"], tables[0], reference)
-    judged = verdicts.judged(ours, theirs, errors, tables[1], pairs["right_on"] >= 0)
+    numbers = {right.ranks["rank"].nunique(), *_axes(right).values()}
+    is_right_elsewhere = pairs["right_on"] >= 0
+    judged = verdicts.judged(ours, theirs, errors, tables[1], is_right_elsewhere, numbers)
     judged = described(judged, ours, theirs).assign(
         is_ambiguous=pairs["is_ambiguous"], right_on=pairs["right_on"]
     )

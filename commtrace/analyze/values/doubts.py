@@ -1,5 +1,6 @@
 """Doubts on a fault: reasons for which the tensor may be right, or the fault may be elsewhere.
 
+scale           all ranks have it alike, and it is the right one times the size of an axis
 layout          the layout of the tensor is unknown, so that ranks may hold parts of it
 ambiguity       it is one of several alike in a module's call, whose order may differ
 communication   no tensor that agrees vouches for a collective of another module or phase before it
@@ -35,7 +36,12 @@ def doubt_of(
     """
     wrong = judged.iloc[-1]
     doubts = []
-    if not wrong["is_certain"]:
+    if wrong["is_scaled"]:
+        doubts.append(
+            "all ranks have it alike, which does not make it a replica: a program may scale by the "
+            "number of ranks what it adds up later"
+        )
+    elif not wrong["is_certain"]:
         doubts.append(
             "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
             if wrong["right_on"] < 0

@@ -36,7 +36,8 @@ _OF_TABLE = {column.name: column for column in TABLES["fingerprints"]}
 _KEPT = ("module_class", "source_file", "source_line", "source_function", "dtype", "shape")
 # Ranks have gradients and losses of their own, which reductions combine.
 _OF_REDUCTIONS = (LOSS, LOCAL_GRADIENT, CLIPPING)
-_ALL_EQUAL = "equal on all ranks"
+ALL_EQUAL = "equal on all ranks"
+"""Layout of tensors of unknown layout that all ranks have alike."""
 _ON_ONE_RANK = "on one rank"
 
 COLUMNS = (
@@ -145,7 +146,7 @@ def _take_equal_for_replicas(values: pd.DataFrame) -> None:
     found = is_equal.index[is_equal]
     values.loc[found, "part"] = 0
     values.loc[found, "counts"] = values.loc[found, "rank"] == values["rank"].min()
-    values.loc[found, "layout"] = _ALL_EQUAL
+    values.loc[found, "layout"] = ALL_EQUAL
 
 
 def tensors(frames: Frames) -> pd.DataFrame:

@@ -11,12 +11,21 @@ wrong: what follows may have been computed from it, and its distance is no round
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.values.global_values import KEY, OWN_DATA, SKETCHES
+from commtrace.analyze.values.global_values import ALL_EQUAL, KEY, OWN_DATA, SKETCHES
 from commtrace.analyze.values.noise import Noise
-from commtrace.analyze.values.tolerance import Tolerance, distances, roundoffs, scales, sizes
+from commtrace.analyze.values.tolerance import (
+    OF_ROUNDOFF,
+    Tolerance,
+    distances,
+    roundoffs,
+    scales,
+    sizes,
+)
 from commtrace.schema import (
     BUFFER,
     GRADIENT,
@@ -40,6 +49,7 @@ def judged(
     errors: np.ndarray,
     table: pd.DataFrame,
     is_right_elsewhere: pd.Series,
+    sizes_of_axes: Collection[int],
 ) -> pd.DataFrame:
     """Return each pair with its distance, its tolerance and the verdict.
 
@@ -49,10 +59,13 @@ def judged(
         errors: distance of each of the first from a reference; nan without one.
         table: all tensors of the second run.
         is_right_elsewhere: mask of those that another rank has right.
+        sizes_of_axes: numbers of ranks of the second run's mesh axes and groups.
     """
     apart, size = distances(ours, theirs), sizes(ours, theirs)
     is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
     is_certain |= is_right_elsewhere.to_numpy() & _should_be_equal(theirs)
+    is_scaled = _is_scaled_by_ranks(ours, theirs, sizes_of_axes)
+    is_certain &= ~is_scaled
     is_preparation = _is_preparation(ours)
     apart = np.fmin(apart, _distance_of_sums(ours, theirs, table, size))
     apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
@@ -84,9 +97,11 @@ def judged(
         allowed.append(limit)
         verdicts.append(is_wrong)
     furthest = np.where(np.isnan(apart), np.nan, np.fmax(apart, replicas))
-    return ours[_NAMED].assign(
-        distance=furthest, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain
-    )
+    found = ours[_NAMED].assign(
+        distance=furthest, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain,
+        is_scaled=is_scaled,
+    )  # fmt: skip
+    return found.assign(is_wrong=found["is_wrong"] & ~_are_added_up(found, ours["norm"] > 0))
 
 
 def _distance_of_sums(
@@ -114,6 +129,36 @@ def _distance_of_sums(
         of_sum = np.sqrt(((sums / divisor - right) ** 2).mean(axis=1))
         found[places] = np.fmin(found[places], of_sum / np.where(size > 0, size, 1.0)[places])
     return found
+
+
+def _is_scaled_by_ranks(
+    ours: pd.DataFrame, theirs: pd.DataFrame, sizes_of_axes: Collection[int]
+) -> np.ndarray:
+    """Return which tensors all ranks have alike, times the size of an axis or divided by it.
+
+    They need not be replicas: a program may divide a loss by the number of ranks, whose gradients
+    it then adds up.
+    """
+    x, y = (side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs))
+    close = 4 * OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"])
+    size = np.sqrt((y**2).mean(axis=1))
+    found = np.zeros(len(ours), dtype=bool)
+    for number in {*sizes_of_axes} - {1}:
+        for factor in (number, 1 / number):
+            found |= np.sqrt(((factor * x - y) ** 2).mean(axis=1)) <= close * size
+    is_alike = (theirs["layout"] == ALL_EQUAL) & ~theirs["role"].isin(_OF_OPTIMIZER)
+    return found & (size > 0) & is_alike.to_numpy()
+
+
+def _are_added_up(judged: pd.DataFrame, is_not_zero: pd.Series) -> pd.Series:
+    """Return which scaled tensors of a step are so by design, as a gradient that follows is right.
+
+    A loss of a wrong scale would give all gradients that scale.
+    """
+    is_right = judged["is_certain"] & ~judged["is_wrong"] & judged["distance"].notna()
+    is_right &= (judged["role"] == GRADIENT) & is_not_zero
+    last = judged.index.to_series()[is_right].groupby(judged["step"][is_right]).max()
+    return judged["is_scaled"] & (judged.index < judged["step"].map(last).fillna(-1))
 
 
 def _should_be_equal(theirs: pd.DataFrame) -> np.ndarray:

@@ -258,6 +258,41 @@ def test_a_result_is_wrong_for_certain_if_its_module_s_output_is() -> None:
     assert (found.right["op"], found.is_certain) == ("aten.mul.Tensor", True)
 
 
+@pytest.mark.parametrize(
+    ("of_loss", "of_gradient", "expected"),
+    [
+        (0.5, 1.0, None),  # each rank adds its share
+        (0.5, 0.5, "result"),
+        (0.25, 1.0, "result"),
+        (1.0, 0.5, "gradient"),
+    ],
+)
+def test_a_loss_that_is_divided_by_the_number_of_ranks_is_no_difference_if_gradients_are_right(
+    of_loss: float, of_gradient: float, expected: str | None
+) -> None:
+    value = torch.randn(4, 4)
+    columns = {"step": 0}
+
+    def run(num_ranks: int, *scales: float) -> Any:
+        rows = [
+            row(rank, number, {**columns, **own}, scale * value, scale * value)
+            for rank in range(num_ranks)
+            for number, (own, scale) in enumerate(
+                [
+                    ({"role": "result", "op": "aten.div.Tensor"}, scales[0]),
+                    ({"role": "gradient", "name": "weight"}, scales[1]),
+                ]
+            )
+        ]
+        return run_of(num_ranks=num_ranks, fingerprints=rows)
+
+    found = compare(run(1, 1, 1), run(2, of_loss, of_gradient)).fault
+    assert (None if found is None else found.right["role"]) == expected
+    if expected == "result" and of_loss == 0.5:
+        assert found is not None
+        assert "a program may scale by the number of ranks" in found.doubt
+
+
 def test_outputs_of_inputs_of_each_rank_s_own_are_in_doubt() -> None:
     def run(*scales: float) -> Any:
         rows = [
