@@ -8,6 +8,7 @@ at which a rank looks for the others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -43,43 +44,33 @@ def endless_calls(frames: Frames, covered: Coverage, hanging: pd.DataFrame) -> I
         if not are_there or lasted < _ENDLESS_NS:
             continue
         named = call_text(str(last["kind"]), int(number), str(group), covered.names.get(group, ""))
-        yield _problem(
-            f"issued {named}, which has not ended", _UNKNOWN, lasted, last, str(group), int(number)
-        )
+        doing = f"issued {named}, which has not ended"
+        found = _problem(doing, lasted, source_of(last), int(last["issue_ns"]), _UNKNOWN)
+        yield replace(found, group=str(group), number=int(number))
         return
     if covered.unrecorded or not frames.host_events["kind"].isin(WAITING_KINDS).any():
         return  # without the pass over all calls that `ends` makes
-    found = [*ends(frames).values()]
-    last_one = max(found, key=lambda each: each.at_ns, default=None)
-    is_alike = len({each.text for each in found}) == 1
+    states = [*ends(frames).values()]
+    last_one = max(states, key=lambda each: each.at_ns, default=None)
+    is_alike = len({each.text for each in states}) == 1
     if last_one is None or not is_alike or not last_one.is_waiting or last_one.state != INSIDE:
         return
     lasted = int(latest - last_one.at_ns)
     if lasted >= _ENDLESS_NS:
         where = last_one.text.removeprefix("waits ")
-        yield _problem(f"still wait {where}", _APART, lasted, last_one.source, at_ns=last_one.at_ns)
+        doing = f"still wait {where}"
+        yield _problem(doing, lasted, last_one.source, last_one.at_ns, _APART)
 
 
-def _problem(
-    doing: str,
-    why: str,
-    lasted: int,
-    last: pd.Series | str,
-    group: str = "",
-    number: int = -1,
-    at_ns: int = -1,
-) -> Problem:
-    source = last if isinstance(last, str) else source_of(last)
+def _problem(doing: str, lasted: int, source: str, at_ns: int, why: str) -> Problem:
     where = f" at {source}" if source else ""
     return Problem(
         problem="hanging call",
         is_fault=True,
-        group=group,
-        number=number,
         ranks="",
         found="not ended",
         source=source,
         explanation=f"All ranks {doing} {text_of_duration(lasted)} after the last of them{where}. "
         f"No rank is missing, so that the cause {why}.",
-        at_ns=at_ns if isinstance(last, str) else int(last["issue_ns"]),
+        at_ns=at_ns,
     )

@@ -23,6 +23,7 @@ _PRECISE = 2.0**-24
 _LEAST_LOSS_SCALE = 5
 _MAJORITY = 2 / 3
 _LEAST_VOTERS = 3
+_MOST_SIZES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,6 @@ def expected_scale(
     scale, common = _of_losses(losses, reported, found, close), _common(found, close)
     if common is None or not common or are_close(common, scale.value, close):
         return scale
-    if is_loss_scale(common / scale.value, close):
-        return Scale(common, "that of the other gradients")
     if common < 0 or _is_of_sizes(common / scale.value, {*sizes, losses.num}, close):
         return scale
     return Scale(common, "that of the other gradients, which the program has scaled")
@@ -118,7 +117,7 @@ def expected_scale(
 
 def _is_of_sizes(factor: float, sizes: Collection[int], close: float) -> bool:
     """Return whether a factor is a size, a product of two, a quotient of two, or one of these."""
-    numbers = {1, *sizes}
+    numbers = {1, *sorted(sizes)[-_MOST_SIZES:]}
     products = {one * other for one in numbers for other in numbers}
     quotients = {Fraction(one, other) for one in products for other in numbers}
     return any(are_close(factor, float(each), close) for each in quotients) or any(
