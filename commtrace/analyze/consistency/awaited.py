@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from commtrace.analyze.consistency.coverage import Coverage
 from commtrace.analyze.consistency.departures import departures
 from commtrace.analyze.consistency.ends import HELD_UP, ends
-from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
+from commtrace.analyze.consistency.problem import Problem, at_the_start, fewer_of, numbers_text
 from commtrace.analyze.consistency.waiting import Wait
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import SEND
@@ -63,6 +63,12 @@ def _of_idle(
     are_held_up = bool(states) and {end.state for end in states.values()} <= HELD_UP
     have_left_out = all(rank in left and left[rank].is_left_out for rank in idle)
     blamed = {*idle} if are_held_up or have_left_out else {*idle, first.rank}
+    is_one_of = len(blamed) > len(idle)
+    if states and all(end.is_waiting for end in states.values()):
+        # They wait for the store themselves, for one of the ranks that do not.
+        in_store = sorted(rank for rank, end in ends(frames).items() if end.is_waiting)
+        side, is_one_of = fewer_of(sorted(ends(frames).keys() - in_store), in_store)
+        blamed = {*side}
     verb = "has" if len(idle) == 1 else "have"
     if first.creation >= 0:
         made, group = "not called it", ""
@@ -81,7 +87,7 @@ def _of_idle(
         group=group,
         mesh_axis=covered.axes.get(group, ""),
         ranks=numbers_text(blamed),
-        is_one_of_ranks=len(blamed) > len(idle),
+        is_one_of_ranks=is_one_of,
         expected=f"by {text_of_ranks(idle)}",
         found="none",
         source=first.source,

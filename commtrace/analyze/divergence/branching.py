@@ -101,7 +101,8 @@ def branch_text(
         each for each in (own, others) if each is not None and each["phase"] == "backward"
     ]
     if not found and not explainer.is_doubtful and len(of_backward) == 1:
-        found = lines_freezing(text, _chain(of_backward[0]))
+        chain = _chain(of_backward[0])
+        found = lines_reducing(text, chain) or lines_freezing(text, chain)
     # The statement that a rank was in when it ended did not decide.
     left = {(each.file, each.line) for each in chains[0] or ()} if own is None else ()
     return _text_of(each for each in found if (each.file, each.line) not in left)

@@ -37,11 +37,13 @@ def reducing(graph: FlowGraph) -> FlowNode | None:
         if not any(getattr(each, "attr", getattr(each, "id", "")) in _NAMES for each in parts):
             continue
         conditions = [each for each in graph.nodes if isinstance(each.part, ast.If)]
-        around = [each for each in conditions if is_within(node, each)]
         if has_condition(node.part):
             return node
-        if around:
-            return max(around, key=lambda each: each.first)
+        deciding = [each for each in conditions if is_within(node, each)] or [
+            each for each in conditions if each.first < node.first and _returns(each.part)
+        ]
+        if deciding:
+            return max(deciding, key=lambda each: each.first)
     return None
 
 
@@ -75,6 +77,10 @@ def contexts_around(graph: FlowGraph, line: int) -> list[str]:
         if isinstance(part, (ast.With, ast.AsyncWith)) and has_line(part, line)
         for name in functions_called(part)
     ]
+
+
+def _returns(part: ast.AST | None) -> bool:
+    return isinstance(part, ast.If) and isinstance(part.body[-1], ast.Return)
 
 
 def _expressions_of(part: ast.AST) -> list[ast.AST]:

@@ -765,3 +765,17 @@ def test_a_broadcast_that_one_rank_has_left_does_not_show_that_all_have_come() -
     (found,) = faults(hung(program, complete={1: True}, end_ns={1: START_NS + 500}))
     assert found["problem"] == "deadlock"
     assert "rank 2 waits in send to rank 0" in found["explanation"]
+
+
+@pytest.mark.parametrize(("num_actors", "blamed", "is_one_of"), [(2, "0", False), (1, "0,1", True)])
+def test_ranks_that_are_waited_for_and_wait_for_the_store_are_victims(
+    num_actors: int, blamed: str, is_one_of: bool
+) -> None:
+    """Rank 0 receives from rank 1, which waits for a key, as the other actors do."""
+    program = Program(num_actors + 1, num_actors + 1)
+    program.one(0, "recv", "world", peer=1, complete_ns=-1)
+    actors = range(1, num_actors + 1)
+    waits = [event(rank, "store", text="get v2", duration_ns=-1) for rank in actors]
+    (fault,) = faults(hung(program, *waits))
+    assert (fault["ranks"], fault["is_one_of_ranks"]) == (blamed, is_one_of)
+    assert "rank 1 waits for the store (get v2) at train.py:33" in fault["explanation"]

@@ -319,13 +319,22 @@ def test_the_only_condition_of_frozen_parameters_is_found(name: str) -> None:
     assert [each.line for each in found] == [marks[mark] for mark in ("d",) if mark in marks]
 
 
-def test_the_condition_of_a_reduction_is_found_in_the_maker_of_a_context(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        ("nullcontext() if self.is_last else self.model.no_sync()", 5),
+        ("self.model.no_sync()", 3),
+    ],
+)
+def test_the_condition_of_a_reduction_is_found_in_the_maker_of_a_context(
+    returned: str, line: int, tmp_path: Path
+) -> None:
     texts = {
-        "accumulation.py": """
+        "accumulation.py": f"""
 def context(self):
     if self.is_full():
         return nullcontext()
-    return nullcontext() if self.is_last else self.model.no_sync()
+    return {returned}
 """,
         "train.py": """
 def step(model, batch, accumulation):
@@ -339,7 +348,7 @@ def step(model, batch, accumulation):
         lines[str(tmp_path / name)] = dict(enumerate(text.split("\n"), 1))
     program = ProgramText(lines)
     found = lines_reducing(program, (CallFrame(str(tmp_path / "train.py"), 4, "step"),))
-    assert [(Path(each.file).name, each.line) for each in found] == [("accumulation.py", 5)]
+    assert [(Path(each.file).name, each.line) for each in found] == [("accumulation.py", line)]
 
 
 SKIPS = {
