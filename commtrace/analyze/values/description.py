@@ -70,7 +70,7 @@ def limits(comparison: ValueComparison) -> list[str]:
     if comparison.num_unknown:
         lines.append(
             f"{counted(comparison.num_unknown, 'pair')} not comparable: unreduced maxima, missing "
-            "ranks, or data of a rank's own under data parallelism"
+            "ranks, data of a rank's own under data parallelism, or numbers before the first step"
         )
     if (
         comparison.num_doubtful

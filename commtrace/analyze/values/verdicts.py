@@ -97,6 +97,7 @@ def judged(
         allowed.append(limit)
         verdicts.append(is_wrong)
     furthest = np.where(np.isnan(apart), np.nan, np.fmax(apart, replicas))
+    furthest[is_preparation & (scaled > np.array(allowed))] = np.nan
     found = ours[_NAMED].assign(
         distance=furthest, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain,
         is_scaled=is_scaled,
