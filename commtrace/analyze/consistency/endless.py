@@ -35,12 +35,15 @@ def endless_calls(frames: Frames, covered: Coverage, hanging: pd.DataFrame) -> I
         hanging: The call in which each hanging thread hangs.
     """
     latest = max(frames.ranks[["alive_ns", "end_ns"]].max(axis=None), -1)
+    # The end of a call on an accelerator may be unknown, though it has ended.
+    on_host = frames.ranks["device"].astype(object) == "cpu"
+    hosts = covered.truncated & {*frames.ranks.loc[on_host, "rank"]}
     calls = hanging[~hanging["is_transfer"] & (hanging["number"] >= 0)]
     for (group, number), rows in calls.groupby(["group", "number"], observed=True, sort=False):
         members = covered.reached.loc[covered.reached["group"] == group, "rank"]
         last = rows.loc[rows["issue_ns"].idxmax()]
         lasted = int(latest - last["issue_ns"])
-        are_there = set(members) == set(rows["rank"]) <= covered.truncated
+        are_there = set(members) == set(rows["rank"]) <= hosts
         if not are_there or lasted < _ENDLESS_NS:
             continue
         named = call_text(str(last["kind"]), int(number), str(group), covered.names.get(group, ""))

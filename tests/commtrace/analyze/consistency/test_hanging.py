@@ -727,13 +727,16 @@ def test_an_exception_that_all_ranks_raise_at_one_line_is_no_fault() -> None:
     assert faults(hung(waiting(3), *errors)) == []
 
 
-@pytest.mark.parametrize(("waited_s", "is_fault"), [(20, False), (40, True)])
+@pytest.mark.parametrize(
+    ("waited_s", "device", "is_fault"), [(20, "cpu", False), (40, "cpu", True), (40, "cuda", False)]
+)
 def test_a_call_that_all_have_made_and_that_does_not_end_is_a_fault_after_a_while(
-    waited_s: int, is_fault: bool
+    waited_s: int, device: str, is_fault: bool
 ) -> None:
+    """On an accelerator, the end of a rank's last call may be unknown."""
     program = waiting(3, 0, 1, 2)
     alive = dict.fromkeys(range(3), START_NS + waited_s * SECOND)
-    found = faults(hung(program, alive_ns=alive))
+    found = faults(hung(program, alive_ns=alive, device=dict.fromkeys(range(3), device)))
     assert [(each["problem"], each["ranks"]) for each in found] == (
         [("hanging call", "")] if is_fault else []
     )
