@@ -84,7 +84,7 @@ def check(
         finish([], then=["commtrace", "report", trace])
     if has_fault:
         raise typer.Exit(FAULT)
-    if any(table.empty for table in audit.values()):
+    if any((table["state"] == "unknown").all() for table in audit.values()):
         raise typer.Exit(UNDECIDED)
 
 

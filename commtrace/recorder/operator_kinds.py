@@ -105,6 +105,7 @@ class OperatorKind:
         computes: its results are no views of its arguments.
         new: the class of its result, if it is a single tensor of its own; else None.
         written: positions of the arguments that it writes to without returning them.
+        training: position of the argument without which it writes to none of them; else None.
         keeps_places: it only moves elements, or computes each from one element of an argument.
         overwrites: it does not read its first argument, which it writes to.
         moved: position of the argument whose elements it casts, rearranges or unpacks; else None.
@@ -114,7 +115,7 @@ class OperatorKind:
 
     __slots__ = (
         "computes", "function", "is_new", "keeps_places", "known", "level", "local", "moved",
-        "new", "op", "out", "overwrites", "where", "written",
+        "new", "op", "out", "overwrites", "training", "where", "written",
     )  # fmt: skip
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
@@ -128,6 +129,8 @@ class OperatorKind:
         returned = [each.alias_info for each in schema.returns]
         self.computes = not returned or any(not info or info.is_write for info in returned)
         self.written = _written_by(schema)
+        names = [each.name for each in schema.arguments]
+        self.training = names.index("training") if self.written and "training" in names else None
         self.moved = _MOVED.get(schema.name)
         is_single = returned == [None] and not self.written
         self.is_new = self.moved is not None and is_single

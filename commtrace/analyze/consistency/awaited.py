@@ -64,10 +64,11 @@ def _of_idle(
     have_left_out = all(rank in left and left[rank].is_left_out for rank in idle)
     blamed = {*idle} if are_held_up or have_left_out else {*idle, first.rank}
     is_one_of = len(blamed) > len(idle)
-    if states and all(end.is_waiting for end in states.values()):
+    in_store = sorted(rank for rank, end in ends(frames).items() if end.is_waiting)
+    outside = sorted(ends(frames).keys() - in_store)
+    if states and all(end.is_waiting for end in states.values()) and outside:
         # They wait for the store themselves, for one of the ranks that do not.
-        in_store = sorted(rank for rank, end in ends(frames).items() if end.is_waiting)
-        side, is_one_of = fewer_of(sorted(ends(frames).keys() - in_store), in_store)
+        side, is_one_of = fewer_of(outside, in_store)
         blamed = {*side}
     verb = "has" if len(idle) == 1 else "have"
     if first.creation >= 0:

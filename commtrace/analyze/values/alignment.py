@@ -77,15 +77,13 @@ def _on_the_furthest_rank(
     by_place = table.groupby("place")["is_equal"]
     is_mixed = by_place.transform("any") & ~by_place.transform("all")
     differing = table[is_mixed & ~table["is_equal"]]
+    found = differing.sort_values("apart").drop_duplicates("place", keep="last")
     is_other = [
-        not values.are_equal(ours.alike_to(theirs.alike[label]), [label]).any()
-        for label in differing["right"]
+        len(alike := ours.alike_to(theirs.alike[label])) == 1
+        or (len(alike) <= _MOST_COMPARED and not values.are_equal(alike, [label]).any())
+        for label in found["right"]
     ]
-    found = (
-        differing[np.array(is_other, dtype=bool)]
-        .sort_values("apart")
-        .drop_duplicates("place", keep="last")
-    )
+    found = found[np.array(is_other, dtype=bool)]
     right_on = table[table["is_equal"]].drop_duplicates("place").set_index("place")["rank"]
     pairs = pairs.copy()
     pairs.loc[found["place"], ["left", "right"]] = found[["left", "right"]].to_numpy()

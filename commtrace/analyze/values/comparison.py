@@ -26,6 +26,7 @@ from commtrace.analyze.values.faults import Relation, relation, sketches_of
 from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
 from commtrace.analyze.values.open_questions import open_questions
 from commtrace.analyze.values.tolerance import distances
+from commtrace.collective_table import EVERY_RANK_AT_ROOT, needing
 from commtrace.errors import UsageError
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
 
@@ -33,6 +34,7 @@ _MOST_EARLIER = 8
 _MOST_RANKS = 64
 _MOST_UNRELATED = 3
 """Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
+_TO_ROOT = needing(EVERY_RANK_AT_ROOT)
 _FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
 """Roles of tensors that are computed from those before them."""
 
@@ -141,6 +143,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     judged = described(judged, ours, theirs).assign(
         is_ambiguous=pairs["is_ambiguous"], right_on=pairs["right_on"]
     )
+    judged["is_certain"] &= ~_may_be_reduced_to_one(judged, right)
     judged["is_certain"] |= _leads_to_a_wrong_module(judged)
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
@@ -199,6 +202,16 @@ def _errors(
     found = distances(table.loc[pairs["left"]], exact.loc[pairs["right"]])
     by_label = pd.Series(found, index=pairs["left"])
     return by_label[~by_label.index.duplicated()].reindex(labels).to_numpy("float64")
+
+
+def _may_be_reduced_to_one(judged: pd.DataFrame, right: Frames) -> np.ndarray:
+    """Return which tensors are right on ranks to which the run reduces or gathers something.
+
+    A program that shards its optimizer by hand has each gradient, and each new parameter, on the
+    rank alone that owns it.
+    """
+    rooted = right.comm[right.comm["kind"].isin(_TO_ROOT)]
+    return (judged["right_on"] >= 0).to_numpy() & judged["right_on"].isin(rooted["root"]).to_numpy()
 
 
 def _leads_to_a_wrong_module(judged: pd.DataFrame) -> np.ndarray:

@@ -34,13 +34,13 @@ def open_questions(
         left: the first run.
         right: the second run.
         tables: their tensors.
-        judged: the pairs that were compared, with `tolerance`.
+        judged: the pairs that were compared, with `rounding`.
         has_reference: a reference decided on the tolerance.
     """
     if left.path and left.path == right.path:
         yield "both runs are one file"
-    paired, num = len(judged), min(map(len, tables))
-    if paired < _FEW * num:
+    paired, num = int(judged["distance"].notna().sum()), min(map(len, tables))
+    if not paired or len(judged) < _FEW * num:
         yield (
             f"only {paired:,} of {num:,} tensors have a counterpart of their name and shape: is it "
             "the same program?"
@@ -50,11 +50,15 @@ def open_questions(
         lost = sorted(ranks.loc[~ranks["complete"].astype(bool), "rank"])
         if lost:
             yield f"{text_of_ranks(lost)} of the {side} run did not close the recording"
+        if missing := run.run.get("missing_ranks"):
+            yield f"{text_of_ranks(sorted(missing))} of the {side} run have no recording"
     steps = [{*table["step"]} for table in tables]
+    if any(max(each, default=-1) >= 0 for each in steps):  # what is before them is preparation
+        steps = [{step for step in each if step >= 0} for each in steps]
     for own, other, side in ((*steps, "second"), (*steps[::-1], "first")):
         if lacking := sorted(own - other):
             yield f"{_steps_text(lacking)} missing in the {side} run"
-    coarsest = judged.loc[judged["distance"].notna(), "tolerance"].max()
+    coarsest = judged.loc[judged["distance"].notna(), "rounding"].quantile(0.5)
     if not has_reference and coarsest > _COARSE:
         yield (
             f"rounding may explain {coarsest:.2g} of the norm in these dtypes, which a missing "

@@ -40,6 +40,8 @@ from commtrace.schema import (
 
 _OF_OPTIMIZER = frozenset({GRADIENT, PARAMETER, STATE, UPDATED})
 _OF_MODULES = frozenset({OUTPUT, OUTPUT_GRADIENT, BUFFER})
+_MOST_APART = 0.05
+"""Distance from a multiple up to which a tensor may be it, in any dtype."""
 _NAMED = ["step", "phase", "role", "module", "module_call", "name", "op"]
 
 
@@ -71,7 +73,7 @@ def judged(
     apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
     replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
     tolerance, noise = Tolerance(), Noise()
-    allowed, verdicts, may_grow = [], [], True
+    allowed, explained, verdicts, may_grow = [], [], [], True
     more_bad = [
         (theirs[name] > ours[name].clip(lower=0)).to_numpy() for name in ("num_nan", "num_inf")
     ]
@@ -95,12 +97,13 @@ def judged(
                 tolerance.accept(distance)
             noise.accept(role, name, module, apart[place], usual)
         allowed.append(limit)
+        explained.append(usual)
         verdicts.append(is_wrong)
     furthest = np.where(np.isnan(apart), np.nan, np.fmax(apart, replicas))
     furthest[is_preparation & (scaled > np.array(allowed))] = np.nan
     found = ours[_NAMED].assign(
         distance=furthest, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain,
-        is_scaled=is_scaled,
+        is_scaled=is_scaled, rounding=explained,
     )  # fmt: skip
     return found.assign(is_wrong=found["is_wrong"] & ~_are_added_up(found, ours["norm"] > 0))
 
@@ -141,7 +144,7 @@ def _is_scaled_by_ranks(
     it then adds up.
     """
     x, y = (side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs))
-    close = 4 * OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"])
+    close = np.fmin(4 * OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
     size = np.sqrt((y**2).mean(axis=1))
     found = np.zeros(len(ours), dtype=bool)
     for number in {*sizes_of_axes} - {1}:
@@ -151,15 +154,21 @@ def _is_scaled_by_ranks(
     return found & (size > 0) & is_alike.to_numpy()
 
 
-def _are_added_up(judged: pd.DataFrame, is_not_zero: pd.Series) -> pd.Series:
+def _are_added_up(judged: pd.DataFrame, is_not_zero: pd.Series) -> np.ndarray:
     """Return which scaled tensors of a step are so by design, as a gradient that follows is right.
 
-    A loss of a wrong scale would give all gradients that scale.
+    A loss of a wrong scale would give all gradients that scale, and a module those of its own.
     """
-    is_right = judged["is_certain"] & ~judged["is_wrong"] & judged["distance"].notna()
-    is_right &= (judged["role"] == GRADIENT) & is_not_zero
-    last = judged.index.to_series()[is_right].groupby(judged["step"][is_right]).max()
-    return judged["is_scaled"] & (judged.index < judged["step"].map(last).fillna(-1))
+    found = judged["is_scaled"].to_numpy().copy()
+    gradients = judged[(judged["role"] == GRADIENT) & judged["is_certain"] & is_not_zero]
+    is_right = ~gradients["is_wrong"] & gradients["distance"].notna()
+    last = gradients.index.to_series()[is_right].groupby(gradients["step"][is_right]).max()
+    wrong = gradients[gradients["is_wrong"]].groupby("step")["name"].agg(tuple)
+    for place in np.flatnonzero(found):
+        step, module = judged["step"].iloc[place], judged["module"].iloc[place]
+        of_module = any(name.startswith(f"{module}.") for name in wrong.get(step, ()) if module)
+        found[place] = judged.index[place] < last.get(step, -1) and not of_module
+    return found
 
 
 def _should_be_equal(theirs: pd.DataFrame) -> np.ndarray:

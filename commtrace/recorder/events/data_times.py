@@ -201,7 +201,7 @@ class DataTimes:
         """Note the end of an operator, with what it returned and wrote to."""
         self._write(result, end_ns)
         for place in kind.written:
-            if place < len(args):
+            if place < len(args) and (kind.training is None or args[kind.training]):
                 self._write(args[place], end_ns)
 
     def _write(self, given: Any, at: int | Call) -> None:
@@ -214,6 +214,8 @@ class DataTimes:
     def _overwrite(self, kind: OperatorKind, args: Sequence[Any], result: Any, at_ns: int) -> None:
         """Note writes of an operator into what asynchronous calls still send."""
         written = [args[place] for place in kind.written if place < len(args)]
+        if written and kind.training is not None and not args[kind.training]:
+            return
         for each in tensors_in(written) if written else (result,):
             if not isinstance(each, _TENSOR):
                 continue

@@ -477,3 +477,33 @@ def test_missing_ranks_make_pairs_unknown_not_wrong() -> None:
     found = compare(held_by_one(some()), replace(frames, fingerprints=rows[rows["rank"] != 2]))
     assert found.agrees
     assert found.num_unknown == 6
+
+
+def test_runs_of_which_nothing_is_comparable_are_not_said_to_agree() -> None:
+    columns = {"role": "output", "module": "m"}
+    rows = [
+        row(rank, 0, columns, x, x)._replace(mesh="data=2:0,1")
+        for rank, x in enumerate(torch.randn(2, 4, 4))
+    ]
+    found = compare(
+        held_by_one([(columns, torch.ones(4, 4))]), run_of(num_ranks=2, fingerprints=rows)
+    )
+    assert found.agrees
+    assert not found.is_conclusive
+
+
+def test_what_is_before_the_first_step_leaves_no_question() -> None:
+    before = {"role": "result", "op": "aten.rand.default", "step": -1}
+    value = {"role": "output", "module": "m", "step": 0}
+    tensors = [(before, torch.rand(4)), (value, torch.rand(4))]
+    assert compare(held_by_one(tensors[1:]), held_by_one(tensors)).is_conclusive
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_no_dtype_any_tensor_is_a_multiple_of_another(dtype: torch.dtype) -> None:
+    columns = {"role": "output", "module": "m", "step": 0}
+    value = torch.randn(16, 16).to(dtype)
+    right = [row(rank, 0, columns, 3 * value, 3 * value) for rank in range(2)]
+    found = compare(held_by_one([(columns, value)]), run_of(num_ranks=2, fingerprints=right))
+    assert found.fault is not None
+    assert found.fault.is_certain
