@@ -164,7 +164,7 @@ def _are_added_up(judged: pd.DataFrame, is_not_zero: pd.Series) -> np.ndarray:
     is_right = ~gradients["is_wrong"] & gradients["distance"].notna()
     last = gradients.index.to_series()[is_right].groupby(gradients["step"][is_right]).max()
     wrong = gradients[gradients["is_wrong"]].groupby("step")["name"].agg(tuple)
-    for place in np.flatnonzero(found):
+    for place in np.flatnonzero(found).tolist():
         step, module = judged["step"].iloc[place], judged["module"].iloc[place]
         of_module = any(name.startswith(f"{module}.") for name in wrong.get(step, ()) if module)
         found[place] = judged.index[place] < last.get(step, -1) and not of_module
