@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
-import random
+import secrets
 import signal
 import socket
 import struct
@@ -49,9 +49,12 @@ def launcher(
 
 
 def free_ports(num: int) -> int:
-    """Find consecutive ports that are free and outside of the system's ephemeral range."""
+    """Find consecutive ports that are free and outside of the system's ephemeral range.
+
+    They do not depend on seeds, which other processes of the tests may have set alike.
+    """
     while True:
-        first = random.randrange(20_000, 32_000)
+        first = 20_000 + secrets.randbelow(12_000)
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(first, first + num):
                 stack.enter_context(socket.create_server(("127.0.0.1", port)))
