@@ -7,6 +7,7 @@ torch are therefore loaded here first, and those that plotly loads when they are
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -78,8 +79,9 @@ class _LoadedByPlotly:
 class Project:
     """A folder with tests, and the output of running them."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester, loaded: _LoadedByPlotly) -> None:
         self.pytester = pytester
+        self._loaded = loaded
         self.path = pytester.path
 
     def write(self, body: str, name: str = "test_it.py") -> Path:
@@ -95,10 +97,9 @@ class Project:
 
     def run(self, *args: str) -> pytest.RunResult:
         """Run the tests in this process."""
-        loaded = _LoadedByPlotly()
         options = ("-p", "no:cacheprovider", "-p", "no:xdist")
-        result = self.pytester.runpytest_inprocess(*options, *args, plugins=[loaded])
-        sys.modules.update(loaded.modules)
+        result = self.pytester.runpytest_inprocess(*options, *args, plugins=[self._loaded])
+        sys.modules.update(self._loaded.modules)
         return result
 
     def failure(self, body: str, *args: str) -> str:
@@ -117,7 +118,17 @@ class Project:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+def loaded() -> Iterator[_LoadedByPlotly]:
+    """What inner runs load; to be set up before `pytester`, which unloads it in its teardown."""
+    found = _LoadedByPlotly()
+    yield found
+    sys.modules.update(found.modules)
+
+
+@pytest.fixture
+def project(
+    loaded: _LoadedByPlotly, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Project:
     """A project in an empty folder, with the plugin installed as pyproject.toml declares."""
     pytester.syspathinsert(ROOT)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'cli'}", prepend=":")
@@ -130,4 +141,4 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
         (info / "entry_points.txt").write_text(f"[pytest11]\n{points}\n")
         pytester.syspathinsert(info.parent)
         monkeypatch.setenv("PYTHONPATH", str(info.parent), prepend=":")
-    return Project(pytester)
+    return Project(pytester, loaded)
