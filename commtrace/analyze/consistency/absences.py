@@ -202,7 +202,7 @@ def _problem_of(
         if waiting and waiting == set(idle):  # both sides wait for each other
             blamed, is_one_of = fewer_of(each.present, each.absent)
             if set(blamed) <= waiting and any(", " in states[rank].text for rank in blamed):
-                # Who waits for keys of several ranks collects them: one of the others set none.
+                # A rank that waits for keys of several ranks collects them: another set none.
                 blamed, is_one_of = each.present, len(each.present) > 1
     kind = members["kind"].mode().iloc[0]
     named = call_text(kind, each.number, each.group, covered.names.get(each.group, ""))

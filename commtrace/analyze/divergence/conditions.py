@@ -38,7 +38,6 @@ _ABOUT_CONFIGURATION = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _ABOUT_MODEL = re.compile(r"(\w+_)?(params?|parameters|buffers|weights|grads|gradients)")
-_ABOUT_LAYERS = re.compile(r"(\w+_)?(model|net|network|layers|blocks|modules|stages|heads)")
 _ONE_OF_MODEL = re.compile(r"(\w+_)?(param|parameter|buffer|weight)")
 _ABOUT_GRADIENT = re.compile(r"(\w+_)?grads?|gradients?")
 _LASTING = re.compile(
@@ -272,8 +271,7 @@ class ConditionNames:
             isinstance(each, ast.Attribute) and not (each in calls and _is_own(each))
             for each in parts
         )
-        is_layers = isinstance(iterable, ast.Name) and bool(_ABOUT_LAYERS.fullmatch(iterable.id))
-        return OF_ATTRIBUTE if cost == OF_ANYTHING and (is_attribute or is_layers) else cost
+        return OF_ATTRIBUTE if cost == OF_ANYTHING and is_attribute else cost
 
     def is_lasting(self, expression: ast.expr, links: int = _MOST_LINKS) -> bool:
         """Return whether a condition has one value on a rank for its whole life.

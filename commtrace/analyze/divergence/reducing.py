@@ -13,7 +13,7 @@ from itertools import permutations
 
 from commtrace.analyze.divergence.choosing import may_differ
 from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode
-from commtrace.analyze.divergence.splits import is_within
+from commtrace.analyze.divergence.splits import ends_in_jump, is_within
 from commtrace.analyze.divergence.syntax import (
     expressions_in,
     function_of,
@@ -40,7 +40,9 @@ def reducing(graph: FlowGraph) -> FlowNode | None:
         if has_condition(node.part):
             return node
         deciding = [each for each in conditions if is_within(node, each)] or [
-            each for each in conditions if each.first < node.first and _returns(each.part)
+            each
+            for each in conditions
+            if each.first < node.first and ends_in_jump(getattr(each.part, "body", ()))
         ]
         if deciding:
             return max(deciding, key=lambda each: each.first)
@@ -77,10 +79,6 @@ def contexts_around(graph: FlowGraph, line: int) -> list[str]:
         if isinstance(part, (ast.With, ast.AsyncWith)) and has_line(part, line)
         for name in functions_called(part)
     ]
-
-
-def _returns(part: ast.AST | None) -> bool:
-    return isinstance(part, ast.If) and isinstance(part.body[-1], ast.Return)
 
 
 def _expressions_of(part: ast.AST) -> list[ast.AST]:

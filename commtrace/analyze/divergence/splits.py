@@ -217,8 +217,8 @@ class Paths:
             has_ended = side is not None and self._seen.ended[side]
             return _END_OF_LOOP if way is Way.FALSE and not has_ended else 0.0
         if isinstance(node.part, ast.If):
-            jumps = way is Way.TRUE and _ends_in_jump(node.part.body)
-            jumps = jumps or (way is Way.FALSE and _ends_in_jump(node.part.orelse))
+            jumps = way is Way.TRUE and ends_in_jump(node.part.body)
+            jumps = jumps or (way is Way.FALSE and ends_in_jump(node.part.orelse))
             weight = _UNUSUAL if jumps else _CONDITION
             if side is None:
                 return weight
@@ -382,5 +382,6 @@ def is_within(node: FlowNode, around: FlowNode) -> bool:
     return around.first <= node.first and node.last <= last and node is not around
 
 
-def _ends_in_jump(body: Sequence[ast.stmt]) -> bool:
+def ends_in_jump(body: Sequence[ast.stmt]) -> bool:
+    """Return whether a block ends in a `return`, `break`, `continue` or `raise`."""
     return bool(body) and isinstance(body[-1], JUMPS)

@@ -191,7 +191,7 @@ def _definitions(
 def _line_of(function: ast.AST, attribute: str) -> int:
     """Return the first line that uses an attribute of `self`; 0 without one.
 
-    Of a loop over the attribute it is the line that calls the loop's variable, if there is one.
+    In a loop over the attribute, the line that calls the loop's variable counts, if there is one.
     """
     for loop in ast.walk(function):
         if isinstance(loop, ast.For) and _uses(loop.iter, attribute):

@@ -112,7 +112,7 @@ def expected_scale(
         return scale
     if common < 0 or _is_of_sizes(common / scale.value, {*sizes, losses.num}, close):
         return scale
-    return Scale(common, "that of the other gradients, which the program has scaled")
+    return Scale(common, "the factor of all gradients, which the program has scaled")
 
 
 def _is_of_sizes(factor: float, sizes: Collection[int], close: float) -> bool:

@@ -40,8 +40,7 @@ def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `left` and `right`, labels of rows, `is_ambiguous`, and `right_on`: a rank that has
-        the tensor of the first run, if that of another rank, which `right` is then, differs; else
-        -1.
+        the tensor of the first run, if another rank's, which `right` is then, differs; else -1.
     """
     left, right = _with_calls(left, right)
     pairs = list(chain(_named(left, right), _results(left, right)))
@@ -55,10 +54,10 @@ def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 def _on_the_furthest_rank(
     left: pd.DataFrame, right: pd.DataFrame, pairs: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return pairs in which a tensor of unknown layout is that of the rank that is furthest off.
+    """Return pairs that have, of a tensor of unknown layout, the rank's that is furthest off.
 
-    Its counterpart is that of the same rank, if the first run has one for each rank, too. Only
-    tensors that some rank has as the first run has them count, and that each rank has as often.
+    Its counterpart is the same rank's, if the first run has one for each rank, too. Only tensors
+    that some rank has as the first run has them count, and that each rank has as often.
     """
     ours, theirs = (_OfRanks(side) for side in (left, right))
     on_ranks = [
@@ -73,13 +72,15 @@ def _on_the_furthest_rank(
         return pairs
     table = pd.DataFrame(on_ranks, columns=["place", "rank", "left", "right"])
     values = _Values(left, right)
-    table["apart"], table["is_equal"] = values.of_pairs(table["left"], table["right"])
+    table["apart"], table["is_equal"] = values.of_pairs(
+        table["left"].tolist(), table["right"].tolist()
+    )
     by_place = table.groupby("place")["is_equal"]
     is_mixed = by_place.transform("any") & ~by_place.transform("all")
     differing = table[is_mixed & ~table["is_equal"]]
     found = differing.sort_values("apart").drop_duplicates("place", keep="last")
     is_other = [
-        len(alike := ours.alike_to(theirs.alike[label])) == 1
+        len(alike := ours.labels[theirs.alike[label]]) == 1
         or (len(alike) <= _MOST_COMPARED and not values.are_equal(alike, [label]).any())
         for label in found["right"]
     ]
@@ -95,32 +96,28 @@ class _OfRanks:
     """Tensors of a run, and those of unknown layout by rank.
 
     Attributes:
-        alike: of each tensor, what those have in common that are alike in all but their number.
+        alike: by tensor, its properties but for its number among tensors that share them.
+        labels: the tensors that share them.
     """
 
     def __init__(self, side: pd.DataFrame) -> None:
         keys = list(zip(*(side[name] for name in _ALIKE), strict=True))
         self.alike: dict[int, AlikeKey] = dict(zip(side.index, keys, strict=True))
-        self._labels: dict[AlikeKey, list[int]] = {}
+        self.labels: dict[AlikeKey, list[int]] = {}
         self._counts: dict[AlikeKey, dict[int, int]] = {}
         for label, key, rank in zip(side.index, keys, side["rank"], strict=True):
-            self._labels.setdefault(key, []).append(label)
+            self.labels.setdefault(key, []).append(label)
             counts = self._counts.setdefault(key, {})
             counts[rank] = counts.get(rank, 0) + 1
         unknown = side[(side["layout"] == "") & ~side["mesh"].str.startswith(OWN_DATA)]
-        number = unknown.groupby([*KEY, "shape"], observed=True).ngroup()
-        self._number = dict(zip(unknown.index, number, strict=True))
         self._of_ranks: dict[int, dict[int, int]] = {}
-        for label, rank, of in zip(unknown.index, unknown["rank"], number, strict=True):
-            self._of_ranks.setdefault(of, {})[int(rank)] = label
+        for _, labels in unknown.groupby([*KEY, "shape"], observed=True).groups.items():
+            by_rank = dict(zip(unknown["rank"][labels].tolist(), labels.tolist(), strict=True))
+            self._of_ranks |= dict.fromkeys(labels.tolist(), by_rank)
 
     def by_rank(self, label: int) -> dict[int, int]:
         """Return, by rank, the tensors of unknown layout that are one with another."""
-        return self._of_ranks[self._number[label]] if label in self._number else {}
-
-    def alike_to(self, key: AlikeKey) -> list[int]:
-        """Return the tensors that have some properties in common."""
-        return self._labels[key]
+        return self._of_ranks.get(label, {})
 
     def is_as_often(self, label: int, other: _OfRanks) -> bool:
         """Return whether each rank of both runs has tensors like this one equally often."""
@@ -241,9 +238,10 @@ class _Values:
         close = np.fmax.outer(self._close[0][ours], self._close[1][theirs])
         return apart <= close * size
 
-    def of_pairs(self, own: pd.Series, other: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    def of_pairs(self, own: Sequence[int], other: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return the distance of each pair of tensors, and whether they have equal values."""
-        ours, theirs = self._of_left.loc[own].to_numpy(), self._of_right.loc[other].to_numpy()
+        ours = self._of_left.loc[list(own)].to_numpy()
+        theirs = self._of_right.loc[list(other)].to_numpy()
         x, y = self._left[ours], self._right[theirs]
         apart = np.linalg.norm(x - y, axis=-1)
         size = np.fmax(np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1))
@@ -260,7 +258,7 @@ class _Values:
         pairs = _sure(own, other)
         if len(own) > _MOST_COMPARED:
             return pairs
-        is_equal = self.are_equal(own, other).diagonal()
+        _, is_equal = self.of_pairs(own, other)
         found = [pair for pair, equal in zip(pairs, is_equal, strict=True) if equal]
         differing = [pair[:2] for pair, equal in zip(pairs, is_equal, strict=True) if not equal]
         if len(differing) > 1:

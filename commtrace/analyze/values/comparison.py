@@ -217,7 +217,7 @@ def _may_be_reduced_to_one(judged: pd.DataFrame, right: Frames) -> np.ndarray:
 def _leads_to_a_wrong_module(judged: pd.DataFrame) -> np.ndarray:
     """Return which results are wrong on some ranks only, as certainly is a tensor of their module.
 
-    Other results may be wrong on some ranks by design, such as those of a reduction to one rank.
+    Other results may be wrong on some ranks by design, such as the result of a reduction to one.
     """
     is_wrong = judged["is_wrong"] & (judged["right_on"] >= 0)
     of_module = pd.MultiIndex.from_frame(judged[["step", "phase", "module"]])

@@ -3,8 +3,8 @@
     broadcast(flat) ── copy_(a, flat[:4]), copy_(b, flat[4:]) ── cat([a, b]) ── broadcast
 
 Libraries flatten what they broadcast, and copy it back. The last write before the second broadcast
-is theirs, though its contents are those of the first. Of these operators, which only move elements,
-each whose elements keep their order and follow each other is noted; the others pay nothing.
+is theirs, though its contents are the first one's. An operator that only moves elements is noted if
+they keep their order and follow each other; the others pay nothing.
 """
 
 from __future__ import annotations

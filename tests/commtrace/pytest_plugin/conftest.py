@@ -119,7 +119,7 @@ class Project:
 
 @pytest.fixture
 def loaded() -> Iterator[_LoadedByPlotly]:
-    """What inner runs load; to be set up before `pytester`, which unloads it in its teardown."""
+    """Modules that inner runs load; set up before `pytester`, whose teardown unloads them."""
     found = _LoadedByPlotly()
     yield found
     sys.modules.update(found.modules)
