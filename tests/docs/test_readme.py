@@ -17,14 +17,14 @@ from commtrace.recorder.interception.untried_torch import NEWEST_TRIED
 from commtrace_cli.main import app, main
 from dtensor_core import observe
 from dtensor_core.testing import fake_world
-from tests.commtrace.pytest_plugin.conftest import Project, project
+from tests.commtrace.pytest_plugin.conftest import Project, loaded, project
 from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
 pytest_plugins = ["pytester"]
 
-__all__ = ["project"]
+__all__ = ["loaded", "project"]
 
 README = Path(__file__).parents[2] / "README.md"
 

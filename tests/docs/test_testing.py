@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commtrace.pytest_plugin.conftest import Project, project
+from tests.commtrace.pytest_plugin.conftest import Project, loaded, project
 
 pytest_plugins = ["pytester"]
 
@@ -15,7 +15,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 PRINTED = re.findall(r"```text\n(.*?)```", TEXT, re.S)
 
-__all__ = ["project"]
+__all__ = ["loaded", "project"]
 
 
 def written(project: Project, program: str) -> None:
