@@ -155,7 +155,9 @@ Pairs = list[tuple[int, int, bool]]
 
 def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, bool]]:
     """Pair tensors that have a name: all but the results of operators."""
-    ours, theirs = (_by_name(side) for side in (left, right))
+    meshes = [{mesh for mesh in side["mesh"] if mesh.startswith(OWN_DATA)} for side in (left, right)]
+    is_each_rank = meshes[0] == meshes[1]
+    ours, theirs = (_by_name(side, is_each_rank=is_each_rank) for side in (left, right))
     values = _Values(left, right)
     for key, own in ours.items():
         other = theirs.get(key, [])
@@ -165,14 +167,16 @@ def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, 
             yield from values.equal(own, other)
 
 
-def _by_name(side: pd.DataFrame) -> Alike:
+def _by_name(side: pd.DataFrame, *, is_each_rank: bool) -> Alike:
     own = side[side["role"] != RESULT]
     # Of tensors that each rank has for itself, the first rank's stands for all that are alike; in
-    # one of the runs another rank may have been earlier.
+    # one of the runs another rank may have been earlier. Of a rank's own data, each has its own.
+    is_own_data = own["mesh"].str.startswith(OWN_DATA) & (own["layout"] == "") & is_each_rank
+    own = own.assign(own_rank=own["rank"].where(is_own_data, -1))
     alike = own.sort_values("rank", kind="stable")
-    alike = alike.drop_duplicates([*_OF_TENSOR, "module_call", "occurrence"])
+    alike = alike.drop_duplicates([*_OF_TENSOR, "module_call", "occurrence", "own_rank"])
     own = own.loc[own.index.isin(alike.index)]
-    return _grouped(own.index, [own[name] for name in _OF_TENSOR])
+    return _grouped(own.index, [own[name] for name in (*_OF_TENSOR, "own_rank")])
 
 
 def _grouped(labels: pd.Index, columns: Sequence[Sequence[Hashable]]) -> Alike:

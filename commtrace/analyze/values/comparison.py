@@ -24,7 +24,11 @@ from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
 from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
+from commtrace.analyze.values.gradient_cause import cause_of, with_parameters
+from commtrace.analyze.values.in_parts import with_learned_layouts, with_lone_ranks
 from commtrace.analyze.values.open_questions import open_questions
+from commtrace.analyze.values.peers import unreduced_before, with_peers
+from commtrace.analyze.values.renamed import renamed
 from commtrace.analyze.values.tolerance import distances
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, needing
 from commtrace.errors import UsageError
@@ -37,6 +41,8 @@ _MOST_UNRELATED = 3
 _TO_ROOT = needing(EVERY_RANK_AT_ROOT)
 _FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
 """Roles of tensors that are computed from those before them."""
+
+_UNREDUCED = "ranks have parts of a sum that is right, and nothing reduces them"
 
 _PROPERTIES = (
     "step", "phase", "role", "module", "module_call", "name", "op", "dtype", "shape", "layout",
@@ -129,6 +135,8 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
         UsageError: a run has no values, or nothing in them can be paired.
     """
     tables = [_table_of(run, name) for run, name in ((left, "first"), (right, "second"))]
+    tables[0] = with_lone_ranks(tables[0])
+    tables[1] = with_learned_layouts(tables[0], renamed(*tables))
     pairs = aligned(*tables)
     if pairs.empty:
         raise _nothing_in_common(left, right)
@@ -145,10 +153,14 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     )
     judged["is_certain"] &= ~_may_be_reduced_to_one(judged, right)
     judged["is_certain"] |= _leads_to_a_wrong_module(judged)
+    judged = with_parameters(with_peers(judged, ours, theirs), theirs)
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
     place = _first(judged)
+    if place is not None:
+        place = cause_of(place, judged, ours, theirs)
+        place = unreduced_before(place, judged, _issued_on_first_rank(right), theirs["at_ns"])
     fault = None if place is None else _fault(place, ours, theirs, judged, right)
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
@@ -202,6 +214,12 @@ def _errors(
     found = distances(table.loc[pairs["left"]], exact.loc[pairs["right"]])
     by_label = pd.Series(found, index=pairs["left"])
     return by_label[~by_label.index.duplicated()].reindex(labels).to_numpy("float64")
+
+
+def _issued_on_first_rank(run: Frames) -> np.ndarray:
+    """Return when the calls of communication of the first rank were issued, ascending."""
+    own = run.comm[run.comm["rank"] == parts(run)["rank"].min()]
+    return np.sort(own["issue_ns"].to_numpy())
 
 
 def _may_be_reduced_to_one(judged: pd.DataFrame, right: Frames) -> np.ndarray:
@@ -263,7 +281,9 @@ def _fault(
         incomplete=_incomplete_sums(right_row, theirs.iloc[:place], right),
         axes=_axes(right) if right_on < 0 else {},
     )
-    if right_on >= 0:
+    if bool(judged["is_sum"].iloc[place]):
+        found = Relation("missing", _UNREDUCED)
+    elif right_on >= 0:
         on = f"it is right on rank {right_on}, but not on rank {right_row['rank']}"
         found = Relation("replica", f"{on}: {found.text}")
     communication = communication_before(theirs.iloc[agreeing], right_row, right)

@@ -38,7 +38,8 @@ _KEPT = ("module_class", "source_file", "source_line", "source_function", "dtype
 _OF_REDUCTIONS = (LOSS, LOCAL_GRADIENT, CLIPPING)
 ALL_EQUAL = "equal on all ranks"
 """Layout of tensors of unknown layout that all ranks have alike."""
-_ON_ONE_RANK = "on one rank"
+ON_ONE_RANK = "on one rank"
+"""Layout of tensors that no other rank has."""
 
 COLUMNS = (
     *(_OF_TABLE[name] for name in ("step", "phase", "role", "module", "module_call", "name", "op")),
@@ -136,7 +137,7 @@ def _take_equal_for_replicas(values: pd.DataFrame) -> None:
     is_comparable = ~values["mesh"].str.startswith(OWN_DATA) | (values["role"] == NAMED)
     unknown = values[(values["layout"] == "") & is_comparable]
     if num_ranks == 1:
-        values.loc[unknown.index, "layout"] = _ON_ONE_RANK
+        values.loc[unknown.index, "layout"] = ON_ONE_RANK
     if num_ranks < 2 or unknown.empty:
         return
     grouped = unknown.groupby([*KEY, "shape"], sort=False, observed=True)

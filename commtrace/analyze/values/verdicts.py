@@ -17,6 +17,11 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.values.global_values import ALL_EQUAL, KEY, OWN_DATA, SKETCHES
+from commtrace.analyze.values.in_parts import (
+    IN_PARTS,
+    distances_without_order,
+    may_be_in_another_order,
+)
 from commtrace.analyze.values.noise import Noise
 from commtrace.analyze.values.tolerance import (
     OF_ROUNDOFF,
@@ -40,6 +45,8 @@ from commtrace.schema import (
 
 _OF_OPTIMIZER = frozenset({GRADIENT, PARAMETER, STATE, UPDATED})
 _OF_MODULES = frozenset({OUTPUT, OUTPUT_GRADIENT, BUFFER})
+_SUMMED = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
+"""Roles of tensors that may be partial sums by design."""
 _MOST_APART = 0.05
 """Distance from a multiple up to which a tensor may be it, in any dtype."""
 _NAMED = ["step", "phase", "role", "module", "module_call", "name", "op"]
@@ -64,13 +71,17 @@ def judged(
         sizes_of_axes: numbers of ranks of the second run's mesh axes and groups.
     """
     apart, size = distances(ours, theirs), sizes(ours, theirs)
+    unordered = distances_without_order(ours, theirs)
+    apart = np.where(theirs["layout"] == IN_PARTS, unordered, apart)
     is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
     is_certain |= is_right_elsewhere.to_numpy() & _should_be_equal(theirs)
     is_scaled = _is_scaled_by_ranks(ours, theirs, sizes_of_axes)
-    is_certain &= ~is_scaled
+    is_moved = may_be_in_another_order(theirs) & (unordered <= _MOST_APART)
+    is_certain &= ~is_scaled & ~is_moved
     is_preparation = _is_preparation(ours)
-    apart = np.fmin(apart, _distance_of_sums(ours, theirs, table, size))
-    apart[_is_own_data(ours) | _is_own_data(theirs)] = np.nan
+    of_sums = _distance_of_sums(ours, theirs, table, size)
+    alone, apart = apart, np.fmin(apart, of_sums)
+    apart[_is_of_other_data(ours, theirs, apart)] = np.nan
     replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
     tolerance, noise = Tolerance(), Noise()
     allowed, explained, verdicts, may_grow = [], [], [], True
@@ -105,20 +116,22 @@ def judged(
         distance=furthest, tolerance=allowed, is_wrong=verdicts, is_certain=is_certain,
         is_scaled=is_scaled, rounding=explained,
     )  # fmt: skip
+    is_sum = (alone * scales(ours, theirs) > np.array(allowed)) & ~found["is_wrong"]
+    found["is_sum"] = is_sum & ~np.isnan(of_sums) & ~np.isnan(furthest)
     return found.assign(is_wrong=found["is_wrong"] & ~_are_added_up(found, ours["norm"] > 0))
 
 
 def _distance_of_sums(
     ours: pd.DataFrame, theirs: pd.DataFrame, table: pd.DataFrame, size: np.ndarray
 ) -> np.ndarray:
-    """Return the distance of the sum over ranks of results of unknown layout; else nan.
+    """Return the distance of the sum over ranks of tensors of unknown layout; else nan.
 
-    An operator between the collectives of a program returns partial sums or partial means. If they
+    An operator, or a module, between the collectives of a program returns partial sums or partial means. If they
     add up to the right tensor, they are that, since four random sketches do not agree by chance.
     """
     found = np.full(len(ours), np.nan)
-    places = np.flatnonzero(_has_unknown_layout(theirs) & (theirs["role"] == RESULT).to_numpy())
-    unknown = table[_has_unknown_layout(table) & (table["role"] == RESULT).to_numpy()]
+    places = np.flatnonzero(_has_unknown_layout(theirs) & theirs["role"].isin(_SUMMED).to_numpy())
+    unknown = table[_has_unknown_layout(table) & table["role"].isin(_SUMMED).to_numpy()]
     if not len(places):
         return found
     key, names = [*KEY, "shape"], [*SKETCHES]
@@ -198,6 +211,19 @@ def _has_unknown_layout(side: pd.DataFrame) -> np.ndarray:
     return (side["layout"] == "").to_numpy()
 
 
-def _is_own_data(side: pd.DataFrame) -> np.ndarray:
-    """Return which tensors are of a rank's own part of the data, as under data parallelism."""
-    return _has_unknown_layout(side) & side["mesh"].str.startswith(OWN_DATA).to_numpy()
+def _is_of_other_data(ours: pd.DataFrame, theirs: pd.DataFrame, apart: np.ndarray) -> np.ndarray:
+    """Return which tensors are of a rank's own part of the data, which the other run may not have.
+
+    Both runs have it if they have one layout, and the first tensors of a rank in a step are equal.
+    """
+    is_own = [
+        _has_unknown_layout(side) & side["mesh"].str.startswith(OWN_DATA).to_numpy()
+        for side in (ours, theirs)
+    ]
+    is_any, is_same = is_own[0] | is_own[1], is_own[0] & is_own[1]
+    is_same &= ((ours["mesh"] == theirs["mesh"]) & (ours["rank"] == theirs["rank"])).to_numpy()
+    close = np.fmin(OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
+    first = pd.DataFrame({"step": ours["step"], "rank": theirs["rank"], "is_equal": apart <= close})
+    equal = first[is_same].groupby(["step", "rank"])["is_equal"].first()
+    of_rank = pd.MultiIndex.from_frame(first[["step", "rank"]])
+    return is_any & ~(is_same & of_rank.isin(equal.index[equal]))

@@ -1,0 +1,97 @@
+"""What parameters show of their gradients and states.
+
+A parameter that is whole, or in parts that add up, when the model is first called is that in all
+steps. Its gradient at the optimizer's step is wrong for certain if the step leaves it wrong, too.
+A wrong gradient may be the cause of what the program computes from all gradients between the
+backward pass and the step, such as their norm, and of a factor that all gradients then share.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.schema import (
+    GRADIENT,
+    NAMED,
+    PARAMETER,
+    RESULT,
+    STATE,
+    UNCLIPPED,
+    UPDATED,
+)
+
+_OF_GRADIENTS = (UNCLIPPED, GRADIENT)
+_BEFORE_THE_UPDATE = (*_OF_GRADIENTS, STATE)
+_BACKWARD = "backward"
+_LEAST_ALIKE = 3
+_CLOSE = 1e-3
+_OF_TOLERANCE = 4
+
+
+def with_parameters(judged: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+    """Return pairs that were judged, certain where the parameter's layout is known."""
+    is_wrong, name = judged["is_wrong"], judged["name"]
+    is_known = theirs["layout"] != ""
+    is_right = ~is_wrong & judged["distance"].notna()
+    begun = {*name[is_right & is_known & (judged["role"] == PARAMETER)]}
+    is_updated = is_wrong & (judged["role"] == UPDATED) & name.isin(begun)
+    steps = {*zip(judged["step"][is_updated], name[is_updated], strict=True)}
+    of_parameter = name.where(judged["role"] != STATE, name.str.rpartition(".")[0])
+    is_followed = [each in steps for each in zip(judged["step"], of_parameter, strict=True)]
+    is_before = is_wrong & judged["role"].isin(_BEFORE_THE_UPDATE) & np.array(is_followed, bool)
+    may_be_on_one = judged["right_on"] >= 0
+    return judged.assign(is_certain=judged["is_certain"] | (is_updated | is_before) & ~may_be_on_one)
+
+
+def cause_of(place: int, judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> int:
+    """Return the place of the wrong gradient that explains a wrong tensor after the backward pass.
+
+    It is the first one of the step that is wrong in another way than all others; without one, the
+    place of the wrong tensor itself.
+    """
+    row = judged.iloc[place]
+    same = np.flatnonzero(judged["step"] == row["step"])
+    backward = same[judged["phase"].iloc[same] == _BACKWARD]
+    if len(backward) and place < backward[-1]:
+        return place
+    is_sum = row["role"] in (RESULT, NAMED) and not row["module"]
+    if not is_sum and row["role"] not in _OF_GRADIENTS:
+        return place
+    for role in _OF_GRADIENTS:
+        own = same[(judged["role"].iloc[same] == role) & (same >= (0 if is_sum else place))]
+        wrong = own[judged["is_wrong"].iloc[own].to_numpy()]
+        if not len(wrong):
+            continue
+        close = max(_CLOSE, _OF_TOLERANCE * float(judged["rounding"].iloc[wrong].max()))
+        factors = np.array([_factor(ours.iloc[each], theirs.iloc[each], close) for each in wrong])
+        common = _common(factors, close)
+        others = wrong[~(np.abs(factors - common) <= close * abs(common))]
+        if math.isnan(common):
+            return int(wrong[0])
+        if len(others):
+            return int(others[0])
+    return place
+
+
+def _common(factors: np.ndarray, close: float) -> float:
+    """Return the factor that most wrong gradients have; nan if they share none."""
+    known = np.sort(factors[np.isfinite(factors)])
+    if len(known) < _LEAST_ALIKE:
+        return math.nan
+    middle = float(known[len(known) // 2])
+    num_alike = int((np.abs(known - middle) <= close * abs(middle)).sum())
+    return middle if num_alike >= _LEAST_ALIKE and 2 * num_alike > len(factors) else math.nan
+
+
+def _factor(left: pd.Series, right: pd.Series, close: float) -> float:
+    """Return the factor of a tensor that is a multiple of the right one; else nan."""
+    x, y = (side[[*SKETCHES]].to_numpy("float64") for side in (left, right))
+    if not np.any(x) or not np.all(np.isfinite(y)):
+        return math.nan
+    factor = float(x @ y / (x @ x))
+    is_multiple = np.linalg.norm(factor * x - y) <= close * np.linalg.norm(y)
+    return factor if is_multiple else math.nan

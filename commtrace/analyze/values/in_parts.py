@@ -1,0 +1,122 @@
+"""Layouts of plain tensors that a comparison learns from the tensors of the first run.
+
+on one rank    no other rank has the module or the parameter at all, as in a stage of a pipeline
+in parts       the ranks' tensors have as many elements together as the first run's tensor has
+
+Which elements a part has is unknown, so that its sketches say nothing. Sums, norms and the largest
+magnitude of parts do not depend on that: they are those of the whole tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.values.global_values import FACTS, ON_ONE_RANK, OWN_DATA, SKETCHES
+from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
+
+IN_PARTS = "in parts on ranks"
+"""Layout of a tensor whose parts ranks hold, in an unknown order."""
+_OF_TENSOR = ["step", "phase", "role", "module", "module_call", "name", "op", "occurrence"]
+_OF_NAME = ["role", "module", "name"]
+
+
+def with_learned_layouts(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    """Return table `tensors` of the second run with the layouts that the first one shows.
+
+    Tensors in parts are added as one row each, whose sketches are unknown.
+    """
+    right = with_lone_ranks(right)
+    rows = list(_whole(left, right))
+    if not rows:
+        return right
+    first = int(right.index.max()) + 1
+    added = pd.DataFrame(rows, index=range(first, first + len(rows)))[[*right.columns]]
+    joined = pd.concat([right, added.astype(right.dtypes)])
+    return joined.sort_values("order", kind="stable")
+
+
+def with_lone_ranks(side: pd.DataFrame) -> pd.DataFrame:
+    """Return table `tensors` in which what only one rank has is not of unknown layout."""
+    is_unknown = (side["layout"] == "") & ~side["mesh"].str.startswith(OWN_DATA)
+    # The module of a parameter is its owner; results outside of modules are not of one rank alone.
+    is_lone = side.groupby("module")["rank"].transform(lambda of: of.nunique() == 1)
+    is_lone &= is_unknown & (side["module"] != "")
+    return side.assign(layout=side["layout"].where(~is_lone, ON_ONE_RANK))
+
+
+def _whole(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield rows of tensors of which ranks hold parts."""
+    shapes = left[left["role"] != RESULT].groupby(_OF_NAME, observed=True)["shape"].agg(set)
+    is_plain = (right["layout"] == "") & (right["role"] != RESULT)
+    plain = right[is_plain & ~right["mesh"].str.startswith(OWN_DATA)]
+    plain = plain[plain["norm"].notna()]
+    known = shapes.reindex(pd.MultiIndex.from_frame(plain[_OF_NAME]))
+    is_other = np.array(
+        [
+            isinstance(own, set) and len(own) == 1 and shape not in own
+            for own, shape in zip(known, plain["shape"], strict=True)
+        ],
+        dtype=bool,
+    )
+    plain, known = plain[is_other], known[is_other]
+    plain = plain.assign(whole=[next(iter(each)) for each in known])
+    for _, rows in plain.groupby(_OF_TENSOR, sort=False, observed=True):
+        found = _joined(rows)
+        if found is not None:
+            yield found
+
+
+def _joined(rows: pd.DataFrame) -> dict[str, Any] | None:
+    """Return the row of a tensor that ranks hold in parts; None if it is not known to be that."""
+    whole = rows["whole"].iloc[0]
+    size, sizes = _num_elements(whole), [_num_elements(each) for each in rows["shape"]]
+    different = rows.drop_duplicates([*FACTS, "shape"])
+    if sum(map(_num_elements, different["shape"])) == size:
+        parts, times = different, 1.0
+    elif sum(sizes) == size:
+        parts, times = rows, 1.0
+    elif len(different) == 1 and sizes[0] and size % sizes[0] == 0 and len(rows) * sizes[0] > size:
+        parts, times = different, size / sizes[0]
+    else:
+        return None
+    return {
+        **rows.iloc[0].drop("whole").to_dict(),
+        **dict.fromkeys(SKETCHES, math.nan),
+        "shape": whole,
+        "layout": IN_PARTS,
+        "rank": -1,
+        "num_ranks": len(rows),
+        "total": math.fsum(parts["total"]) * times,
+        "norm": math.sqrt(math.fsum(parts["norm"] ** 2) * times),
+        "largest": parts["largest"].max(),
+        "num_nan": parts["num_nan"].sum(),
+        "num_inf": parts["num_inf"].sum(),
+    }
+
+
+def _num_elements(shape: str) -> int:
+    sizes = shape.strip("[]").split(",")
+    return math.prod(int(each) for each in sizes if each.isdigit())
+
+
+def distances_without_order(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
+    """Return the distance of each pair as sums and norms show it, whatever the order of elements.
+
+    The sum of elements is one more sketch, whose weights are equal. Rounding of all elements in one
+    direction changes it by more than their norm, so that it is measured against itself, too.
+    """
+    norm = np.fmax(left["norm"], right["norm"])
+    of_total = (left["total"] - right["total"]).abs() / np.fmax(norm, right["total"].abs())
+    found = np.fmax(of_total, (left["norm"] - right["norm"]).abs() / norm)
+    return found.where(norm > 0, 0.0).to_numpy("float64")
+
+
+def may_be_in_another_order(right: pd.DataFrame) -> np.ndarray:
+    """Return which tensors are of one rank alone, which may have got its tokens in any order."""
+    of_tokens = right["role"].isin((OUTPUT, OUTPUT_GRADIENT, RESULT))
+    return ((right["layout"] == ON_ONE_RANK) & (right["rank"] >= 0) & of_tokens).to_numpy()

@@ -1,0 +1,136 @@
+"""Names of the second run's modules and parameters in the first run, where a rank has others.
+
+A stage of a pipeline may number its layers from 0, and hold a tied weight under a name of its own.
+Weights tell which layer it is: a parameter has, at the beginning, the values of one of the first
+run's. Of layers without such weights, the number is moved as that of the layers beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.schema import GRADIENT, PARAMETER, STATE, UNCLIPPED, UPDATED
+
+_CLOSE = 1e-5
+_OF_PARAMETERS = frozenset({PARAMETER, GRADIENT, UNCLIPPED, UPDATED, STATE})
+Path = tuple[str, ...]
+
+
+def renamed(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    """Return table `tensors` of the second run with the names of the first."""
+    known = left[left["role"] == PARAMETER].drop_duplicates("name")
+    own = right[(right["role"] == PARAMETER) & (right["rank"] >= 0)]
+    modules = {*left["module"]}
+    found = {int(rank): _names(known, rows, modules) for rank, rows in own.groupby("rank")}
+    kept = {name for names in found.values() for name in names.kept}
+    # Ranks may hold one stage, but a layer that two stages have may be the fault.
+    stages = {tuple(names.moved) for names in found.values()}
+    moved = [name for stage in stages for name in stage]
+    is_twice = len({*moved} - kept) < len(moved)
+    if is_twice or not any(names.paths or names.tied for names in found.values()):
+        return right
+    table = right.copy()
+    for rank, names in found.items():
+        is_own = table["rank"] == rank
+        rows = table[is_own]
+        table.loc[is_own, "module"] = [names.of_module(each) for each in rows["module"]]
+        is_parameter = rows["role"].isin(_OF_PARAMETERS)
+        table.loc[is_own, "name"] = [
+            names.of_parameter(name) if is_one else name
+            for name, is_one in zip(rows["name"], is_parameter, strict=True)
+        ]
+    return table
+
+
+class _Names:
+    """Names of one rank's layers and tied parameters in the first run.
+
+    Attributes:
+        paths: by layer, the first run's.
+        tied: by parameter, the first run's that has its values, under the name of another module.
+        moved: the first run's names of the parameters of these layers.
+        kept: names of parameters that are those of the first run.
+    """
+
+    def __init__(self) -> None:
+        self.paths: dict[Path, Path] = {}
+        self.tied: dict[str, str] = {}
+        self.moved: list[str] = []
+        self.kept: list[str] = []
+
+    def of_module(self, module: str) -> str:
+        """Return the name of a module in the first run."""
+        return ".".join(self._moved(tuple(module.split(".")))) if module else module
+
+    def of_parameter(self, name: str) -> str:
+        """Return the name of a parameter, or of a state of one, in the first run."""
+        for own, other in self.tied.items():
+            if name == own or name.startswith(f"{own}."):
+                return other + name[len(own) :]
+        return self.of_module(name)
+
+    def _moved(self, path: Path) -> Path:
+        for length in range(len(path), 0, -1):
+            start = path[:length]
+            if start in self.paths:
+                return (*self.paths[start], *path[length:])
+            shifted = self._beside(start)
+            if shifted is not None:
+                return (*shifted, *path[length:])
+        return path
+
+    def _beside(self, path: Path) -> Path | None:
+        """Return the name of a numbered layer, moved as all that are beside it."""
+        if not path[-1].isdigit():
+            return None
+        moves = {
+            (other[:-1], int(other[-1]) - int(own[-1]))
+            for own, other in self.paths.items()
+            if own[:-1] == path[:-1] and own[-1].isdigit() and other[-1].isdigit()
+        }
+        if len(moves) != 1:
+            return None
+        parent, shift = moves.pop()
+        return (*parent, str(int(path[-1]) + shift))
+
+
+def _names(known: pd.DataFrame, own: pd.DataFrame, modules: set[str]) -> _Names:
+    """Return the names of a rank's layers in the first run; none if they contradict each other."""
+    found = _Names()
+    of_name = {name: number for number, name in enumerate(known["name"])}
+    for row, alike in zip(own.itertuples(), _alike(known, own), strict=True):
+        name = str(row.name)
+        if of_name.get(name) in alike:
+            found.kept.append(name)
+        if len(alike) != 1 or of_name.get(name) in alike:
+            continue
+        other = str(known["name"].iloc[alike[0]])
+        if name not in of_name and str(row.module) in modules:
+            found.tied[name] = other
+            continue
+        ours, theirs = _without_common_end(tuple(name.split(".")), tuple(other.split(".")))
+        if not ours or not theirs or found.paths.setdefault(ours, theirs) != theirs:
+            return _Names()
+        found.moved.append(other)
+    return found
+
+
+def _without_common_end(ours: Path, theirs: Path) -> tuple[Path, Path]:
+    while ours and theirs and ours[-1] == theirs[-1]:
+        ours, theirs = ours[:-1], theirs[:-1]
+    return ours, theirs
+
+
+def _alike(known: pd.DataFrame, own: pd.DataFrame) -> Iterator[list[int]]:
+    """Yield, for each of a rank's parameters, the places of the first run's of equal values."""
+    values = known[[*SKETCHES]].to_numpy("float64")
+    shapes, norms = known["shape"].to_numpy(), known["norm"].to_numpy("float64")
+    for row in own.itertuples():
+        sketches = np.array([getattr(row, name) for name in SKETCHES], dtype="float64")
+        apart = np.sqrt(((values - sketches) ** 2).mean(axis=1))
+        is_alike = (apart <= _CLOSE * norms) & (shapes == row.shape) & (norms > 0)
+        yield np.flatnonzero(is_alike).tolist()
