@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -352,6 +352,11 @@ FINGERPRINTS = (
     Column("largest", float, "", "largest magnitude of a finite element of the rank's part", 6),
     Column("num_nan", int, "", "elements that are not a number", 6),
     Column("num_inf", int, "", "infinite elements", 6),
+    Column(
+        "inputs", str, "",
+        "how many rows earlier on the rank the observed tensors are that it was computed from, "
+        "`1,3`: by storage at level `op`, else by autograd's graph", 12,
+    ),
 )  # fmt: skip
 
 HOST_EVENTS = (

@@ -155,7 +155,9 @@ Pairs = list[tuple[int, int, bool]]
 
 def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, bool]]:
     """Pair tensors that have a name: all but the results of operators."""
-    meshes = [{mesh for mesh in side["mesh"] if mesh.startswith(OWN_DATA)} for side in (left, right)]
+    meshes = [
+        {mesh for mesh in side["mesh"] if mesh.startswith(OWN_DATA)} for side in (left, right)
+    ]
     is_each_rank = meshes[0] == meshes[1]
     ours, theirs = (_by_name(side, is_each_rank=is_each_rank) for side in (left, right))
     values = _Values(left, right)

@@ -18,27 +18,31 @@ import pandas as pd
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.program_folder import program_folder, relative_to
 from commtrace.analyze.values import verdicts
+from commtrace.analyze.values.absent_gradients import with_absent_gradients
 from commtrace.analyze.values.alignment import aligned
 from commtrace.analyze.values.between import communication_before
 from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
-from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
+from commtrace.analyze.values.flow import lead_to_right_ones
+from commtrace.analyze.values.global_values import KEY, SKETCHES, by_number, parts
 from commtrace.analyze.values.gradient_cause import cause_of, with_parameters
-from commtrace.analyze.values.in_parts import with_learned_layouts, with_lone_ranks
+from commtrace.analyze.values.in_parts import IN_PARTS, with_learned_layouts, with_lone_ranks
 from commtrace.analyze.values.open_questions import open_questions
 from commtrace.analyze.values.peers import unreduced_before, with_peers
 from commtrace.analyze.values.renamed import renamed
 from commtrace.analyze.values.tolerance import distances
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, needing
 from commtrace.errors import UsageError
-from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
+from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, PARAMETER, RESULT, STATE, UPDATED
 
 _MOST_EARLIER = 8
 _MOST_RANKS = 64
 _MOST_UNRELATED = 3
 """Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
 _TO_ROOT = needing(EVERY_RANK_AT_ROOT)
+_LEFT = (PARAMETER, UPDATED, STATE)
+"""Roles of what an optimizer leaves, of which a small step may show nothing."""
 _FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
 """Roles of tensors that are computed from those before them."""
 
@@ -137,6 +141,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     tables = [_table_of(run, name) for run, name in ((left, "first"), (right, "second"))]
     tables[0] = with_lone_ranks(tables[0])
     tables[1] = with_learned_layouts(tables[0], renamed(*tables))
+    tables = [with_absent_gradients(*each) for each in (tables, tables[::-1])]
     pairs = aligned(*tables)
     if pairs.empty:
         raise _nothing_in_common(left, right)
@@ -157,10 +162,10 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
-    place = _first(judged)
+    place = _first(judged, pairs, tables[1], right)
     if place is not None:
         place = cause_of(place, judged, ours, theirs)
-        place = unreduced_before(place, judged, _issued_on_first_rank(right), theirs["at_ns"])
+        place = unreduced_before(place, judged, pairs["right"].to_numpy(), right, theirs["at_ns"])
     fault = None if place is None else _fault(place, ours, theirs, judged, right)
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
@@ -216,12 +221,6 @@ def _errors(
     return by_label[~by_label.index.duplicated()].reindex(labels).to_numpy("float64")
 
 
-def _issued_on_first_rank(run: Frames) -> np.ndarray:
-    """Return when the calls of communication of the first rank were issued, ascending."""
-    own = run.comm[run.comm["rank"] == parts(run)["rank"].min()]
-    return np.sort(own["issue_ns"].to_numpy())
-
-
 def _may_be_reduced_to_one(judged: pd.DataFrame, right: Frames) -> np.ndarray:
     """Return which tensors are right on ranks to which the run reduces or gathers something.
 
@@ -242,13 +241,15 @@ def _leads_to_a_wrong_module(judged: pd.DataFrame) -> np.ndarray:
     return (is_wrong & of_module.isin(of_module[is_wrong & judged["is_certain"]])).to_numpy()
 
 
-def _first(judged: pd.DataFrame) -> int | None:
+def _first(
+    judged: pd.DataFrame, pairs: pd.DataFrame, table: pd.DataFrame, right: Frames
+) -> int | None:
     """Return the place of the first wrong tensor; None if there is none.
 
     An ambiguous one counts only if another one follows in its step that is wrong for certain. One
-    of unknown layout counts unless several tensors of known layout agree between it and the
-    first wrong one of these, or the end: then it was a part of a tensor, of which others were
-    computed rightly.
+    of unknown layout counts unless a right one was computed from it: then it was a part of a
+    tensor. Of runs that do not say what was computed from what, that is so if several tensors of
+    known layout agree between it and the first wrong one of these, or the end.
     """
     is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
     is_ambiguous, step = judged["is_ambiguous"].to_numpy(), judged["step"].to_numpy()
@@ -257,12 +258,41 @@ def _first(judged: pd.DataFrame) -> int | None:
     is_wrong = is_wrong & (~is_ambiguous | is_followed)
     certain = np.flatnonzero(is_wrong & is_certain)
     end = int(certain[0]) if len(certain) else len(judged)
-    is_right = is_certain & ~is_wrong & judged["distance"].notna().to_numpy()
+    doubtful = np.flatnonzero(is_wrong[:end])
+    if len(doubtful):
+        labels = pairs["right"].to_numpy()
+        is_right = ~is_wrong & judged["distance"].notna().to_numpy() & (judged["norm_left"] > 0)
+        is_known = is_certain | judged["is_sum"].to_numpy()
+        cleared = lead_to_right_ones(
+            right,
+            asked=_parts_of(labels[doubtful], table),
+            right=_parts_of(labels[is_right & is_known & ~judged["role"].isin(_LEFT)], table),
+            wrong=labels[is_wrong & is_certain],
+        )
+        if cleared is None:
+            doubtful = doubtful[doubtful >= _after_unrelated(judged, is_wrong, end)]
+        else:
+            doubtful = doubtful[~np.isin(labels[doubtful], [*cleared])]
+    first = [*doubtful[:1].tolist(), *certain[:1].tolist()]
+    return first[0] if first else None
+
+
+def _after_unrelated(judged: pd.DataFrame, is_wrong: np.ndarray, end: int) -> int:
+    """Return the place behind tensors after which several of known layout agree."""
+    is_right = judged["is_certain"].to_numpy() & ~is_wrong & judged["distance"].notna().to_numpy()
     is_right &= judged["role"].isin(_FOLLOWING).to_numpy()
     right = np.flatnonzero(is_right[:end])
-    begin = right[-_MOST_UNRELATED - 1] + 1 if len(right) > _MOST_UNRELATED else 0
-    wrong = np.flatnonzero(is_wrong[begin:])
-    return int(begin + wrong[0]) if len(wrong) else None
+    return int(right[-_MOST_UNRELATED - 1]) + 1 if len(right) > _MOST_UNRELATED else 0
+
+
+def _parts_of(labels: np.ndarray, table: pd.DataFrame) -> set[int]:
+    """Return labels of tensors, and of all ranks' parts of those of unknown layout."""
+    own = table.loc[labels]
+    is_plain = table["layout"] == ""
+    of_ranks = own[own["layout"].isin(("", IN_PARTS))]
+    keys = pd.MultiIndex.from_frame(of_ranks[[*KEY]])
+    alike = pd.MultiIndex.from_frame(table.loc[is_plain, [*KEY]]).isin(keys)
+    return {*labels.tolist(), *table.index[is_plain][alike].tolist()}
 
 
 def _fault(
@@ -281,7 +311,11 @@ def _fault(
         incomplete=_incomplete_sums(right_row, theirs.iloc[:place], right),
         axes=_axes(right) if right_on < 0 else {},
     )
-    if bool(judged["is_sum"].iloc[place]):
+    if has_none := [
+        name for name, row in (("first", left_row), ("second", right_row)) if not row["num_ranks"]
+    ]:
+        found = Relation("absent", f"the {has_none[0]} run has none")
+    elif bool(judged["is_sum"].iloc[place]):
         found = Relation("missing", _UNREDUCED)
     elif right_on >= 0:
         on = f"it is right on rank {right_on}, but not on rank {right_row['rank']}"

@@ -2,6 +2,7 @@
 
 kind            right tensor x, wrong tensor y
 replica         y is right on some ranks, and replicas of it on others are not
+absent          a gradient that one run does not have at all
 non_finite      y has nan or infinite elements, and x has not, or fewer
 zero            y is zero
 factor          y = c x
@@ -64,6 +65,9 @@ def relation(
         axes: sizes of the mesh axes of the wrong run, to which a factor is compared.
     """
     x, y = sketches_of(right), sketches_of(wrong)
+    if np.isnan(y).any():  # in parts, whose places are unknown
+        x, y = (np.array([row["total"], row["norm"]]) for row in (right, wrong))
+        earlier = incomplete = ()
     if wrong["apart"] > tolerance * wrong["norm"] and _apart(x, y) <= tolerance:
         return Relation("replica", _replica_text(wrong))
     for name, word in (("num_nan", "nan"), ("num_inf", "infinite")):

@@ -44,7 +44,9 @@ def with_parameters(judged: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     is_followed = [each in steps for each in zip(judged["step"], of_parameter, strict=True)]
     is_before = is_wrong & judged["role"].isin(_BEFORE_THE_UPDATE) & np.array(is_followed, bool)
     may_be_on_one = judged["right_on"] >= 0
-    return judged.assign(is_certain=judged["is_certain"] | (is_updated | is_before) & ~may_be_on_one)
+    return judged.assign(
+        is_certain=judged["is_certain"] | (is_updated | is_before) & ~may_be_on_one
+    )
 
 
 def cause_of(place: int, judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> int:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.values.flow import sources
+from commtrace.analyze.values.global_values import parts
 from commtrace.analyze.values.in_parts import IN_PARTS
-from commtrace.schema import RESULT
+from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
 
 _OF_CODE = ["phase", "role", "name", "op", "layer", "line"]
 
@@ -23,18 +26,20 @@ def with_peers(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -
     `is_unreduced` is true of sums over ranks whose peers were reduced; these are wrong.
     """
     code = judged[["phase", "role", "name", "op"]].assign(
-        name=_without_numbers(judged["name"]),
         layer=_without_numbers(judged["module"]),
         line=ours["source_file"].astype(str) + ":" + ours["source_line"].astype(str),
     )
     is_right = (~judged["is_wrong"] & judged["distance"].notna() & (ours["norm"] != 0)).to_numpy()
     is_sum = judged["is_sum"].to_numpy()
-    is_whole = is_right & ~is_sum & ~theirs["layout"].isin(("", IN_PARTS)).to_numpy()
-    groups = code.assign(whole=is_whole, sums=is_sum).groupby(_OF_CODE, sort=False)
+    is_in_parts = (theirs["layout"] == IN_PARTS).to_numpy()
+    is_whole = is_right & ~is_sum & (theirs["layout"] != "").to_numpy()
+    code = code.assign(whole=is_whole, sums=is_sum, is_in_parts=is_in_parts)
+    groups = code.groupby([*_OF_CODE, "is_in_parts"], sort=False)
     num_whole = groups["whole"].transform("sum").to_numpy()
     num_sums = groups["sums"].transform("sum").to_numpy()
     is_unreduced = is_sum & (num_whole >= num_sums)
     is_learned = judged["is_wrong"].to_numpy() & (num_whole > 0) & (num_sums == 0)
+    is_learned &= judged["role"].isin((OUTPUT, OUTPUT_GRADIENT)).to_numpy()
     return judged.assign(
         is_wrong=judged["is_wrong"] | is_unreduced,
         is_certain=judged["is_certain"] | is_unreduced | is_learned,
@@ -46,28 +51,27 @@ def _without_numbers(names: pd.Series) -> pd.Series:
     return names.astype(str).str.replace(r"(?<![^.])\d+(?![^.])", "#", regex=True)
 
 
-def unreduced_before(place: int, judged: pd.DataFrame, calls_ns: np.ndarray, at: pd.Series) -> int:
+def unreduced_before(
+    place: int, judged: pd.DataFrame, labels: np.ndarray, run: Frames, at: pd.Series
+) -> int:
     """Return the place of the sum over ranks that was not reduced before a wrong tensor.
 
-    It is the last one right before it, of which nothing was communicated since; without one, the
-    place of the wrong tensor itself.
+    It is the output of a module, or else the result of an operator, that the tensor was computed
+    from, and since which nothing was communicated; without one, the place of the tensor itself.
 
     Args:
         place: of the wrong tensor.
         judged: pairs in order of time.
-        calls_ns: when calls of communication were issued on the first rank, ascending.
-        at: when each tensor of the second run was observed.
+        labels: numbers of the second run's tensors in `parts`.
+        run: the second run.
+        at: when each of these was observed on the first rank that holds it.
     """
-    found = place
-    for before in range(place - 1, -1, -1):
-        row = judged.iloc[before]
-        if not row["is_sum"] or row["is_wrong"] or row["step"] != judged["step"].iloc[place]:
-            break
-        since, until = at.iloc[before], at.iloc[place]
-        if np.searchsorted(calls_ns, since) != np.searchsorted(calls_ns, until):
-            break
-        if found == place or row["role"] != RESULT:
-            found = before
-            if row["role"] != RESULT:
-                break
-    return found
+    own = run.comm[run.comm["rank"] == parts(run)["rank"].min()]
+    issued = np.sort(own["issue_ns"].to_numpy())
+    num_before = np.searchsorted(issued, at.to_numpy())
+    is_sum = (judged["is_sum"] & ~judged["is_wrong"]).to_numpy()
+    is_sum &= num_before == num_before[place]
+    by_label = {int(labels[each]): int(each) for each in np.flatnonzero(is_sum[:place])}
+    sums = [by_label[each] for each in sources(run, int(labels[place]), {*by_label})]
+    outputs = [each for each in sums if judged["role"].iloc[each] != RESULT]
+    return max(outputs or sums, default=place)

@@ -77,7 +77,9 @@ def judged(
     is_certain |= is_right_elsewhere.to_numpy() & _should_be_equal(theirs)
     is_scaled = _is_scaled_by_ranks(ours, theirs, sizes_of_axes)
     is_moved = may_be_in_another_order(theirs) & (unordered <= _MOST_APART)
-    is_certain &= ~is_scaled & ~is_moved
+    # A loss of a rank's own part of the batch has gradients of another scale.
+    is_partial_data = (theirs["layout"] == IN_PARTS) & theirs["role"].isin(_SUMMED)
+    is_certain &= ~is_scaled & ~is_moved & ~is_partial_data.to_numpy()
     is_preparation = _is_preparation(ours)
     of_sums = _distance_of_sums(ours, theirs, table, size)
     alone, apart = apart, np.fmin(apart, of_sums)
@@ -126,8 +128,9 @@ def _distance_of_sums(
 ) -> np.ndarray:
     """Return the distance of the sum over ranks of tensors of unknown layout; else nan.
 
-    An operator, or a module, between the collectives of a program returns partial sums or partial means. If they
-    add up to the right tensor, they are that, since four random sketches do not agree by chance.
+    An operator, or a module, between the collectives of a program returns partial sums or partial
+    means. If they add up to the right tensor, they are that, since four random sketches do not
+    agree by chance.
     """
     found = np.full(len(ours), np.nan)
     places = np.flatnonzero(_has_unknown_layout(theirs) & theirs["role"].isin(_SUMMED).to_numpy())

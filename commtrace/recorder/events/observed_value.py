@@ -38,6 +38,7 @@ class ObservedValue:
         mesh: axes and ranks of its mesh; empty if unknown.
         placements: placement on each axis; empty if unknown.
         facts: the numbers of its fingerprint, [NUM_FACTS]; None if its part is unknown.
+        inputs: how many tensors ago those were observed that it was computed from.
     """
 
     rank: int
@@ -54,6 +55,7 @@ class ObservedValue:
     mesh: str
     placements: str
     facts: torch.Tensor | None
+    inputs: tuple[int, ...] = ()
 
     def row(self, number: int, epoch: int, step: int, facts: Sequence[float]) -> Any:
         """Return the row of table `fingerprints`, with its numbers as read from their device."""
@@ -69,6 +71,7 @@ class ObservedValue:
             str(self.dtype).removeprefix("torch."), _text_of(self.shape), self.mesh,
             self.placements, *sketches, total, norm, largest,
             -1 if num_nan != num_nan else int(num_nan), -1 if num_inf != num_inf else int(num_inf),
+            ",".join(map(str, self.inputs)),
         )  # fmt: skip
 
 

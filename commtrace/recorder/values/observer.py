@@ -48,6 +48,7 @@ from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.declared import Declared, DeclaredLayouts
 from commtrace.recorder.values.flat_parameters import FlatParameters, FlatPart
+from commtrace.recorder.values.flow import Flow
 from commtrace.recorder.values.found_tensors import (
     LatestFacts,
     completed,
@@ -106,6 +107,7 @@ class ValueObserver:
         self._sinks: tuple[ValueSink, ...] = ()
         self._layouts = Layouts()
         self._latest = LatestFacts()
+        self._flows: dict[int | None, Flow] = {}
         self._hooks: list[Any] = []
         self._gradient_hooks = GradientHooks(
             self._local_gradient, self._loss, self._unclipped, self._clipping
@@ -152,6 +154,7 @@ class ValueObserver:
     def forget(self) -> None:
         """Drop what is known of modules, parameters and layouts."""
         self._layouts = Layouts()
+        self._flows = {}
         self._owners = self._no_owners()
         self._data_group = ""
         self._met.clear()
@@ -175,6 +178,10 @@ class ValueObserver:
     ) -> None:
         """Take the outputs of a module, or a parameter, for parts of distributed tensors."""
         self._declared.declare(target, mesh, placements, gradient)
+
+    def flow(self) -> Flow:
+        """Return where the values of this rank's tensors go."""
+        return self._flows.setdefault(likely_rank(), Flow())
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
         """Return the place of a module as called inside `outer`; None before its first call."""
@@ -217,6 +224,7 @@ class ValueObserver:
                         self._watch_gradient(name, tensor, call, of_gradient)
                 if CURRENT.modules.innermost is None:
                     self._see_buffers(module, location)
+                    self.flow().forget_nodes()
         except Exception as error:
             self._failures.append(error)
 
@@ -399,10 +407,12 @@ class ValueObserver:
                 real = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
                 facts = self._latest.keep(tensor, layout, moment, facts_of(real, layout.weights))
         state = CURRENT.state
+        by_storage = state.operators.result_mode is not None
+        inputs = self.flow().observed(tensor, by_storage=by_storage)
         entry = ObservedValue(
             rank, role, name, op, now(), location, owner.module if owner else None,
             state.regions[-1] if state.regions else "", state.native_id, tensor.dtype,
-            layout.shape, layout.mesh, layout.placements, facts,
+            layout.shape, layout.mesh, layout.placements, facts, inputs,
         )  # fmt: skip
         for sink in sinks:
             sink.add_value(entry)

@@ -6,9 +6,13 @@ once, with its global results. A view of a plain tensor has the numbers of its b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from commtrace.recorder.thread_state import CURRENT
+from commtrace.recorder.values.flow import Flow, Sources
 from commtrace.recorder.values.found_tensors import tensors_in
 from commtrace.recorder.values.observer import ValueObserver
 from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode
@@ -26,6 +30,8 @@ _UNINITIALIZED = frozenset(
     )
 )
 """Operators whose results are whatever was in memory."""
+_NEW = ("zero_", "fill_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
+"""Operators whose results have nothing of the numbers of their arguments."""
 _HIDDEN_VIEW = "aten::_unsafe_view"
 """View whose schema does not say so. Releases of torch differ in where they call it."""
 
@@ -49,14 +55,46 @@ class ResultMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not isinstance(func, OpOverload):
+            return func(*args, **(kwargs or {}))
+        flow, operator = self._observer.flow(), func._schema.name
+        given = [tensor for _, tensor in tensors_in((args, kwargs))]
+        sources = () if _is_new(operator) else flow.sources_of(given)
         result = func(*args, **(kwargs or {}))
-        # Parameters and states are observed when the optimizer's step is over.
-        if CURRENT.state.optimizer.depth or not isinstance(func, OpOverload):
+        self._pass_on(flow, func, args, given, result, sources)
+        if CURRENT.state.optimizer.depth:  # what it leaves is observed when its step is over
             return result
-        operator = func._schema.name
         if func.namespace not in _NOT_COMPUTING and operator not in _UNINITIALIZED:
             is_view = func.is_view or operator == _HIDDEN_VIEW
             for name, tensor in tensors_in(result):
                 if not is_view or hasattr(tensor, "placements"):
                     self._observer.result(func, name, tensor)
         return result
+
+    def _pass_on(
+        self,
+        flow: Flow,
+        func: OpOverload,
+        args: Sequence[Any],
+        given: Sequence[torch.Tensor],
+        result: Any,
+        sources: Sources,
+    ) -> None:
+        """Let what an operator returns, or writes, have its sources."""
+        if not func.is_view:
+            flow.passed_on([tensor for _, tensor in tensors_in(result)], sources)
+        if not func._schema.is_mutable or not given:
+            return
+        if func.namespace in _NOT_COMPUTING:  # a collective fills what it is given
+            flow.passed_on(given, sources)
+        elif not func._schema.returns and isinstance(args[0], (list, tuple)):
+            # An operator on lists computes each tensor of the first from those at its place.
+            for place, tensor in enumerate(args[0]):
+                others = [each[place] if isinstance(each, (list, tuple)) else each for each in args]
+                used = [each for each in others if isinstance(each, torch.Tensor)]
+                flow.passed_on([tensor], flow.sources_of(used))
+
+
+def _is_new(operator: str) -> bool:
+    name = operator.rpartition("::")[2]
+    return name in _NEW or name.startswith(("new_", "_foreach_zero_"))

@@ -1,0 +1,41 @@
+"""Gradients that only one of two runs has: a parameter that the other run's loss does not reach.
+
+A gradient that is not there changes nothing when the optimizer steps. It is compared as zero.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.schema import GRADIENT, PARAMETER
+
+_NUMBERS = (*SKETCHES, "total", "norm", "largest", "num_nan", "num_inf", "apart", "num_differing")
+_OF_OTHER = ["name", "module", "module_class", "shape", "dtype", "occurrence"]
+
+
+def with_absent_gradients(side: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Return table `tensors` with the gradients that only the other run has, as zeros.
+
+    They are those of parameters that this run has, too, in steps in which it has other gradients.
+    """
+    own, others = (each[each["role"] == GRADIENT] for each in (side, other))
+    others = others[others["norm"] > 0].drop_duplicates(["step", "name"])
+    known = side[side["role"] == PARAMETER].drop_duplicates("name").set_index("name")
+    has_own = pd.MultiIndex.from_frame(others[["step", "name"]]).isin(
+        pd.MultiIndex.from_frame(own[["step", "name"]])
+    )
+    absent = others[~has_own & others["name"].isin(known.index)]
+    of_step = own.drop_duplicates("step").set_index("step")
+    absent = absent[absent["step"].isin(of_step.index)]
+    if absent.empty:
+        return side
+    rows = of_step.loc[absent["step"]].reset_index()
+    rows[_OF_OTHER] = absent[_OF_OTHER].to_numpy()
+    rows["layout"] = known.loc[absent["name"], "layout"].to_numpy()
+    rows[[*_NUMBERS]] = 0
+    rows = rows.assign(rank=-1, num_ranks=0)
+    first = int(side.index.max()) + 1
+    rows.index = pd.RangeIndex(first, first + len(rows))
+    joined = pd.concat([side, rows[[*side.columns]].astype(side.dtypes)])
+    return joined.sort_values("order", kind="stable")
