@@ -26,6 +26,7 @@ class Flow:
         self._num_observed = 0
         self._of_storage: dict[int, Sources] = {}
         self._of_node: dict[Any, int] = {}
+        self._called: set[int] = set()
 
     def observed(self, tensor: torch.Tensor, *, by_storage: bool) -> Sources:
         """Note a tensor that is observed, and return how many tensors ago its sources were.
@@ -57,9 +58,16 @@ class Flow:
         for each in tensors:
             self._keep(_storage_of(each), sources)
 
+    def model_begins(self, model: object) -> None:
+        """Note an outermost module that is called; again, if no backward pass came meanwhile."""
+        if id(model) in self._called:
+            self.forget_nodes()
+        self._called.add(id(model))
+
     def forget_nodes(self) -> None:
         """Let go of autograd's graph, whose nodes hold what the backward pass needs."""
         self._of_node.clear()
+        self._called.clear()
 
     def _keep(self, key: int, sources: Sources) -> None:
         if key:

@@ -194,6 +194,7 @@ class ValueObserver:
         self._has_run = True
         self._data_group = self._data_group or data_group(module)
         try:
+            self.flow().model_begins(module)
             with Reading():
                 location = Location(FORWARD, None, None, -1, None)
                 if not torch.jit.is_tracing() and self._met.add(module):
@@ -224,7 +225,6 @@ class ValueObserver:
                         self._watch_gradient(name, tensor, call, of_gradient)
                 if CURRENT.modules.innermost is None:
                     self._see_buffers(module, location)
-                    self.flow().forget_nodes()
         except Exception as error:
             self._failures.append(error)
 
@@ -250,6 +250,7 @@ class ValueObserver:
 
     def _loss(self, name: str, loss: torch.Tensor) -> None:
         self._read(LOSS, name, loss, OTHER, UNKNOWN_OWNER)
+        self.flow().forget_nodes()
 
     def _clipping(self, name: str, norm: torch.Tensor) -> None:
         self._read(CLIPPING, name, norm, OTHER, UNKNOWN_OWNER)
@@ -339,6 +340,15 @@ class ValueObserver:
         except Exception as error:
             self._failures.append(error)
 
+    def _data_group_of(self, root: nn.Module | None) -> str:
+        """Return the group whose ranks have data of their own outside or inside of a model.
+
+        A loss without parameters computes with what the model returns.
+        """
+        if root is None or next(root.parameters(), None) is None:
+            return self._data_group
+        return data_group(root)
+
     def _see_parameter(
         self,
         role: str,
@@ -386,7 +396,7 @@ class ValueObserver:
             local, layout = self._layouts.of(tensor, owner.group)
         else:
             place = location.place
-            group = self._data_group if place is None else data_group(place.root.module())
+            group = self._data_group_of(None if place is None else place.root.module())
             local, layout = self._layouts.of(tensor, group, "")
         local = completed(local)
         if (local is not tensor and not has_numbers(local)) or not has_memory(local):
