@@ -37,5 +37,6 @@ def with_absent_gradients(side: pd.DataFrame, other: pd.DataFrame) -> pd.DataFra
     rows = rows.assign(rank=-1, num_ranks=0)
     first = int(side.index.max()) + 1
     rows.index = pd.RangeIndex(first, first + len(rows))
+    side = side.astype(dict.fromkeys(("module_class", "shape", "dtype"), str))
     joined = pd.concat([side, rows[[*side.columns]].astype(side.dtypes)])
     return joined.sort_values("order", kind="stable")

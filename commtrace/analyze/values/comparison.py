@@ -20,21 +20,31 @@ from commtrace.analyze.program_folder import program_folder, relative_to
 from commtrace.analyze.values import verdicts
 from commtrace.analyze.values.absent_gradients import with_absent_gradients
 from commtrace.analyze.values.alignment import aligned
-from commtrace.analyze.values.between import communication_before
+from commtrace.analyze.values.between import REDUCED, communication_before
 from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
-from commtrace.analyze.values.flow import lead_to_right_ones
+from commtrace.analyze.values.flow import Flow, flow_of
 from commtrace.analyze.values.global_values import KEY, SKETCHES, by_number, parts
 from commtrace.analyze.values.gradient_cause import cause_of, with_parameters
 from commtrace.analyze.values.in_parts import IN_PARTS, with_learned_layouts, with_lone_ranks
+from commtrace.analyze.values.local_gradients import right_gradients
 from commtrace.analyze.values.open_questions import open_questions
+from commtrace.analyze.values.own_parts import computed_from_parts
 from commtrace.analyze.values.peers import unreduced_before, with_peers
 from commtrace.analyze.values.renamed import renamed
 from commtrace.analyze.values.tolerance import distances
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, needing
 from commtrace.errors import UsageError
-from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, PARAMETER, RESULT, STATE, UPDATED
+from commtrace.schema import (
+    LOCAL_GRADIENT,
+    OUTPUT,
+    OUTPUT_GRADIENT,
+    PARAMETER,
+    RESULT,
+    STATE,
+    UPDATED,
+)
 
 _MOST_EARLIER = 8
 _MOST_RANKS = 64
@@ -152,7 +162,10 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     errors = _errors(ours, pairs["left"], tables[0], reference)
     numbers = {right.ranks["rank"].nunique(), *_axes(right).values()}
     is_right_elsewhere = pairs["right_on"] >= 0
-    judged = verdicts.judged(ours, theirs, errors, tables[1], is_right_elsewhere, numbers)
+    judged = verdicts.judged(
+        ours, theirs, errors, tables, is_right_elsewhere, numbers,
+        computed_from_parts(*tables, pairs["right"].to_numpy(), right),
+    )  # fmt: skip
     judged = described(judged, ours, theirs).assign(
         is_ambiguous=pairs["is_ambiguous"], right_on=pairs["right_on"]
     )
@@ -162,11 +175,11 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
-    place = _first(judged, pairs, tables[1], right)
+    place = _first(judged, pairs, tables[1], left, right)
     if place is not None:
         place = cause_of(place, judged, ours, theirs)
         place = unreduced_before(place, judged, pairs["right"].to_numpy(), right, theirs["at_ns"])
-    fault = None if place is None else _fault(place, ours, theirs, judged, right)
+    fault = None if place is None else _fault(place, ours, theirs, judged, left, right)
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
         len(wrong), len(wrong) - len(certain), fault, judged, reference is not None,
@@ -242,7 +255,7 @@ def _leads_to_a_wrong_module(judged: pd.DataFrame) -> np.ndarray:
 
 
 def _first(
-    judged: pd.DataFrame, pairs: pd.DataFrame, table: pd.DataFrame, right: Frames
+    judged: pd.DataFrame, pairs: pd.DataFrame, table: pd.DataFrame, left: Frames, right: Frames
 ) -> int | None:
     """Return the place of the first wrong tensor; None if there is none.
 
@@ -259,22 +272,31 @@ def _first(
     certain = np.flatnonzero(is_wrong & is_certain)
     end = int(certain[0]) if len(certain) else len(judged)
     doubtful = np.flatnonzero(is_wrong[:end])
-    if len(doubtful):
+    flow = flow_of(right) if len(doubtful) else None
+    if flow is not None and not flow.is_known:
+        doubtful = doubtful[doubtful >= _after_unrelated(judged, is_wrong, end)]
+    elif flow is not None:
         labels = pairs["right"].to_numpy()
         is_right = ~is_wrong & judged["distance"].notna().to_numpy() & (judged["norm_left"] > 0)
-        is_known = is_certain | judged["is_sum"].to_numpy()
-        cleared = lead_to_right_ones(
-            right,
+        is_right &= is_certain | judged["is_sum"].to_numpy()
+        cleared = flow.lead_to(
             asked=_parts_of(labels[doubtful], table),
-            right=_parts_of(labels[is_right & is_known & ~judged["role"].isin(_LEFT)], table),
-            wrong=labels[is_wrong & is_certain],
+            right=_parts_of(labels[is_right & ~judged["role"].isin(_LEFT)], table),
+            wrong={*labels[is_wrong & is_certain].tolist()},
+            right_rows=_right_gradients(flow, left, right),
         )
-        if cleared is None:
-            doubtful = doubtful[doubtful >= _after_unrelated(judged, is_wrong, end)]
-        else:
-            doubtful = doubtful[~np.isin(labels[doubtful], [*cleared])]
+        is_cleared = [not cleared.isdisjoint(_parts_of(labels[[at]], table)) for at in doubtful]
+        doubtful = doubtful[~np.array(is_cleared, dtype=bool)]
     first = [*doubtful[:1].tolist(), *certain[:1].tolist()]
     return first[0] if first else None
+
+
+def _right_gradients(flow: Flow, left: Frames, right: Frames) -> list[int]:
+    """Return the places of rows of the ranks' own gradients that are right together."""
+    found = right_gradients(left, right)
+    rows = flow.rows[flow.rows["role"] == LOCAL_GRADIENT]
+    is_right = [each in found for each in zip(rows["step"], rows["name"], strict=True)]
+    return rows.index[np.array(is_right, dtype=bool)].tolist()
 
 
 def _after_unrelated(judged: pd.DataFrame, is_wrong: np.ndarray, end: int) -> int:
@@ -296,7 +318,12 @@ def _parts_of(labels: np.ndarray, table: pd.DataFrame) -> set[int]:
 
 
 def _fault(
-    place: int, ours: pd.DataFrame, theirs: pd.DataFrame, judged: pd.DataFrame, right: Frames
+    place: int,
+    ours: pd.DataFrame,
+    theirs: pd.DataFrame,
+    judged: pd.DataFrame,
+    left: Frames,
+    right: Frames,
 ) -> Fault:
     left_row, right_row = ours.iloc[place], theirs.iloc[place]
     is_right = ~judged["is_wrong"] & judged["distance"].notna()
@@ -321,7 +348,10 @@ def _fault(
         on = f"it is right on rank {right_on}, but not on rank {right_row['rank']}"
         found = Relation("replica", f"{on}: {found.text}")
     communication = communication_before(theirs.iloc[agreeing], right_row, right)
-    doubt = doubt_of(judged.iloc[: place + 1], found, communication)
+    # What was communicated before a rank's own gradient is right if that is.
+    is_computed = (left_row["step"], left_row["name"]) in right_gradients(left, right)
+    of_doubt = () if right_row["role"] in REDUCED and is_computed else communication
+    doubt = doubt_of(judged.iloc[: place + 1], found, of_doubt)
     folder = program_folder(right)
     communication = tuple([_with_short_name(call, folder) for call in communication])
     return Fault(

@@ -65,7 +65,8 @@ def relation(
         axes: sizes of the mesh axes of the wrong run, to which a factor is compared.
     """
     x, y = sketches_of(right), sketches_of(wrong)
-    if np.isnan(y).any():  # in parts, whose places are unknown
+    is_in_parts = bool(np.isnan(y).any())  # whose places are unknown
+    if is_in_parts:
         x, y = (np.array([row["total"], row["norm"]]) for row in (right, wrong))
         earlier = incomplete = ()
     if wrong["apart"] > tolerance * wrong["norm"] and _apart(x, y) <= tolerance:
@@ -84,7 +85,7 @@ def relation(
         for text, sketches in found:
             if np.any(sketches) and _apart(sketches, y) <= close * 4:
                 return Relation(kind, text)
-    if _has_equal_elements(right, wrong, close):
+    if not is_in_parts and _has_equal_elements(right, wrong, close):
         return Relation("permuted", "it has the same elements in other places")
     apart = _apart(x, y)
     if apart < _SMALL:

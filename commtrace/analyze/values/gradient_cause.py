@@ -15,6 +15,7 @@ import pandas as pd
 
 from commtrace.analyze.values.global_values import SKETCHES
 from commtrace.schema import (
+    BUFFER,
     GRADIENT,
     NAMED,
     PARAMETER,
@@ -25,7 +26,8 @@ from commtrace.schema import (
 )
 
 _OF_GRADIENTS = (UNCLIPPED, GRADIENT)
-_BEFORE_THE_UPDATE = (*_OF_GRADIENTS, STATE)
+_WITH_AN_UPDATE = (*_OF_GRADIENTS, STATE)
+_AT_FIRST = (PARAMETER, BUFFER)
 _BACKWARD = "backward"
 _LEAST_ALIKE = 3
 _CLOSE = 1e-3
@@ -33,20 +35,23 @@ _OF_TOLERANCE = 4
 
 
 def with_parameters(judged: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    """Return pairs that were judged, certain where the parameter's layout is known."""
-    is_wrong, name = judged["is_wrong"], judged["name"]
-    is_known = theirs["layout"] != ""
-    is_right = ~is_wrong & judged["distance"].notna()
-    begun = {*name[is_right & is_known & (judged["role"] == PARAMETER)]}
-    is_updated = is_wrong & (judged["role"] == UPDATED) & name.isin(begun)
-    steps = {*zip(judged["step"][is_updated], name[is_updated], strict=True)}
-    of_parameter = name.where(judged["role"] != STATE, name.str.rpartition(".")[0])
-    is_followed = [each in steps for each in zip(judged["step"], of_parameter, strict=True)]
-    is_before = is_wrong & judged["role"].isin(_BEFORE_THE_UPDATE) & np.array(is_followed, bool)
-    may_be_on_one = judged["right_on"] >= 0
-    return judged.assign(
-        is_certain=judged["is_certain"] | (is_updated | is_before) & ~may_be_on_one
-    )
+    """Return pairs that were judged, certain where the layout of the parameter is known.
+
+    What the optimizer leaves is of the next step, which begins meanwhile: the next values of the
+    name are those that a gradient leads to.
+    """
+    role, is_wrong = judged["role"], judged["is_wrong"].to_numpy()
+    is_right = ~is_wrong & judged["distance"].notna().to_numpy()
+    is_begun = is_right & (theirs["layout"] != "").to_numpy() & role.isin(_AT_FIRST).to_numpy()
+    owner = judged["name"].where(role != STATE, judged["name"].str.rpartition(".")[0])
+    is_known = owner.isin({*judged["name"][is_begun]}).to_numpy()
+    is_known = is_known & (judged["right_on"] < 0).to_numpy()
+    is_updated = (role == UPDATED).to_numpy()
+    becomes_wrong = pd.Series(np.where(is_updated, is_wrong, np.nan), index=judged.index)
+    later, earlier = becomes_wrong.groupby(owner).bfill(), becomes_wrong.groupby(owner).ffill()
+    is_followed = np.where(role == STATE, earlier, later) == 1.0
+    is_sure = is_updated | (role == BUFFER) | (role.isin(_WITH_AN_UPDATE) & is_followed)
+    return judged.assign(is_certain=judged["is_certain"] | is_wrong & is_known & is_sure)
 
 
 def cause_of(place: int, judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> int:

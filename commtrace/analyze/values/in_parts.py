@@ -17,12 +17,13 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.values.global_values import FACTS, ON_ONE_RANK, OWN_DATA, SKETCHES
-from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
+from commtrace.schema import INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT
 
 IN_PARTS = "in parts on ranks"
 """Layout of a tensor whose parts ranks hold, in an unknown order."""
 _OF_TENSOR = ["step", "phase", "role", "module", "module_call", "name", "op", "occurrence"]
 _OF_NAME = ["role", "module", "name"]
+_OF_DATA = (INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT)
 
 
 def with_learned_layouts(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
@@ -36,6 +37,7 @@ def with_learned_layouts(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFram
         return right
     first = int(right.index.max()) + 1
     added = pd.DataFrame(rows, index=range(first, first + len(rows)))[[*right.columns]]
+    right = right.astype({"shape": str})
     joined = pd.concat([right, added.astype(right.dtypes)])
     return joined.sort_values("order", kind="stable")
 
@@ -116,7 +118,24 @@ def distances_without_order(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarr
     return found.where(norm > 0, 0.0).to_numpy("float64")
 
 
+def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
+    """Return the distance of all calls of a module in a step together, of pairs in parts; else nan.
+
+    Micro-batches of ranks are not parts of those of one device, but all of them are of the batch.
+    """
+    found = np.full(len(left), np.nan)
+    places = np.flatnonzero((right["layout"] == IN_PARTS) & right["role"].isin(_OF_DATA))
+    keys = [left[name].iloc[places] for name in ("step", "phase", "role", "module", "name")]
+    sums = []
+    for side in (left, right):
+        own = side.iloc[places][["total", "norm"]].assign(norm=lambda each: each["norm"] ** 2)
+        together = own.groupby(keys).transform("sum")
+        sums.append(together.assign(norm=together["norm"] ** 0.5))
+    found[places] = distances_without_order(*sums)
+    return found
+
+
 def may_be_in_another_order(right: pd.DataFrame) -> np.ndarray:
     """Return which tensors are of one rank alone, which may have got its tokens in any order."""
-    of_tokens = right["role"].isin((OUTPUT, OUTPUT_GRADIENT, RESULT))
+    of_tokens = right["role"].isin(_OF_DATA)
     return ((right["layout"] == ON_ONE_RANK) & (right["rank"] >= 0) & of_tokens).to_numpy()

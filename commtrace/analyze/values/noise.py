@@ -5,25 +5,42 @@ loss. Its gradient would be zero but for rounding, so that it is another one in 
 optimizer that divides by the magnitude of gradients, such as Adam, moves the parameter as far as
 any other one, in a random direction. The parameter then differs by as much as both runs have moved
 it, and so does what its module, its parent and their submodules compute, until it cancels.
+
+So are single elements of a parameter, such as the keys' part of a bias of queries, keys and values.
+Then the gradient is right, and what differs after the step has no direction: it is neither along
+the step, as if a learning rate were another one, nor along the parameter, as if it had decayed.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
 from commtrace.analyze.values.tolerance import GROWTH
 from commtrace.schema import GRADIENT, PARAMETER, STATE, UPDATED
 
+_ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "exp_inf", "acc_delta")
+"""States of optimizers that divide by the magnitude of gradients."""
+_MOST_ALONG = 0.98
+"""Cosine up to which sketches have different directions."""
 _OF_ESTIMATE = 2.0
 """Factor by which four sketches may underestimate how far a parameter was moved."""
 
 
 class Noise:
-    """Parameters without influence, along the tensors of a program in order of time."""
+    """Parameters without influence, along the tensors of a program in order of time.
 
-    def __init__(self) -> None:
+    Args:
+        states: names of the optimizers' states.
+    """
+
+    def __init__(self, states: Iterable[str]) -> None:
+        ends = (name.rpartition(".") for name in states)
+        self._adaptive = {name for name, _, end in ends if end in _ADAPTIVE}
+        self._has_right_gradient: dict[str, bool] = {}
+        self._before: dict[str, np.ndarray] = {}
         self._names: set[str] = set()
         self._latest: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._moved: dict[str, float] = {}
@@ -46,6 +63,7 @@ class Noise:
                 for now, then in zip((ours, theirs), before, strict=True)
             )
             self._moved[name] = self._moved.get(name, 0.0) + moved
+            self._before[name] = before[0]
         self._latest[name] = ours, theirs
 
     def allowed(self, role: str, name: str, module: str, size: float) -> float:
@@ -78,3 +96,33 @@ class Noise:
         elif role == UPDATED and name in self._names:
             for each in (module, module.rpartition(".")[0]):
                 self._of_module[each] = max(self._of_module.get(each, 0.0), GROWTH * distance)
+
+    def note_gradient(self, name: str, *, is_right: bool) -> None:
+        """Note whether the latest gradient of a parameter is right."""
+        self._has_right_gradient[name] = is_right
+
+    def is_scattered(self, name: str, ours: np.ndarray, theirs: np.ndarray) -> bool:
+        """Return whether an updated parameter differs as rounding in single elements explains.
+
+        Args:
+            name: of the parameter.
+            ours: its sketches in the first run.
+            theirs: those in the second one, nan if it is held in parts.
+        """
+        before = self._before.get(name)
+        if name not in self._adaptive or not self._has_right_gradient.get(name) or before is None:
+            return False
+        apart, moved = theirs - ours, ours - before
+        size = float(np.linalg.norm(apart))
+        if np.isnan(size):
+            return True
+        if size > _OF_ESTIMATE * float(np.linalg.norm(moved)):
+            return False
+        is_along = (
+            abs(float(apart @ each)) > _MOST_ALONG * size * float(np.linalg.norm(each))
+            for each in (moved, before)
+        )
+        found = not any(is_along)
+        if found:
+            self._names.add(name)
+        return found

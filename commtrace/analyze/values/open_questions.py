@@ -15,7 +15,7 @@ from commtrace.units import text_of_ranks
 
 _FEW = 0.25
 """Share of the tensors of the smaller run below which those that were compared are few."""
-_COARSE = 0.05
+_COARSE = 0.1
 """Distance that rounding explains from which on a missing addend may be unseen."""
 _SIDES = ("first", "second")
 

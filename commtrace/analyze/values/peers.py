@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.values.flow import sources
+from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.global_values import parts
 from commtrace.analyze.values.in_parts import IN_PARTS
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
@@ -70,8 +70,8 @@ def unreduced_before(
     issued = np.sort(own["issue_ns"].to_numpy())
     num_before = np.searchsorted(issued, at.to_numpy())
     is_sum = (judged["is_sum"] & ~judged["is_wrong"]).to_numpy()
-    is_sum &= num_before == num_before[place]
+    is_sum = is_sum & (num_before == num_before[place])
     by_label = {int(labels[each]): int(each) for each in np.flatnonzero(is_sum[:place])}
-    sums = [by_label[each] for each in sources(run, int(labels[place]), {*by_label})]
+    sums = [by_label[each] for each in flow_of(run).sources(int(labels[place]), {*by_label})]
     outputs = [each for each in sums if judged["role"].iloc[each] != RESULT]
     return max(outputs or sums, default=place)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.values.global_values import SKETCHES
-from commtrace.schema import RESULT, STATE
+from commtrace.schema import GRADIENT, RESULT, STATE
 
 ROUNDOFF = {
     "float64": 2.0**-53, "complex128": 2.0**-53, "float32": 2.0**-24, "complex64": 2.0**-24,
@@ -30,9 +30,12 @@ ROUNDOFF = {
 
 OF_ROUNDOFF = 64.0
 """Multiple of the unit roundoff that is always accepted."""
+OF_COARSE = 16.0
+"""Multiple that is always accepted in coarse dtypes, whose errors do not add up to larger ones."""
+_COARSE = 2.0**-12
 GROWTH = 8.0
 """Factor by which an operator may enlarge the distance of what went into it."""
-OF_REFERENCE = 16.0
+OF_REFERENCE = 8.0
 """Multiple of the error of the program's own precision that is accepted, with a reference."""
 _MOST_LOWERED = 0.1
 """Share of tensors of lower precision from which on a run is one of lower precision."""
@@ -68,7 +71,11 @@ def scales(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
     by_role = [pairs[name] for name in ("step", "phase", "role")]
     # States, such as means of squares, are measured by their kind.
     kind = pairs["name"].str.rpartition(".")[2].where(pairs["role"] == STATE, "")
-    least = _SMALL * norms.groupby([*by_role, kind]).transform("max").to_numpy()
+    largest = norms.groupby([*by_role, kind]).transform("max").to_numpy()
+    units = left["dtype"].astype(str).map(ROUNDOFF).fillna(ROUNDOFF["float32"]).to_numpy("float64")
+    # A sum of gradients that cancel is what rounding has left of them.
+    is_left = (left["role"] == GRADIENT).to_numpy() & (size <= OF_ROUNDOFF * units * largest)
+    least = np.where(is_left, 1.0, _SMALL) * largest
     # Results are rounding errors of other results of their module, which may be smaller than that.
     of_module = norms.groupby([*by_role, pairs["module"]]).transform("max").to_numpy()
     least = np.where(pairs["role"] == RESULT, np.fmin(least, of_module), least)
@@ -91,6 +98,19 @@ def roundoffs(ours: pd.Series, theirs: pd.Series) -> np.ndarray:
     return np.where(is_lower, right, left) if is_lower.mean() >= _MOST_LOWERED else left
 
 
+def coarsest_before(ours: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+    """Return the largest unit roundoff of the first run's tensors up to each of some of them.
+
+    Tensors without a counterpart count: a gradient in float32 may follow from activations in
+    bfloat16 that only one device has.
+    """
+    inside = table[table["step"] >= ours["step"].min()]
+    units = inside["dtype"].astype(str).map(ROUNDOFF).fillna(ROUNDOFF["float32"])
+    by_order = units.groupby(inside["order"]).max().sort_index().cummax()
+    places = by_order.index.searchsorted(ours["order"].to_numpy(), side="right") - 1
+    return by_order.to_numpy("float64")[np.fmax(places, 0)]
+
+
 @dataclass(slots=True)
 class Tolerance:
     """Tolerance along the tensors of a program, in order of time."""
@@ -106,10 +126,12 @@ class Tolerance:
             reference: distance of the left run from the reference there; None without one.
         """
         self.roundoff = max(self.roundoff, roundoff)
-        least = OF_ROUNDOFF * self.roundoff
+        most = OF_ROUNDOFF * self.roundoff
         if reference is not None:
-            return max(least / 8, OF_REFERENCE * reference)
-        return max(least, GROWTH * self.accepted)
+            return max(most / 8, OF_REFERENCE * reference)
+        if self.roundoff > _COARSE:
+            return min(max(OF_COARSE * self.roundoff, GROWTH * self.accepted), most)
+        return max(most, GROWTH * self.accepted)
 
     def accept(self, distance: float) -> None:
         """Note the distance of a tensor that was found right."""

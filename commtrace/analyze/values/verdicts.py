@@ -11,14 +11,15 @@ wrong: what follows may have been computed from it, and its distance is no round
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.values.global_values import ALL_EQUAL, KEY, OWN_DATA, SKETCHES
+from commtrace.analyze.values.global_values import ALL_EQUAL, KEY, ON_ONE_RANK, OWN_DATA, SKETCHES
 from commtrace.analyze.values.in_parts import (
     IN_PARTS,
+    distances_of_all_calls,
     distances_without_order,
     may_be_in_another_order,
 )
@@ -26,6 +27,7 @@ from commtrace.analyze.values.noise import Noise
 from commtrace.analyze.values.tolerance import (
     OF_ROUNDOFF,
     Tolerance,
+    coarsest_before,
     distances,
     roundoffs,
     scales,
@@ -56,9 +58,10 @@ def judged(
     ours: pd.DataFrame,
     theirs: pd.DataFrame,
     errors: np.ndarray,
-    table: pd.DataFrame,
+    tables: Sequence[pd.DataFrame],
     is_right_elsewhere: pd.Series,
     sizes_of_axes: Collection[int],
+    is_of_parts: np.ndarray,
 ) -> pd.DataFrame:
     """Return each pair with its distance, its tolerance and the verdict.
 
@@ -66,26 +69,31 @@ def judged(
         ours: tensors of the run that is taken for right.
         theirs: their counterparts.
         errors: distance of each of the first from a reference; nan without one.
-        table: all tensors of the second run.
+        tables: all tensors of both runs.
         is_right_elsewhere: mask of those that another rank has right.
         sizes_of_axes: numbers of ranks of the second run's mesh axes and groups.
+        is_of_parts: mask of those that a rank computed from parts of tensors alone.
     """
     apart, size = distances(ours, theirs), sizes(ours, theirs)
     unordered = distances_without_order(ours, theirs)
-    apart = np.where(theirs["layout"] == IN_PARTS, unordered, apart)
+    in_parts = np.fmin(unordered, distances_of_all_calls(ours, theirs))
+    apart = np.where(theirs["layout"] == IN_PARTS, in_parts, apart)
     is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
     is_certain |= is_right_elsewhere.to_numpy() & _should_be_equal(theirs)
     is_scaled = _is_scaled_by_ranks(ours, theirs, sizes_of_axes)
     is_moved = may_be_in_another_order(theirs) & (unordered <= _MOST_APART)
     # A loss of a rank's own part of the batch has gradients of another scale.
-    is_partial_data = (theirs["layout"] == IN_PARTS) & theirs["role"].isin(_SUMMED)
+    is_partial_data = (theirs["layout"] == IN_PARTS) & theirs["role"].isin({INPUT, *_SUMMED})
     is_certain &= ~is_scaled & ~is_moved & ~is_partial_data.to_numpy()
     is_preparation = _is_preparation(ours)
-    of_sums = _distance_of_sums(ours, theirs, table, size)
+    of_sums = _distance_of_sums(ours, theirs, tables[1], size)
     alone, apart = apart, np.fmin(apart, of_sums)
     apart[_is_of_other_data(ours, theirs, apart)] = np.nan
+    is_apart = apart > np.fmin(OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
+    is_of_parts = is_of_parts & ~is_right_elsewhere.to_numpy()
+    apart[is_apart & (is_of_parts | _is_of_a_stage(theirs, tables[1]))] = np.nan
     replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
-    tolerance, noise = Tolerance(), Noise()
+    tolerance, noise = Tolerance(), Noise(ours["name"][ours["role"] == STATE])
     allowed, explained, verdicts, may_grow = [], [], [], True
     more_bad = [
         (theirs[name] > ours[name].clip(lower=0)).to_numpy() for name in ("num_nan", "num_inf")
@@ -95,7 +103,7 @@ def judged(
     scaled = np.fmax(apart, np.where(np.isnan(apart), np.nan, replicas)) * scales(ours, theirs)
     values = [side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs)]
     named = zip(ours["role"], ours["name"], ours["module"], strict=True)
-    units = roundoffs(ours["dtype"], theirs["dtype"])
+    units = np.fmax(roundoffs(ours["dtype"], theirs["dtype"]), coarsest_before(ours, tables[0]))
     for place, (role, name, module) in enumerate(named):
         error, distance = errors[place], scaled[place]
         usual = tolerance.of(units[place], None if np.isnan(error) else error)
@@ -104,6 +112,10 @@ def judged(
         limit = max(usual, noise.allowed(role, name, module, size[place]))
         is_known = not np.isnan(distance) and not is_preparation[place]
         is_wrong = is_known and bool(distance > limit or is_bad[place])
+        if role == GRADIENT:
+            noise.note_gradient(name, is_right=is_known and not is_wrong)
+        elif role == UPDATED and is_wrong and may_grow and replicas[place] <= limit:
+            is_wrong = not noise.is_scattered(name, values[0][place], values[1][place])
         may_grow &= not (is_wrong and is_certain[place])
         if may_grow and is_known and is_certain[place]:
             if distance <= usual:
@@ -154,7 +166,7 @@ def _distance_of_sums(
 def _is_scaled_by_ranks(
     ours: pd.DataFrame, theirs: pd.DataFrame, sizes_of_axes: Collection[int]
 ) -> np.ndarray:
-    """Return which tensors all ranks have alike, times the size of an axis or divided by it.
+    """Return which tensors ranks have alike, or one alone, times or over the size of an axis.
 
     They need not be replicas: a program may divide a loss by the number of ranks, whose gradients
     it then adds up.
@@ -166,7 +178,9 @@ def _is_scaled_by_ranks(
     for number in {*sizes_of_axes} - {1}:
         for factor in (number, 1 / number):
             found |= np.sqrt(((factor * x - y) ** 2).mean(axis=1)) <= close * size
-    is_alike = (theirs["layout"] == ALL_EQUAL) & ~theirs["role"].isin(_OF_OPTIMIZER)
+    is_alike = theirs["layout"] == ALL_EQUAL
+    is_alike |= (theirs["layout"] == ON_ONE_RANK) & (theirs["rank"] >= 0)
+    is_alike &= ~theirs["role"].isin(_OF_OPTIMIZER)
     return found & (size > 0) & is_alike.to_numpy()
 
 
@@ -208,6 +222,13 @@ def _is_preparation(pairs: pd.DataFrame) -> np.ndarray:
     """
     is_before = (pairs["step"] < 0) & (pairs["role"] == RESULT)
     return (is_before & bool((pairs["step"] >= 0).any())).to_numpy()
+
+
+def _is_of_a_stage(theirs: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+    """Return which tensors are inputs and outputs of stages, which a whole model has otherwise."""
+    is_lone = (table["role"] == PARAMETER) & (table["layout"] == ON_ONE_RANK) & (table["rank"] >= 0)
+    is_outer = (theirs["module"] == "") & theirs["role"].isin((INPUT, OUTPUT, OUTPUT_GRADIENT))
+    return (is_outer & bool(is_lone.any())).to_numpy()
 
 
 def _has_unknown_layout(side: pd.DataFrame) -> np.ndarray:

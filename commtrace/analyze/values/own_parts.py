@@ -1,0 +1,39 @@
+"""Tensors that ranks compute from parts alone, such as losses of their own part of the batch.
+
+They have the shape of the first run's tensor and need not have its values, unless their sum has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.values.flow import flow_of
+from commtrace.analyze.values.global_values import OWN_DATA
+from commtrace.schema import NAMED, OUTPUT, OUTPUT_GRADIENT, RESULT
+
+_ROLES = (OUTPUT, OUTPUT_GRADIENT, RESULT, NAMED)
+
+
+def computed_from_parts(
+    left: pd.DataFrame, right: pd.DataFrame, labels: np.ndarray, run: Frames
+) -> np.ndarray:
+    """Return which tensors of the second run a rank computed from parts, without communication.
+
+    Args:
+        left: table `tensors` of the first run.
+        right: that of the second run.
+        labels: numbers of its tensors.
+        run: the second run.
+    """
+    flow = flow_of(run)
+    if not flow.is_known:
+        return np.zeros(len(labels), dtype=bool)
+    unknown = right[right["layout"] == ""]
+    shapes = pd.MultiIndex.from_frame(left[["module", "shape"]])
+    is_part = ~pd.MultiIndex.from_frame(unknown[["module", "shape"]]).isin(shapes)
+    is_part |= unknown["mesh"].str.startswith(OWN_DATA).to_numpy()
+    among = {*unknown.index[unknown["role"].isin(_ROLES)].tolist()}
+    begin = {*unknown.index[is_part].tolist()}
+    return np.isin(labels, [*((flow.following_alone(begin, among) - begin) & among)])
