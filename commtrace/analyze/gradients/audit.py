@@ -22,6 +22,7 @@ from commtrace.analyze.gradients.parameters import (
     Reduction,
     factors,
     judge,
+    leave_to_optimizers,
     reductions,
 )
 from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
@@ -90,9 +91,13 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
         losses = losses_of(rows.losses.get(number, ()))
         named, clipping = rows.named.get(number, ()), rows.clipping.get(number, ())
         close = max(each.close for each in found)
-        scale = expected_scale(losses, reported_loss(named), factors(found), close, sizes)
+        scale = expected_scale(
+            losses, reported_loss(named), factors(found), close, sizes, rows.num_passes(number)
+        )
         for reduction in found:
             judge(reduction, losses, scale, groups)
+            stays_equal = rows.stays_equal(reduction.name, reduction.replicas)
+            leave_to_optimizers(reduction, stays_equal=stays_equal)
             yield _of_reduction(reduction, losses, scale, groups)
         own = {(row.name, row.rank): row for row in rows.final.get(number, ())}
         scalars = (

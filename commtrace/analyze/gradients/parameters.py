@@ -58,6 +58,11 @@ class Reduction:
         return fit.is_known and is_own and fit.contributions == len(self.contributions)
 
     @property
+    def is_alone(self) -> bool:
+        """True if one rank alone holds the parameter and has computed a gradient of it."""
+        return len(self.replicas) == 1 and len(self.contributions) == 1
+
+    @property
     def close(self) -> float:
         """Relative difference up to which its factor is taken for equal to another."""
         return closeness([self.gradient, *(own[0] for own in self.contributions)])
@@ -144,11 +149,29 @@ def judge(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets) 
         reduction.state = MISSING
         reduction.explanation = _missing(reduction, groups)
         return
-    if are_close(fit.scale, scale.value, reduction.close):
+    # What one rank alone holds, its backward pass may have had scaled and reduced already.
+    is_done = reduction.is_alone and are_close(fit.scale, 1.0, reduction.close)
+    if is_done or are_close(fit.scale, scale.value, reduction.close):
         reduction.state = RIGHT
         return
     reduction.state = SCALED
     reduction.explanation = _scaled(reduction, losses, scale, groups)
+
+
+def leave_to_optimizers(reduction: Reduction, *, stays_equal: bool) -> None:
+    """Take back that contributions are missing if the optimizer reduces the gradient itself.
+
+    Args:
+        reduction: that was judged.
+        stays_equal: optimizers leave the ranks equal values of the parameter.
+    """
+    holders = {row.rank for row in reduction.rows}
+    if reduction.state == MISSING and holders < reduction.replicas and stays_equal:
+        reduction.state = UNKNOWN
+        reduction.explanation = (
+            "it is not reduced when the optimizer steps, which leaves replicas equal: the "
+            "optimizer reduces gradients itself"
+        )
 
 
 def _missing(reduction: Reduction, groups: RankSets) -> str:
@@ -224,4 +247,6 @@ def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets
 
 def factors(found: Sequence[Reduction]) -> list[float]:
     """Return the factors of the gradients in which all contributions are."""
-    return [each.fit.scale for each in found if each.is_complete and not math.isnan(each.fit.scale)]
+    voters = [each for each in found if each.is_complete and not math.isnan(each.fit.scale)]
+    shared = [each.fit.scale for each in voters if not each.is_alone]
+    return shared if 2 * len(shared) > len(voters) else [each.fit.scale for each in voters]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,9 +13,18 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
-from commtrace.schema import CLIPPING, GRADIENT, LOCAL_GRADIENT, LOSS, NAMED, PARAMETER, UNCLIPPED
+from commtrace.schema import (
+    CLIPPING,
+    GRADIENT,
+    LOCAL_GRADIENT,
+    LOSS,
+    NAMED,
+    PARAMETER,
+    UNCLIPPED,
+    UPDATED,
+)
 
-_ROLES = (PARAMETER, LOSS, LOCAL_GRADIENT, UNCLIPPED, CLIPPING, GRADIENT, NAMED)
+_ROLES = (PARAMETER, LOSS, LOCAL_GRADIENT, UNCLIPPED, CLIPPING, GRADIENT, NAMED, UPDATED)
 _TEXTS = ("role", "name", "module", "dtype", "shape", "mesh", "placements")
 _OF_ROW = (
     "rank", "name", "at_ns", "step", "module", "shape", "dtype", "mesh", "placements", "total",
@@ -62,6 +72,7 @@ class GradientRows:
         losses: scalars at which backward passes began.
         clipping: norms that clipping used.
         named: tensors that the program named.
+        updated: parameters as optimizers leave them, by name.
     """
 
     parameters: SketchRows
@@ -71,6 +82,24 @@ class GradientRows:
     losses: ByRound
     clipping: ByRound
     named: ByRound
+    updated: Mapping[str, Sequence[SketchRow]]
+
+    def num_passes(self, number: int) -> int:
+        """Return how often a rank has computed the gradient of a parameter in an optimizer step."""
+        own = (rows for (step, _), rows in self.locals.items() if step == number)
+        return max(
+            (Counter(row.rank for row in rows).most_common(1)[0][1] for rows in own), default=1
+        )
+
+    def stays_equal(self, name: str, ranks: Collection[int]) -> bool:
+        """Return whether optimizers leave ranks equal values of a parameter, or do not step it."""
+        rows = [row for row in self.updated.get(name, ()) if row.rank in ranks]
+        if not rows:
+            return bool(self.updated)
+        by_rank: dict[int, list[bytes]] = {}
+        for row in rows:
+            by_rank.setdefault(row.rank, []).append(row.sketches.tobytes())
+        return len(by_rank) > 1 and len({tuple(own) for own in by_rank.values()}) == 1
 
 
 def _fingerprints(part: Frames) -> pd.DataFrame:
@@ -87,11 +116,14 @@ def gradient_rows(frames: Frames) -> GradientRows:
     columns = [table[name].tolist() for name in _OF_ROW]
     rows = list(map(SketchRow, *columns, table[list(SKETCHES)].to_numpy()))
     parameters: list[SketchRow] = []
+    updated: dict[str, list[SketchRow]] = {}
     by_name: dict[str, dict[tuple[int, str], list[SketchRow]]] = {}
     by_round: dict[str, dict[int, list[SketchRow]]] = {role: {} for role in _ROLES}
     for role, row, number in zip(roles, rows, _rounds(roles, ranks), strict=True):
         if role == PARAMETER:
             parameters.append(row)
+        elif role == UPDATED:
+            updated.setdefault(row.name, []).append(row)
         elif role in (LOCAL_GRADIENT, UNCLIPPED, GRADIENT):
             by_name.setdefault(role, {}).setdefault((number, row.name), []).append(row)
         by_round[role].setdefault(number, []).append(row)
@@ -109,6 +141,7 @@ def gradient_rows(frames: Frames) -> GradientRows:
         by_round[LOSS],
         by_round[CLIPPING],
         by_round[NAMED],
+        updated,
     )
 
 

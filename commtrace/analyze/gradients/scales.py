@@ -94,6 +94,7 @@ def expected_scale(
     found: Sequence[float],
     close: float,
     sizes: Collection[int] = (),
+    num_passes: int = 1,
 ) -> Scale:
     """Return the factor that gradients should have.
 
@@ -106,10 +107,13 @@ def expected_scale(
         found: the factors that completely reduced gradients have.
         close: relative difference up to which these are taken for equal.
         sizes: numbers of ranks of the program's groups, and of the run.
+        num_passes: backward passes of a rank, which the program may have averaged over.
     """
     scale, common = _of_losses(losses, reported, found, close), _common(found, close)
     if common is None or not common or are_close(common, scale.value, close):
         return scale
+    if num_passes > 1 and are_close(common, scale.value / num_passes, close):
+        return Scale(common, f"the mean of {num_passes} backward passes")
     if common < 0 or _is_of_sizes(common / scale.value, {*sizes, losses.num}, close):
         return scale
     return Scale(common, "the factor of all gradients, which the program has scaled")

@@ -27,7 +27,12 @@ from commtrace.analyze.values.faults import Relation, relation, sketches_of
 from commtrace.analyze.values.flow import Flow, flow_of
 from commtrace.analyze.values.global_values import KEY, SKETCHES, by_number, parts
 from commtrace.analyze.values.gradient_cause import cause_of, with_parameters
-from commtrace.analyze.values.in_parts import IN_PARTS, with_learned_layouts, with_lone_ranks
+from commtrace.analyze.values.in_parts import (
+    IN_PARTS,
+    shows_little,
+    with_learned_layouts,
+    with_lone_ranks,
+)
 from commtrace.analyze.values.local_gradients import right_gradients
 from commtrace.analyze.values.open_questions import open_questions
 from commtrace.analyze.values.own_parts import computed_from_parts
@@ -160,7 +165,8 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
         for table, side in zip(tables, ("left", "right"), strict=True)
     )
     errors = _errors(ours, pairs["left"], tables[0], reference)
-    numbers = {right.ranks["rank"].nunique(), *_axes(right).values()}
+    ranks = [run.ranks["rank"].nunique() for run in (left, right)]
+    numbers = {ranks[1], ranks[1] / max(1, ranks[0]), *_axes(right).values()}
     is_right_elsewhere = pairs["right_on"] >= 0
     judged = verdicts.judged(
         ours, theirs, errors, tables, is_right_elsewhere, numbers,
@@ -171,7 +177,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     )
     judged["is_certain"] &= ~_may_be_reduced_to_one(judged, right)
     judged["is_certain"] |= _leads_to_a_wrong_module(judged)
-    judged = with_parameters(with_peers(judged, ours, theirs), theirs)
+    judged = with_parameters(with_peers(judged, ours, theirs), theirs, tables[1])
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
@@ -277,8 +283,10 @@ def _first(
         doubtful = doubtful[doubtful >= _after_unrelated(judged, is_wrong, end)]
     elif flow is not None:
         labels = pairs["right"].to_numpy()
-        is_right = ~is_wrong & judged["distance"].notna().to_numpy() & (judged["norm_left"] > 0)
+        is_right = ~is_wrong & (judged["distance"] <= judged["tolerance"]).to_numpy()
+        is_right &= (judged["norm_left"] > 0).to_numpy()
         is_right &= is_certain | judged["is_sum"].to_numpy()
+        is_right &= ~shows_little(table.loc[labels], judged["tolerance"].to_numpy())
         cleared = flow.lead_to(
             asked=_parts_of(labels[doubtful], table),
             right=_parts_of(labels[is_right & ~judged["role"].isin(_LEFT)], table),

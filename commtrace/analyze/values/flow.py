@@ -171,7 +171,7 @@ def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
     """The latest values of its parameters, and gradients of its outputs."""
     reduced: dict[str, int] = {}
     local: dict[str, int] = {}
-    loss = -1
+    loss = latest_output = -1
     place_of = {number: place for place, number in enumerate(rows["id"].tolist())}
     numbers = rows["id"].tolist()
     columns = [rows[name].tolist() for name in _COLUMNS[2:-1]]
@@ -185,6 +185,9 @@ def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
             loss = place
         elif role == OUTPUT:
             by_call[this] = place
+            if not sources and latest_output >= 0:  # without gradients, autograd has no graph
+                sources.append(latest_output)
+            latest_output = place
             sources += of_module[f"values {module}"].values()
         elif role == OUTPUT_GRADIENT:
             if this in by_call:

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.analyze.values.global_values import KEY, SKETCHES
 from commtrace.schema import (
     BUFFER,
     GRADIENT,
@@ -32,13 +32,23 @@ _BACKWARD = "backward"
 _LEAST_ALIKE = 3
 _CLOSE = 1e-3
 _OF_TOLERANCE = 4
+_PARTED = 1e-5
+"""Share of the norm above which replicas are no longer equal."""
 
 
-def with_parameters(judged: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+def with_parameters(
+    judged: pd.DataFrame, theirs: pd.DataFrame, table: pd.DataFrame
+) -> pd.DataFrame:
     """Return pairs that were judged, certain where the layout of the parameter is known.
 
     What the optimizer leaves is of the next step, which begins meanwhile: the next values of the
-    name are those that a gradient leads to.
+    name are those that a gradient leads to. Replicas that a step leaves different are wrong,
+    however little the rounding of the program lets one see.
+
+    Args:
+        judged: the pairs.
+        theirs: their tensors in the second run.
+        table: all tensors of the second run.
     """
     role, is_wrong = judged["role"], judged["is_wrong"].to_numpy()
     is_right = ~is_wrong & judged["distance"].notna().to_numpy()
@@ -47,11 +57,33 @@ def with_parameters(judged: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     is_known = owner.isin({*judged["name"][is_begun]}).to_numpy()
     is_known = is_known & (judged["right_on"] < 0).to_numpy()
     is_updated = (role == UPDATED).to_numpy()
+    is_parted = is_known & is_updated & _have_parted(theirs, table)
+    is_wrong = is_wrong | is_parted
     becomes_wrong = pd.Series(np.where(is_updated, is_wrong, np.nan), index=judged.index)
     later, earlier = becomes_wrong.groupby(owner).bfill(), becomes_wrong.groupby(owner).ffill()
     is_followed = np.where(role == STATE, earlier, later) == 1.0
     is_sure = is_updated | (role == BUFFER) | (role.isin(_WITH_AN_UPDATE) & is_followed)
-    return judged.assign(is_certain=judged["is_certain"] | is_wrong & is_known & is_sure)
+    # An optimizer that reduces gradients itself, into other memory, leaves them as they are.
+    is_plain = is_wrong & role.isin(_OF_GRADIENTS).to_numpy() & (theirs["layout"] == "").to_numpy()
+    num_reduced_later = int((is_plain & (later == 0.0)).sum())
+    is_local = is_plain & (2 * num_reduced_later > is_plain.sum())
+    return judged.assign(
+        is_wrong=is_wrong & ~is_local,
+        is_certain=judged["is_certain"] | is_wrong & is_known & is_sure,
+    )
+
+
+def _have_parted(theirs: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+    """Return which tensors all ranks of the run have, and have different."""
+    plain = table[(table["layout"] == "") & (table["role"] == UPDATED)]
+    if plain.empty:
+        return np.zeros(len(theirs), dtype=bool)
+    of_tensor = plain.groupby([*KEY, "shape"], observed=True)
+    spread = (of_tensor[[*SKETCHES]].max() - of_tensor[[*SKETCHES]].min()).max(axis=1)
+    is_everywhere = of_tensor["rank"].nunique() == table.loc[table["rank"] >= 0, "rank"].nunique()
+    parted = spread[is_everywhere & (spread > _PARTED * of_tensor["norm"].max())].index
+    is_of_them = pd.MultiIndex.from_frame(theirs[[*KEY, "shape"]]).isin(parted)
+    return is_of_them & (theirs["layout"] == "").to_numpy()
 
 
 def cause_of(place: int, judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> int:

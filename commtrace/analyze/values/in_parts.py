@@ -22,6 +22,8 @@ from commtrace.schema import INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT
 IN_PARTS = "in parts on ranks"
 """Layout of a tensor whose parts ranks hold, in an unknown order."""
 _OF_TENSOR = ["step", "phase", "role", "module", "module_call", "name", "op", "occurrence"]
+_SMALL_MEAN = 0.1
+_COARSE = 1e-3
 _OF_NAME = ["role", "module", "name"]
 _OF_DATA = (INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT)
 
@@ -75,6 +77,7 @@ def _whole(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _joined(rows: pd.DataFrame) -> dict[str, Any] | None:
     """Return the row of a tensor that ranks hold in parts; None if it is not known to be that."""
+    rows = rows.sort_values("rank", kind="stable")
     whole = rows["whole"].iloc[0]
     size, sizes = _num_elements(whole), [_num_elements(each) for each in rows["shape"]]
     different = rows.drop_duplicates([*FACTS, "shape"])
@@ -133,6 +136,17 @@ def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarra
         sums.append(together.assign(norm=together["norm"] ** 0.5))
     found[places] = distances_without_order(*sums)
     return found
+
+
+def shows_little(right: pd.DataFrame, tolerance: np.ndarray) -> np.ndarray:
+    """Return which tensors in parts show little by being right: two numbers may be so by chance.
+
+    A normalization leaves a mean of zero and the norm in any case, and in coarse dtypes sums and
+    norms of wrong tensors are near to the right ones.
+    """
+    has_no_mean = right["total"].abs() <= _SMALL_MEAN * right["norm"]
+    is_in_parts = (right["layout"] == IN_PARTS).to_numpy()
+    return is_in_parts & (has_no_mean.to_numpy() | (tolerance > _COARSE))
 
 
 def may_be_in_another_order(right: pd.DataFrame) -> np.ndarray:

@@ -37,7 +37,7 @@ def _sums(run: Frames) -> pd.DataFrame:
 def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     """Return the steps and names of parameters whose gradients are right, whatever their scale."""
     ours, theirs = _sums(left), _sums(right)
-    both = ours.join(theirs, how="inner", lsuffix="_left", rsuffix="_right")
+    both = ours.add_suffix("_left").join(theirs.add_suffix("_right"), how="inner")
     x, y = (
         both[[f"{name}_{side}" for name in SKETCHES]].to_numpy("float64")
         for side in ("left", "right")

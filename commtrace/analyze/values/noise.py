@@ -115,6 +115,7 @@ class Noise:
         apart, moved = theirs - ours, ours - before
         size = float(np.linalg.norm(apart))
         if np.isnan(size):
+            self._names.add(name)
             return True
         if size > _OF_ESTIMATE * float(np.linalg.norm(moved)):
             return False

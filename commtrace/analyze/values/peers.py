@@ -13,7 +13,7 @@ import pandas as pd
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.global_values import parts
-from commtrace.analyze.values.in_parts import IN_PARTS
+from commtrace.analyze.values.in_parts import IN_PARTS, shows_little
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
 
 _OF_CODE = ["phase", "role", "name", "op", "layer", "line"]
@@ -40,6 +40,7 @@ def with_peers(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -
     is_unreduced = is_sum & (num_whole >= num_sums)
     is_learned = judged["is_wrong"].to_numpy() & (num_whole > 0) & (num_sums == 0)
     is_learned &= judged["role"].isin((OUTPUT, OUTPUT_GRADIENT)).to_numpy()
+    is_learned &= ~shows_little(theirs, judged["tolerance"].to_numpy())
     return judged.assign(
         is_wrong=judged["is_wrong"] | is_unreduced,
         is_certain=judged["is_certain"] | is_unreduced | is_learned,

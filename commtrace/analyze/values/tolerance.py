@@ -13,7 +13,7 @@ be what is left of larger numbers that cancel, and is measured against those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -117,22 +117,26 @@ class Tolerance:
 
     roundoff: float = 0.0
     accepted: float = 0.0
+    accepted_in: dict[str, float] = field(default_factory=dict)
 
-    def of(self, roundoff: float, reference: float | None) -> float:
+    def of(self, roundoff: float, reference: float | None, phase: str = "") -> float:
         """Return the tolerance of the next tensor.
 
         Args:
             roundoff: unit roundoff of its element types.
             reference: distance of the left run from the reference there; None without one.
+            phase: its phase. In coarse dtypes, errors of other phases do not let it grow.
         """
         self.roundoff = max(self.roundoff, roundoff)
         most = OF_ROUNDOFF * self.roundoff
         if reference is not None:
             return max(most / 8, OF_REFERENCE * reference)
         if self.roundoff > _COARSE:
-            return min(max(OF_COARSE * self.roundoff, GROWTH * self.accepted), most)
+            grown = GROWTH * self.accepted_in.get(phase, 0.0)
+            return min(max(OF_COARSE * self.roundoff, grown), most)
         return max(most, GROWTH * self.accepted)
 
-    def accept(self, distance: float) -> None:
+    def accept(self, distance: float, phase: str = "") -> None:
         """Note the distance of a tensor that was found right."""
         self.accepted = max(self.accepted, distance)
+        self.accepted_in[phase] = max(self.accepted_in.get(phase, 0.0), distance)

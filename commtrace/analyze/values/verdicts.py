@@ -60,7 +60,7 @@ def judged(
     errors: np.ndarray,
     tables: Sequence[pd.DataFrame],
     is_right_elsewhere: pd.Series,
-    sizes_of_axes: Collection[int],
+    sizes_of_axes: Collection[float],
     is_of_parts: np.ndarray,
 ) -> pd.DataFrame:
     """Return each pair with its distance, its tolerance and the verdict.
@@ -71,7 +71,8 @@ def judged(
         errors: distance of each of the first from a reference; nan without one.
         tables: all tensors of both runs.
         is_right_elsewhere: mask of those that another rank has right.
-        sizes_of_axes: numbers of ranks of the second run's mesh axes and groups.
+        sizes_of_axes: numbers of ranks of the second run's mesh axes and groups, and of all its
+            ranks for each of the first run's.
         is_of_parts: mask of those that a rank computed from parts of tensors alone.
     """
     apart, size = distances(ours, theirs), sizes(ours, theirs)
@@ -86,12 +87,17 @@ def judged(
     is_partial_data = (theirs["layout"] == IN_PARTS) & theirs["role"].isin({INPUT, *_SUMMED})
     is_certain &= ~is_scaled & ~is_moved & ~is_partial_data.to_numpy()
     is_preparation = _is_preparation(ours)
-    of_sums = _distance_of_sums(ours, theirs, tables[1], size)
+    of_sums = np.fmin(
+        _distance_of_sums(ours, theirs, tables[1], size),
+        _distance_of_sums(theirs, ours, tables[0], size),
+    )
     alone, apart = apart, np.fmin(apart, of_sums)
     apart[_is_of_other_data(ours, theirs, apart)] = np.nan
     is_apart = apart > np.fmin(OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
     is_of_parts = is_of_parts & ~is_right_elsewhere.to_numpy()
-    apart[is_apart & (is_of_parts | _is_of_a_stage(theirs, tables[1]))] = np.nan
+    # Inputs of micro-batches are of the step before.
+    is_input = ((theirs["layout"] == IN_PARTS) & (theirs["role"] == INPUT)).to_numpy()
+    apart[is_apart & (is_of_parts | is_input | _is_of_a_stage(theirs, tables[1]))] = np.nan
     replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
     tolerance, noise = Tolerance(), Noise(ours["name"][ours["role"] == STATE])
     allowed, explained, verdicts, may_grow = [], [], [], True
@@ -102,11 +108,11 @@ def judged(
     # A tensor of numbers that cancel is measured against the others of its role.
     scaled = np.fmax(apart, np.where(np.isnan(apart), np.nan, replicas)) * scales(ours, theirs)
     values = [side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs)]
-    named = zip(ours["role"], ours["name"], ours["module"], strict=True)
+    named = zip(ours["phase"], ours["role"], ours["name"], ours["module"], strict=True)
     units = np.fmax(roundoffs(ours["dtype"], theirs["dtype"]), coarsest_before(ours, tables[0]))
-    for place, (role, name, module) in enumerate(named):
+    for place, (phase, role, name, module) in enumerate(named):
         error, distance = errors[place], scaled[place]
-        usual = tolerance.of(units[place], None if np.isnan(error) else error)
+        usual = tolerance.of(units[place], None if np.isnan(error) else error, phase)
         if may_grow:
             noise.follow(role, name, values[0][place], values[1][place])
         limit = max(usual, noise.allowed(role, name, module, size[place]))
@@ -119,7 +125,7 @@ def judged(
         may_grow &= not (is_wrong and is_certain[place])
         if may_grow and is_known and is_certain[place]:
             if distance <= usual:
-                tolerance.accept(distance)
+                tolerance.accept(distance, phase)
             noise.accept(role, name, module, apart[place], usual)
         allowed.append(limit)
         explained.append(usual)
@@ -164,7 +170,7 @@ def _distance_of_sums(
 
 
 def _is_scaled_by_ranks(
-    ours: pd.DataFrame, theirs: pd.DataFrame, sizes_of_axes: Collection[int]
+    ours: pd.DataFrame, theirs: pd.DataFrame, sizes_of_axes: Collection[float]
 ) -> np.ndarray:
     """Return which tensors ranks have alike, or one alone, times or over the size of an axis.
 

@@ -7,6 +7,7 @@ fill. Otherwise the graph of autograd leads from the output of a module to those
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,8 @@ _MOST_SOURCES = 8
 _MOST_STORAGES = 1 << 16
 _MOST_NODES = 1 << 12
 """Nodes of autograd between an output and those that it was computed from."""
+_MOST_CALLS = 4
+"""Calls of a model without a backward pass whose graphs are kept."""
 Sources = tuple[int, ...]
 
 
@@ -26,7 +29,7 @@ class Flow:
         self._num_observed = 0
         self._of_storage: dict[int, Sources] = {}
         self._of_node: dict[Any, int] = {}
-        self._called: set[int] = set()
+        self._called: Counter[int] = Counter()
 
     def observed(self, tensor: torch.Tensor, *, by_storage: bool) -> Sources:
         """Note a tensor that is observed, and return how many tensors ago its sources were.
@@ -59,10 +62,10 @@ class Flow:
             self._keep(_storage_of(each), sources)
 
     def model_begins(self, model: object) -> None:
-        """Note an outermost module that is called; again, if no backward pass came meanwhile."""
-        if id(model) in self._called:
+        """Note an outermost module that is called, maybe without a backward pass afterwards."""
+        self._called[id(model)] += 1
+        if self._called[id(model)] > _MOST_CALLS:
             self.forget_nodes()
-        self._called.add(id(model))
 
     def forget_nodes(self) -> None:
         """Let go of autograd's graph, whose nodes hold what the backward pass needs."""
