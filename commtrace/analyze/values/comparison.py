@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,10 +169,8 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     ranks = [run.ranks["rank"].nunique() for run in (left, right)]
     numbers = {ranks[1], ranks[1] / max(1, ranks[0]), *_axes(right).values()}
     is_right_elsewhere = pairs["right_on"] >= 0
-    judged = verdicts.judged(
-        ours, theirs, errors, tables, is_right_elsewhere, numbers,
-        computed_from_parts(*tables, pairs["right"].to_numpy(), right),
-    )  # fmt: skip
+    of_parts = partial(computed_from_parts, *tables, pairs["right"].to_numpy(), run=right)
+    judged = verdicts.judged(ours, theirs, errors, tables, is_right_elsewhere, numbers, of_parts)
     judged = described(judged, ours, theirs).assign(
         is_ambiguous=pairs["is_ambiguous"], right_on=pairs["right_on"]
     )

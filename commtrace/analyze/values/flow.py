@@ -27,6 +27,7 @@ from commtrace.schema import (
     OUTPUT,
     OUTPUT_GRADIENT,
     PARAMETER,
+    RESULT,
     STATE,
     UNCLIPPED,
     UPDATED,
@@ -172,6 +173,7 @@ def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
     reduced: dict[str, int] = {}
     local: dict[str, int] = {}
     loss = latest_output = -1
+    has_results = bool((rows["role"] == RESULT).any())
     place_of = {number: place for place, number in enumerate(rows["id"].tolist())}
     numbers = rows["id"].tolist()
     columns = [rows[name].tolist() for name in _COLUMNS[2:-1]]
@@ -185,7 +187,8 @@ def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
             loss = place
         elif role == OUTPUT:
             by_call[this] = place
-            if not sources and latest_output >= 0:  # without gradients, autograd has no graph
+            # Without gradients, autograd has no graph.
+            if not sources and latest_output >= 0 and not has_results:
                 sources.append(latest_output)
             latest_output = place
             sources += of_module[f"values {module}"].values()

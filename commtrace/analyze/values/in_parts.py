@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.values.global_values import FACTS, ON_ONE_RANK, OWN_DATA, SKETCHES
+from commtrace.analyze.values.global_values import ALL_EQUAL, FACTS, ON_ONE_RANK, OWN_DATA, SKETCHES
 from commtrace.schema import INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT
 
 IN_PARTS = "in parts on ranks"
@@ -56,7 +56,7 @@ def with_lone_ranks(side: pd.DataFrame) -> pd.DataFrame:
 def _whole(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield rows of tensors of which ranks hold parts."""
     shapes = left[left["role"] != RESULT].groupby(_OF_NAME, observed=True)["shape"].agg(set)
-    is_plain = (right["layout"] == "") & (right["role"] != RESULT)
+    is_plain = right["layout"].isin(("", ALL_EQUAL)) & (right["role"] != RESULT)
     plain = right[is_plain & ~right["mesh"].str.startswith(OWN_DATA)]
     plain = plain[plain["norm"].notna()]
     known = shapes.reindex(pd.MultiIndex.from_frame(plain[_OF_NAME]))
@@ -80,12 +80,13 @@ def _joined(rows: pd.DataFrame) -> dict[str, Any] | None:
     rows = rows.sort_values("rank", kind="stable")
     whole = rows["whole"].iloc[0]
     size, sizes = _num_elements(whole), [_num_elements(each) for each in rows["shape"]]
+    num_ranks = int(rows["num_ranks"].sum())
     different = rows.drop_duplicates([*FACTS, "shape"])
     if sum(map(_num_elements, different["shape"])) == size:
         parts, times = different, 1.0
     elif sum(sizes) == size:
         parts, times = rows, 1.0
-    elif len(different) == 1 and sizes[0] and size % sizes[0] == 0 and len(rows) * sizes[0] > size:
+    elif len(different) == 1 and sizes[0] and size % sizes[0] == 0 and num_ranks * sizes[0] >= size:
         parts, times = different, size / sizes[0]
     else:
         return None
@@ -95,7 +96,7 @@ def _joined(rows: pd.DataFrame) -> dict[str, Any] | None:
         "shape": whole,
         "layout": IN_PARTS,
         "rank": -1,
-        "num_ranks": len(rows),
+        "num_ranks": num_ranks,
         "total": math.fsum(parts["total"]) * times,
         "norm": math.sqrt(math.fsum(parts["norm"] ** 2) * times),
         "largest": parts["largest"].max(),

@@ -1,8 +1,9 @@
 """Gradients of the ranks' own backward passes, which together are those of the first run.
 
 Ranks that have parts of the batch, or of the sequence, have parts of each gradient, scaled by how
-they average their losses. If the sum over ranks is a multiple of the first run's, the backward pass
-was right, and with it the losses.
+they average their losses; those that computed the same have the same one, which counts once. If the
+sums over ranks are the first run's gradients times one factor, the same for all parameters of a
+step, the backward pass was right, and with it the losses.
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ from commtrace.analyze.values.tolerance import OF_ROUNDOFF, ROUNDOFF
 from commtrace.schema import LOCAL_GRADIENT
 
 _MOST_APART = 0.05
+_CLOSE = 0.05
+"""Relative difference up to which factors are one, in any dtype."""
 _KEY = ["step", "name", "shape"]
 
 
 def _rows(part: Frames) -> pd.DataFrame:
     table = part.fingerprints
-    own = table.loc[table["role"] == LOCAL_GRADIENT, [*_KEY, "dtype", *SKETCHES]]
+    own = table.loc[table["role"] == LOCAL_GRADIENT, ["rank", *_KEY, "dtype", *SKETCHES]]
     return own.astype({"name": str, "shape": str, "dtype": str})
 
 
 @cached_per_run
 def _sums(run: Frames) -> pd.DataFrame:
     rows = joined(run.by_ranks(_rows))
-    sums = rows.groupby(_KEY)[[*SKETCHES]].sum()
-    unit = rows["dtype"].map(ROUNDOFF).fillna(ROUNDOFF["float32"])
-    return sums.assign(unit=unit.groupby([rows[name] for name in _KEY]).max())
+    rows = rows.assign(unit=rows["dtype"].map(ROUNDOFF).fillna(ROUNDOFF["float32"]))
+    of_ranks = rows.groupby([*_KEY, "rank"])
+    each = of_ranks[[*SKETCHES]].sum().assign(unit=of_ranks["unit"].max()).reset_index()
+    different = each.drop_duplicates([*_KEY, *SKETCHES]).groupby(_KEY)
+    found = different[[*SKETCHES]].sum().assign(unit=different["unit"].max())
+    return found.assign(num_ranks=each.groupby(_KEY)["rank"].nunique())
 
 
 def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
@@ -48,4 +54,12 @@ def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     unit = np.fmax(both["unit_left"], both["unit_right"]).to_numpy("float64")
     close = np.fmin(OF_ROUNDOFF * unit, _MOST_APART) * np.linalg.norm(y, axis=1)
     is_right = (factor > 0) & (apart <= close)
-    return {(int(step), str(name)) for step, name, _ in both.index[is_right]}
+    # What one rank alone has, such as an expert, may have got the tokens of all.
+    is_shared = both["num_ranks_right"] == both["num_ranks_right"].max()
+    step = both.index.get_level_values("step")
+    known = pd.Series(np.where(is_right & is_shared, factor, np.nan), index=step)
+    of_step = known.groupby(level=0)
+    is_one = (of_step.max() - of_step.min()) <= _CLOSE * of_step.max()
+    steps = {*is_one.index[is_one]}
+    is_known = is_right & is_shared.to_numpy() & step.isin(steps)
+    return {(int(step), str(name)) for step, name, _ in both.index[is_known]}

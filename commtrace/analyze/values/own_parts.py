@@ -10,21 +10,24 @@ import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values.flow import flow_of
-from commtrace.analyze.values.global_values import OWN_DATA
+from commtrace.analyze.values.global_values import KEY, OWN_DATA
 from commtrace.schema import NAMED, OUTPUT, OUTPUT_GRADIENT, RESULT
 
 _ROLES = (OUTPUT, OUTPUT_GRADIENT, RESULT, NAMED)
 
 
 def computed_from_parts(
-    left: pd.DataFrame, right: pd.DataFrame, labels: np.ndarray, run: Frames
+    left: pd.DataFrame, right: pd.DataFrame, labels: np.ndarray, is_sum: np.ndarray, run: Frames
 ) -> np.ndarray:
     """Return which tensors of the second run a rank computed from parts, without communication.
+
+    What a rank computes from its part of a sum that is right is not excused.
 
     Args:
         left: table `tensors` of the first run.
         right: that of the second run.
         labels: numbers of its tensors.
+        is_sum: mask of those of them whose sum over ranks is right.
         run: the second run.
     """
     flow = flow_of(run)
@@ -35,5 +38,7 @@ def computed_from_parts(
     is_part = ~pd.MultiIndex.from_frame(unknown[["module", "shape"]]).isin(shapes)
     is_part |= unknown["mesh"].str.startswith(OWN_DATA).to_numpy()
     among = {*unknown.index[unknown["role"].isin(_ROLES)].tolist()}
+    sums = pd.MultiIndex.from_frame(right.loc[labels[is_sum], [*KEY]])
+    among -= {*unknown.index[pd.MultiIndex.from_frame(unknown[[*KEY]]).isin(sums)].tolist()}
     begin = {*unknown.index[is_part].tolist()}
     return np.isin(labels, [*((flow.following_alone(begin, among) - begin) & among)])

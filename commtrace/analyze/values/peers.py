@@ -26,7 +26,7 @@ def with_peers(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -
     `is_unreduced` is true of sums over ranks whose peers were reduced; these are wrong.
     """
     code = judged[["phase", "role", "name", "op"]].assign(
-        layer=_without_numbers(judged["module"]),
+        layer=_without_numbers(judged["module"]) + " " + ours["module_class"].astype(str),
         line=ours["source_file"].astype(str) + ":" + ours["source_line"].astype(str),
     )
     is_right = (~judged["is_wrong"] & judged["distance"].notna() & (ours["norm"] != 0)).to_numpy()

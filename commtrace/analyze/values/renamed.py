@@ -23,10 +23,12 @@ Path = tuple[str, ...]
 def renamed(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     """Return table `tensors` of the second run with the names of the first."""
     known = left[left["role"] == PARAMETER].drop_duplicates("name")
-    own = right[(right["role"] == PARAMETER) & (right["rank"] >= 0)]
+    parameters = right[right["role"] == PARAMETER]
+    own = parameters[parameters["rank"] >= 0]
     modules = {*left["module"]}
     found = {int(rank): _names(known, rows, modules) for rank, rows in own.groupby("rank")}
     kept = {name for names in found.values() for name in names.kept}
+    kept |= {*parameters["name"][parameters["rank"] < 0]}
     # Ranks may hold one stage, but a layer that two stages have may be the fault.
     stages = {tuple(names.moved) for names in found.values()}
     moved = [name for stage in stages for name in stage]

@@ -11,7 +11,7 @@ wrong: what follows may have been computed from it, and its distance is no round
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pandas as pd
@@ -61,7 +61,7 @@ def judged(
     tables: Sequence[pd.DataFrame],
     is_right_elsewhere: pd.Series,
     sizes_of_axes: Collection[float],
-    is_of_parts: np.ndarray,
+    of_parts: Callable[[np.ndarray], np.ndarray],
 ) -> pd.DataFrame:
     """Return each pair with its distance, its tolerance and the verdict.
 
@@ -73,7 +73,8 @@ def judged(
         is_right_elsewhere: mask of those that another rank has right.
         sizes_of_axes: numbers of ranks of the second run's mesh axes and groups, and of all its
             ranks for each of the first run's.
-        is_of_parts: mask of those that a rank computed from parts of tensors alone.
+        of_parts: returns the mask of those that a rank computed from parts of tensors alone, from
+            that of those whose sum over ranks is right.
     """
     apart, size = distances(ours, theirs), sizes(ours, theirs)
     unordered = distances_without_order(ours, theirs)
@@ -93,8 +94,9 @@ def judged(
     )
     alone, apart = apart, np.fmin(apart, of_sums)
     apart[_is_of_other_data(ours, theirs, apart)] = np.nan
-    is_apart = apart > np.fmin(OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
-    is_of_parts = is_of_parts & ~is_right_elsewhere.to_numpy()
+    close = np.fmin(OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
+    is_apart = apart > close
+    is_of_parts = of_parts((of_sums <= close) & (alone > close)) & ~is_right_elsewhere.to_numpy()
     # Inputs of micro-batches are of the step before.
     is_input = ((theirs["layout"] == IN_PARTS) & (theirs["role"] == INPUT)).to_numpy()
     apart[is_apart & (is_of_parts | is_input | _is_of_a_stage(theirs, tables[1]))] = np.nan

@@ -32,6 +32,8 @@ _UNINITIALIZED = frozenset(
 """Operators whose results are whatever was in memory."""
 _NEW = ("zero_", "fill_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
 """Operators whose results have nothing of the numbers of their arguments."""
+_UNUSED = {"nll_loss_backward": 1, "nll_loss2d_backward": 1}
+"""Places of arguments of which an operator reads the shape alone."""
 _HIDDEN_VIEW = "aten::_unsafe_view"
 """View whose schema does not say so. Releases of torch differ in where they call it."""
 
@@ -59,7 +61,7 @@ class ResultMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         flow, operator = self._observer.flow(), func._schema.name
         given = [tensor for _, tensor in tensors_in((args, kwargs))]
-        sources = () if _is_new(operator) else flow.sources_of(given)
+        sources = () if _is_new(operator) else flow.sources_of(_used(operator, args, given))
         result = func(*args, **(kwargs or {}))
         self._pass_on(flow, func, args, given, result, sources)
         if CURRENT.state.optimizer.depth:  # what it leaves is observed when its step is over
@@ -98,3 +100,9 @@ class ResultMode(TorchDispatchMode):
 def _is_new(operator: str) -> bool:
     name = operator.rpartition("::")[2]
     return name in _NEW or name.startswith(("new_", "_foreach_zero_"))
+
+
+def _used(operator: str, args: Sequence[Any], given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors among the arguments whose numbers the operator reads."""
+    place = _UNUSED.get(operator.rpartition("::")[2])
+    return given if place is None else [each for each in given if each is not args[place]]

@@ -1,0 +1,87 @@
+"""Flow of data between observed tensors: by storage at level op, else by autograd's graph."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import commtrace
+from tests.commtrace.recorder.values.test_observer import rows
+
+
+class Net(nn.Module):
+    """Two layers beside each other, added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.first(x))
+        return self.left(x) + self.right(x)
+
+
+def sources(recording: commtrace.Recording) -> dict[str, set[str]]:
+    """Return, by output, the modules of those that it was computed from."""
+    found = rows(recording)
+    by_id = {each["id"]: each for each in found}
+
+    def outputs(each: dict[str, Any]) -> set[str]:
+        known: set[str] = set()
+        for back in filter(None, each["inputs"].split(",")):
+            before = by_id[each["id"] - int(back)]
+            known |= {before["module"]} if before["role"] == "output" else outputs(before)
+        return known
+
+    return {each["module"]: outputs(each) for each in found if each["role"] == "output"}
+
+
+@pytest.mark.parametrize("values", ["module", "op"])
+def test_outputs_have_those_that_they_were_computed_from(values: str) -> None:
+    with commtrace.record(values=values) as recording:
+        Net()(torch.randn(2, 4))
+    found = sources(recording)
+    assert found["left"] == found["right"] == {"first"}
+    assert found[""] == {"left", "right"}
+
+
+def test_what_is_filled_anew_was_computed_from_nothing() -> None:
+    with commtrace.record(values="op") as recording:
+        x = nn.Linear(2, 2)(torch.ones(1, 2)).detach() * 2
+        y = torch.zeros_like(x) + 1
+        x.fill_(3.0)
+        x + y
+    found = rows(recording, role="result")
+    by_op = {each["op"]: each for each in found}
+    assert by_op["aten.mul.Tensor"]["inputs"]
+    assert by_op["aten.zeros_like.default"]["inputs"] == ""
+    assert by_op["aten.fill_.Scalar"]["inputs"] == ""
+
+
+def test_lists_are_followed_each_on_its_own() -> None:
+    with commtrace.record(values="op") as recording:
+        one, other = torch.ones(2) * 2, torch.ones(2) * 3
+        torch._foreach_mul_([one, other], 2.0)
+        one + 1
+    found = rows(recording, role="result")
+    last = found[-1]
+    assert [found[-1]["id"] - int(back) for back in last["inputs"].split(",")] == [
+        each["id"] for each in found if each["op"] == "aten.mul.Tensor"
+    ][:1]
+
+
+def test_few_graphs_are_kept_of_models_that_are_only_called() -> None:
+    model = nn.Linear(2, 2)
+    kept = []
+    with commtrace.record(values="module"):
+        for _ in range(8):
+            x = torch.ones(1, 2)  # which the graph needs for the gradient of the weight
+            kept.append(weakref.ref(x))
+            model(x)
+            del x
+    assert sum(each() is not None for each in kept) <= 5
