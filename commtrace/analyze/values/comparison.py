@@ -8,7 +8,7 @@ the layouts of both, the line, and the communication that led to it are its evid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -286,13 +286,17 @@ def _first(
         is_right &= (judged["norm_left"] > 0).to_numpy()
         is_right &= is_certain | judged["is_sum"].to_numpy()
         is_right &= ~shows_little(table.loc[labels], judged["tolerance"].to_numpy())
+        parts_of = _ranks_parts(table)
         cleared = flow.lead_to(
-            asked=_parts_of(labels[doubtful], table),
-            right=_parts_of(labels[is_right & ~judged["role"].isin(_LEFT)], table),
+            asked=parts_of(labels[doubtful]),
+            right=parts_of(labels[is_right & ~judged["role"].isin(_LEFT)]),
             wrong={*labels[is_wrong & is_certain].tolist()},
             right_rows=_right_gradients(flow, left, right),
         )
-        is_cleared = [not cleared.isdisjoint(_parts_of(labels[[at]], table)) for at in doubtful]
+        # Of a part, each rank goes on to what is right.
+        observed = {*flow.tensor.tolist()}
+        of_ranks = [parts_of(labels[[at]]) & observed for at in doubtful]
+        is_cleared = [bool(each) and each <= cleared for each in of_ranks]
         doubtful = doubtful[~np.array(is_cleared, dtype=bool)]
     first = [*doubtful[:1].tolist(), *certain[:1].tolist()]
     return first[0] if first else None
@@ -314,14 +318,18 @@ def _after_unrelated(judged: pd.DataFrame, is_wrong: np.ndarray, end: int) -> in
     return int(right[-_MOST_UNRELATED - 1]) + 1 if len(right) > _MOST_UNRELATED else 0
 
 
-def _parts_of(labels: np.ndarray, table: pd.DataFrame) -> set[int]:
-    """Return labels of tensors, and of all ranks' parts of those of unknown layout."""
-    own = table.loc[labels]
-    is_plain = table["layout"] == ""
-    of_ranks = own[own["layout"].isin(("", IN_PARTS))]
-    keys = pd.MultiIndex.from_frame(of_ranks[[*KEY]])
-    alike = pd.MultiIndex.from_frame(table.loc[is_plain, [*KEY]]).isin(keys)
-    return {*labels.tolist(), *table.index[is_plain][alike].tolist()}
+def _ranks_parts(table: pd.DataFrame) -> Callable[[np.ndarray], set[int]]:
+    """Return what returns tensors, and all ranks' parts of those of unknown layout, by labels."""
+    number = table.groupby([*KEY], sort=False, observed=True).ngroup()
+    plain = number[table["layout"] == ""]
+    by_number = {key: set(labels) for key, labels in plain.groupby(plain).groups.items()}
+    of_ranks = number[table["layout"].isin(("", IN_PARTS))].to_dict()
+
+    def parts_of(labels: np.ndarray) -> set[int]:
+        found = {int(label) for label in labels}
+        return found.union(*(by_number.get(of_ranks.get(label), ()) for label in found))
+
+    return parts_of
 
 
 def _fault(

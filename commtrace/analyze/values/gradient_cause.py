@@ -1,4 +1,4 @@
-"""What parameters show of their gradients and states.
+"""Evidence of parameters on their gradients and states, and of gradients on their norms.
 
 A parameter that is whole, or in parts that add up, when the model is first called is that in all
 steps. Its gradient at the optimizer's step is wrong for certain if the step leaves it wrong, too.

@@ -1,7 +1,7 @@
 """Names of the second run's modules and parameters in the first run, where a rank has others.
 
 A stage of a pipeline may number its layers from 0, and hold a tied weight under a name of its own.
-Weights tell which layer it is: a parameter has, at the beginning, the values of one of the first
+Weights show which layer it is: a parameter has, at the beginning, the values of one of the first
 run's. Of layers without such weights, the number is moved as that of the layers beside them.
 """
 

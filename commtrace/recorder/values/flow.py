@@ -19,19 +19,19 @@ _MOST_NODES = 1 << 12
 """Nodes of autograd between an output and those that it was computed from."""
 _MOST_CALLS = 4
 """Calls of a model without a backward pass whose graphs are kept."""
-Sources = tuple[int, ...]
+SourceNumbers = tuple[int, ...]
 
 
-class Flow:
+class TensorSources:
     """Observed tensors of one rank, by number, and where their values go."""
 
     def __init__(self) -> None:
         self._num_observed = 0
-        self._of_storage: dict[int, Sources] = {}
+        self._of_storage: dict[int, SourceNumbers] = {}
         self._of_node: dict[Any, int] = {}
         self._called: Counter[int] = Counter()
 
-    def observed(self, tensor: torch.Tensor, *, by_storage: bool) -> Sources:
+    def observed(self, tensor: torch.Tensor, *, by_storage: bool) -> SourceNumbers:
         """Note a tensor that is observed, and return how many tensors ago its sources were.
 
         Args:
@@ -40,7 +40,7 @@ class Flow:
         """
         number = self._num_observed
         self._num_observed += 1
-        sources: Sources = ()
+        sources: SourceNumbers = ()
         if by_storage:
             key = _storage_of(tensor)
             sources = self._of_storage.get(key, ())
@@ -51,12 +51,12 @@ class Flow:
             self._of_node[tensor.grad_fn] = number
         return tuple([number - each for each in sources])
 
-    def sources_of(self, tensors: Iterable[torch.Tensor]) -> Sources:
+    def sources_of(self, tensors: Iterable[torch.Tensor]) -> SourceNumbers:
         """Return the tensors that these were computed from, the latest ones of many."""
         found = {each for own in tensors for each in self._of_storage.get(_storage_of(own), ())}
         return tuple(sorted(found)[-_MOST_SOURCES:])
 
-    def passed_on(self, tensors: Iterable[torch.Tensor], sources: Sources) -> None:
+    def passed_on(self, tensors: Iterable[torch.Tensor], sources: SourceNumbers) -> None:
         """Note that tensors were computed from others that were observed."""
         for each in tensors:
             self._keep(_storage_of(each), sources)
@@ -72,14 +72,14 @@ class Flow:
         self._of_node.clear()
         self._called.clear()
 
-    def _keep(self, key: int, sources: Sources) -> None:
+    def _keep(self, key: int, sources: SourceNumbers) -> None:
         if key:
             self._of_storage.pop(key, None)
             self._of_storage[key] = sources
             if len(self._of_storage) > _MOST_STORAGES:
                 del self._of_storage[next(iter(self._of_storage))]
 
-    def _before(self, node: Any) -> Sources:
+    def _before(self, node: Any) -> SourceNumbers:
         """Return the observed tensors before a node of autograd's graph."""
         found: set[int] = set()
         seen, waiting = {node}, [node]
@@ -98,8 +98,8 @@ class Flow:
 
 def _storage_of(tensor: torch.Tensor) -> int:
     """Return what identifies the memory of a tensor; 0 if it has none."""
-    local: Any = getattr(tensor, "_local_tensor", tensor)
     try:
+        local: Any = getattr(tensor, "_local_tensor", tensor)
         return local.untyped_storage()._cdata
     except (RuntimeError, NotImplementedError, AttributeError):
         return 0

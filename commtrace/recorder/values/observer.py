@@ -48,7 +48,7 @@ from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.declared import Declared, DeclaredLayouts
 from commtrace.recorder.values.flat_parameters import FlatParameters, FlatPart
-from commtrace.recorder.values.flow import Flow
+from commtrace.recorder.values.flow import TensorSources
 from commtrace.recorder.values.found_tensors import (
     LatestFacts,
     completed,
@@ -107,7 +107,7 @@ class ValueObserver:
         self._sinks: tuple[ValueSink, ...] = ()
         self._layouts = Layouts()
         self._latest = LatestFacts()
-        self._flows: dict[int | None, Flow] = {}
+        self._flows: dict[int | None, TensorSources] = {}
         self._hooks: list[Any] = []
         self._gradient_hooks = GradientHooks(
             self._local_gradient, self._loss, self._unclipped, self._clipping
@@ -179,9 +179,9 @@ class ValueObserver:
         """Take the outputs of a module, or a parameter, for parts of distributed tensors."""
         self._declared.declare(target, mesh, placements, gradient)
 
-    def flow(self) -> Flow:
+    def flow(self) -> TensorSources:
         """Return where the values of this rank's tensors go."""
-        return self._flows.setdefault(likely_rank(), Flow())
+        return self._flows.setdefault(likely_rank(), TensorSources())
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
         """Return the place of a module as called inside `outer`; None before its first call."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from commtrace.recorder.thread_state import CURRENT
-from commtrace.recorder.values.flow import Flow, Sources
+from commtrace.recorder.values.flow import SourceNumbers, TensorSources
 from commtrace.recorder.values.found_tensors import tensors_in
 from commtrace.recorder.values.observer import ValueObserver
 from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode
@@ -75,12 +75,12 @@ class ResultMode(TorchDispatchMode):
 
     def _pass_on(
         self,
-        flow: Flow,
+        flow: TensorSources,
         func: OpOverload,
         args: Sequence[Any],
         given: Sequence[torch.Tensor],
         result: Any,
-        sources: Sources,
+        sources: SourceNumbers,
     ) -> None:
         """Let what an operator returns, or writes, have its sources."""
         if not func.is_view:
