@@ -2,13 +2,22 @@
 
 global_values   joins the parts of all ranks into one fingerprint for each tensor
 replicas        parts that should be equal on several ranks and are not
+renamed         layers and tied weights that a stage of a pipeline names otherwise
+in_parts        plain tensors that ranks hold in parts, or one rank alone
+absent_gradients  gradients that one of two runs does not have
 alignment       pairs the tensors of two runs of one program
+flow            which tensors were computed from which
+own_parts       what ranks compute from parts alone, such as their own losses
+local_gradients gradients of the ranks' own backward passes that are right together
 verdicts        which pairs are wrong
 tolerance       the difference that rounding explains
 noise           parameters whose gradient is rounding errors alone
+peers           layouts that the same code has in other layers and steps
+gradient_cause  what parameters show of gradients, and gradients of norms
 faults          names the relation between a wrong tensor and the right one
 doubts          reasons for which a fault may be none, or elsewhere
 between         communication between the last tensor that agrees and the wrong one
+first_wrong     the first wrong tensor, without parts of right ones
 comparison      the first tensor of a run that is wrong, and all that differ
 described_pairs pairs with the layouts, dtypes and norms of both runs
 divergence      the worst difference of each module and step, and along the program

@@ -8,7 +8,7 @@ the layouts of both, the line, and the communication that led to it are its evid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,12 +25,10 @@ from commtrace.analyze.values.between import REDUCED, communication_before
 from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
-from commtrace.analyze.values.flow import Flow, flow_of
-from commtrace.analyze.values.global_values import KEY, SKETCHES, by_number, parts
+from commtrace.analyze.values.first_wrong import first_wrong
+from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
 from commtrace.analyze.values.gradient_cause import cause_of, with_parameters
 from commtrace.analyze.values.in_parts import (
-    IN_PARTS,
-    shows_little,
     with_learned_layouts,
     with_lone_ranks,
 )
@@ -42,26 +40,10 @@ from commtrace.analyze.values.renamed import renamed
 from commtrace.analyze.values.tolerance import distances
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, needing
 from commtrace.errors import UsageError
-from commtrace.schema import (
-    LOCAL_GRADIENT,
-    OUTPUT,
-    OUTPUT_GRADIENT,
-    PARAMETER,
-    RESULT,
-    STATE,
-    UPDATED,
-)
 
 _MOST_EARLIER = 8
 _MOST_RANKS = 64
-_MOST_UNRELATED = 3
-"""Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
 _TO_ROOT = needing(EVERY_RANK_AT_ROOT)
-_LEFT = (PARAMETER, UPDATED, STATE)
-"""Roles of what an optimizer leaves, of which a small step may show nothing."""
-_FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
-"""Roles of tensors that are computed from those before them."""
-
 _UNREDUCED = "ranks have parts of a sum that is right, and nothing reduces them"
 
 _PROPERTIES = (
@@ -180,7 +162,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
-    place = _first(judged, pairs, tables[1], left, right)
+    place = first_wrong(judged, pairs["right"].to_numpy(), tables[1], left, right)
     if place is not None:
         place = cause_of(place, judged, ours, theirs)
         place = unreduced_before(place, judged, pairs["right"].to_numpy(), right, theirs["at_ns"])
@@ -257,79 +239,6 @@ def _leads_to_a_wrong_module(judged: pd.DataFrame) -> np.ndarray:
     is_wrong = judged["is_wrong"] & (judged["right_on"] >= 0)
     of_module = pd.MultiIndex.from_frame(judged[["step", "phase", "module"]])
     return (is_wrong & of_module.isin(of_module[is_wrong & judged["is_certain"]])).to_numpy()
-
-
-def _first(
-    judged: pd.DataFrame, pairs: pd.DataFrame, table: pd.DataFrame, left: Frames, right: Frames
-) -> int | None:
-    """Return the place of the first wrong tensor; None if there is none.
-
-    An ambiguous one counts only if another one follows in its step that is wrong for certain. One
-    of unknown layout counts unless a right one was computed from it: then it was a part of a
-    tensor. Of runs that do not say what was computed from what, that is so if several tensors of
-    known layout agree between it and the first wrong one of these, or the end.
-    """
-    is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
-    is_ambiguous, step = judged["is_ambiguous"].to_numpy(), judged["step"].to_numpy()
-    certain = np.flatnonzero(is_wrong & is_certain & ~is_ambiguous)
-    is_followed = (step == step[certain[0]]) if len(certain) else np.zeros(len(judged), bool)
-    is_wrong = is_wrong & (~is_ambiguous | is_followed)
-    certain = np.flatnonzero(is_wrong & is_certain)
-    end = int(certain[0]) if len(certain) else len(judged)
-    doubtful = np.flatnonzero(is_wrong[:end])
-    flow = flow_of(right) if len(doubtful) else None
-    if flow is not None and not flow.is_known:
-        doubtful = doubtful[doubtful >= _after_unrelated(judged, is_wrong, end)]
-    elif flow is not None:
-        labels = pairs["right"].to_numpy()
-        is_right = ~is_wrong & (judged["distance"] <= judged["tolerance"]).to_numpy()
-        is_right &= (judged["norm_left"] > 0).to_numpy()
-        is_right &= is_certain | judged["is_sum"].to_numpy()
-        is_right &= ~shows_little(table.loc[labels], judged["tolerance"].to_numpy())
-        parts_of = _ranks_parts(table)
-        cleared = flow.lead_to(
-            asked=parts_of(labels[doubtful]),
-            right=parts_of(labels[is_right & ~judged["role"].isin(_LEFT)]),
-            wrong={*labels[is_wrong & is_certain].tolist()},
-            right_rows=_right_gradients(flow, left, right),
-        )
-        # Of a part, each rank goes on to what is right.
-        observed = {*flow.tensor.tolist()}
-        of_ranks = [parts_of(labels[[at]]) & observed for at in doubtful]
-        is_cleared = [bool(each) and each <= cleared for each in of_ranks]
-        doubtful = doubtful[~np.array(is_cleared, dtype=bool)]
-    first = [*doubtful[:1].tolist(), *certain[:1].tolist()]
-    return first[0] if first else None
-
-
-def _right_gradients(flow: Flow, left: Frames, right: Frames) -> list[int]:
-    """Return the places of rows of the ranks' own gradients that are right together."""
-    found = right_gradients(left, right)
-    rows = flow.rows[flow.rows["role"] == LOCAL_GRADIENT]
-    is_right = [each in found for each in zip(rows["step"], rows["name"], strict=True)]
-    return rows.index[np.array(is_right, dtype=bool)].tolist()
-
-
-def _after_unrelated(judged: pd.DataFrame, is_wrong: np.ndarray, end: int) -> int:
-    """Return the place behind tensors after which several of known layout agree."""
-    is_right = judged["is_certain"].to_numpy() & ~is_wrong & judged["distance"].notna().to_numpy()
-    is_right &= judged["role"].isin(_FOLLOWING).to_numpy()
-    right = np.flatnonzero(is_right[:end])
-    return int(right[-_MOST_UNRELATED - 1]) + 1 if len(right) > _MOST_UNRELATED else 0
-
-
-def _ranks_parts(table: pd.DataFrame) -> Callable[[np.ndarray], set[int]]:
-    """Return what returns tensors, and all ranks' parts of those of unknown layout, by labels."""
-    number = table.groupby([*KEY], sort=False, observed=True).ngroup()
-    plain = number[table["layout"] == ""]
-    by_number = {key: set(labels) for key, labels in plain.groupby(plain).groups.items()}
-    of_ranks = number[table["layout"].isin(("", IN_PARTS))].to_dict()
-
-    def parts_of(labels: np.ndarray) -> set[int]:
-        found = {int(label) for label in labels}
-        return found.union(*(by_number.get(of_ranks.get(label), ()) for label in found))
-
-    return parts_of
 
 
 def _fault(

@@ -1,0 +1,109 @@
+"""The first wrong tensor of a comparison, without those that prove to be parts of right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.values.flow import Flow, flow_of
+from commtrace.analyze.values.global_values import KEY
+from commtrace.analyze.values.in_parts import IN_PARTS, shows_little
+from commtrace.analyze.values.local_gradients import right_gradients
+from commtrace.schema import (
+    LOCAL_GRADIENT,
+    OUTPUT,
+    OUTPUT_GRADIENT,
+    PARAMETER,
+    RESULT,
+    STATE,
+    UPDATED,
+)
+
+_MOST_UNRELATED = 3
+"""Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
+_LEFT = (PARAMETER, UPDATED, STATE)
+"""Roles of what an optimizer leaves, of which a small step may show nothing."""
+_FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
+"""Roles of tensors that are computed from those before them."""
+
+
+def first_wrong(
+    judged: pd.DataFrame, labels: np.ndarray, table: pd.DataFrame, left: Frames, right: Frames
+) -> int | None:
+    """Return the place of the first wrong tensor; None if there is none.
+
+    An ambiguous one counts only if another one follows in its step that is wrong for certain. One
+    of unknown layout counts unless a right one was computed from it: then it was a part of a
+    tensor. Of runs that do not say what was computed from what, that is so if several tensors of
+    known layout agree between it and the first wrong one of these, or the end.
+
+    Args:
+        judged: the pairs, in order of time.
+        labels: numbers of the second run's tensors.
+        table: table `tensors` of the second run.
+        left: the first run.
+        right: the second run.
+    """
+    is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
+    is_ambiguous, step = judged["is_ambiguous"].to_numpy(), judged["step"].to_numpy()
+    certain = np.flatnonzero(is_wrong & is_certain & ~is_ambiguous)
+    is_followed = (step == step[certain[0]]) if len(certain) else np.zeros(len(judged), bool)
+    is_wrong = is_wrong & (~is_ambiguous | is_followed)
+    certain = np.flatnonzero(is_wrong & is_certain)
+    end = int(certain[0]) if len(certain) else len(judged)
+    doubtful = np.flatnonzero(is_wrong[:end])
+    flow = flow_of(right) if len(doubtful) else None
+    if flow is not None and not flow.is_known:
+        doubtful = doubtful[doubtful >= _after_unrelated(judged, is_wrong, end)]
+    elif flow is not None:
+        is_right = ~is_wrong & (judged["distance"] <= judged["tolerance"]).to_numpy()
+        is_right &= (judged["norm_left"] > 0).to_numpy()
+        is_right &= is_certain | judged["is_sum"].to_numpy()
+        is_right &= ~shows_little(table.loc[labels], judged["tolerance"].to_numpy())
+        parts_of = _ranks_parts(table)
+        cleared = flow.lead_to(
+            asked=parts_of(labels[doubtful]),
+            right=parts_of(labels[is_right & ~judged["role"].isin(_LEFT)]),
+            wrong={*labels[is_wrong & is_certain].tolist()},
+            right_rows=_right_gradients(flow, left, right),
+        )
+        # Of a part, each rank goes on to what is right.
+        observed = {*flow.tensor.tolist()}
+        of_ranks = [parts_of(labels[[at]]) & observed for at in doubtful]
+        is_cleared = [bool(each) and each <= cleared for each in of_ranks]
+        doubtful = doubtful[~np.array(is_cleared, dtype=bool)]
+    first = [*doubtful[:1].tolist(), *certain[:1].tolist()]
+    return first[0] if first else None
+
+
+def _right_gradients(flow: Flow, left: Frames, right: Frames) -> list[int]:
+    """Return the places of rows of the ranks' own gradients that are right together."""
+    found = right_gradients(left, right)
+    rows = flow.rows[flow.rows["role"] == LOCAL_GRADIENT]
+    is_right = [each in found for each in zip(rows["step"], rows["name"], strict=True)]
+    return rows.index[np.array(is_right, dtype=bool)].tolist()
+
+
+def _after_unrelated(judged: pd.DataFrame, is_wrong: np.ndarray, end: int) -> int:
+    """Return the place behind tensors after which several of known layout agree."""
+    is_right = judged["is_certain"].to_numpy() & ~is_wrong & judged["distance"].notna().to_numpy()
+    is_right &= judged["role"].isin(_FOLLOWING).to_numpy()
+    right = np.flatnonzero(is_right[:end])
+    return int(right[-_MOST_UNRELATED - 1]) + 1 if len(right) > _MOST_UNRELATED else 0
+
+
+def _ranks_parts(table: pd.DataFrame) -> Callable[[np.ndarray], set[int]]:
+    """Return what returns tensors, and all ranks' parts of those of unknown layout, by labels."""
+    number = table.groupby([*KEY], sort=False, observed=True).ngroup()
+    plain = number[table["layout"] == ""]
+    by_number = {key: set(labels) for key, labels in plain.groupby(plain).groups.items()}
+    of_ranks = number[table["layout"].isin(("", IN_PARTS))].to_dict()
+
+    def parts_of(labels: np.ndarray) -> set[int]:
+        found = {int(label) for label in labels}
+        return found.union(*(by_number.get(of_ranks.get(label), ()) for label in found))
+
+    return parts_of
