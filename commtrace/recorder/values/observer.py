@@ -345,7 +345,7 @@ class ValueObserver:
 
         A loss without parameters computes with what the model returns.
         """
-        if root is None or next(root.parameters(), None) is None:
+        if root is None or next(iter(parameters_of(root)), None) is None:
             return self._data_group
         return data_group(root)
 
