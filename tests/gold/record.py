@@ -1,6 +1,6 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v11.json \
+commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v12.json \
     tests/gold/record.py
 """
 
