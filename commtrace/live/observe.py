@@ -1,4 +1,7 @@
-"""The snapshot of a run, derived from the state that `Watch` keeps."""
+"""The snapshot of a run, derived from the state that `Watch` keeps.
+
+The file exceeds the usual length, to keep all fields of a snapshot beside their derivation.
+"""
 
 from __future__ import annotations
 

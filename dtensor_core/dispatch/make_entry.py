@@ -1,7 +1,8 @@
 """Entries of calls not seen before.
 
 Made from the call's global metadata, the decision of `propagate`, and this rank's local operator.
-Called by `dispatch` on a cache miss; nothing here runs on a cached call.
+Called by `dispatch` on a cache miss; nothing here runs on a cached call. The file exceeds the usual
+length, since all kinds of entries share the preparation of arguments.
 """
 
 from __future__ import annotations

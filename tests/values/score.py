@@ -6,16 +6,16 @@ The audit of gradients is scored, too.
     python -m tests.values.score a01 b --parallel 2
     python -m tests.values.score --keep FOLDER    recordings stay there, and are used again
 
-A case is two runs of a program, the second one in another layout. Of a mutant, a fault in the
-second run, its author wrote down the first wrong tensor, the lines of it, and its module:
+A case is two runs of a program, the second one in another layout. A mutant has a fault in the
+second run; its author wrote down the first wrong tensor, its lines and its module:
 
     place     the tensor, or a result at one of the lines, or communication of these in the evidence
     module    the right module only
     other     another place
     unseen    nothing differs, or too little was compared
 
-`?` is behind a score of which `compare` says that it is in doubt. Of two runs that should agree,
-`alarm` is a tensor that is called wrong. Both levels of recording are scored, one after the other.
+`?` marks a score that `compare` calls doubtful. An `alarm` is a tensor that is called wrong in runs
+that should agree. Both levels of recording are scored, one after the other.
 The exit code is 1 if a place is wrong without a doubt, or if there is an alarm.
 """
 
@@ -115,7 +115,7 @@ def score_of(case: dict[str, Any], fault: Fault | None, *, is_conclusive: bool) 
 
 
 def scored(case: dict[str, Any], folder: Path) -> tuple[list[str], str]:
-    """Record and compare a case; return its score at each level, and that of the audit."""
+    """Record and compare a case; return its score at each level, and the audit's."""
     found, texts = [], []
     for level in LEVELS:
         paths = [recorded(case, side, level, folder) for side in _SIDES if side in case]

@@ -22,7 +22,6 @@ from commtrace.analyze.gradients.parameters import (
     Reduction,
     factors,
     judge,
-    leave_to_optimizers,
     reductions,
 )
 from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
@@ -92,12 +91,15 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
         named, clipping = rows.named.get(number, ()), rows.clipping.get(number, ())
         close = max(each.close for each in found)
         scale = expected_scale(
-            losses, reported_loss(named), factors(found), close, sizes, rows.num_passes(number)
+            losses,
+            reported_loss(named),
+            factors(found),
+            close,
+            sizes,
+            rows.num_passes.get(number, 1),
         )
         for reduction in found:
-            judge(reduction, losses, scale, groups)
-            stays_equal = rows.stays_equal(reduction.name, reduction.replicas)
-            leave_to_optimizers(reduction, stays_equal=stays_equal)
+            judge(reduction, losses, scale, groups, rows.stays_equal)
             yield _of_reduction(reduction, losses, scale, groups)
         own = {(row.name, row.rank): row for row in rows.final.get(number, ())}
         scalars = (

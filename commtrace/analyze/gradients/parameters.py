@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from commtrace.analyze.frame import Frames
@@ -125,8 +125,22 @@ def _of_parameter(
             )  # fmt: skip
 
 
-def judge(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets) -> None:
-    """Decide whether a gradient is reduced as it must be."""
+def judge(
+    reduction: Reduction,
+    losses: Losses,
+    scale: Scale,
+    groups: RankSets,
+    stays_equal: Callable[[str, Collection[int]], bool],
+) -> None:
+    """Decide whether a gradient is reduced as it must be.
+
+    Args:
+        reduction: the gradient.
+        losses: losses of the step.
+        scale: the factor that gradients should have.
+        groups: sets of ranks with their names.
+        stays_equal: returns whether optimizers leave ranks equal values of a parameter.
+    """
     fit = reduction.fit
     if not reduction.contributions:
         reduction.explanation = "the gradients of the ranks before the reduction were not seen"
@@ -146,32 +160,23 @@ def judge(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets) 
         reduction.explanation = _mixed(reduction, groups)
         return
     if not reduction.is_complete:
+        holders = {row.rank for row in reduction.rows}
+        if holders < reduction.replicas and stays_equal(reduction.name, reduction.replicas):
+            reduction.explanation = (
+                "it is not reduced when the optimizer steps, which leaves replicas equal: the "
+                "optimizer reduces gradients itself"
+            )
+            return
         reduction.state = MISSING
         reduction.explanation = _missing(reduction, groups)
         return
-    # What one rank alone holds, its backward pass may have had scaled and reduced already.
+    # The backward pass may have scaled and reduced the gradient of one rank's parameter.
     is_done = reduction.is_alone and are_close(fit.scale, 1.0, reduction.close)
     if is_done or are_close(fit.scale, scale.value, reduction.close):
         reduction.state = RIGHT
         return
     reduction.state = SCALED
     reduction.explanation = _scaled(reduction, losses, scale, groups)
-
-
-def leave_to_optimizers(reduction: Reduction, *, stays_equal: bool) -> None:
-    """Take back that contributions are missing if the optimizer reduces the gradient itself.
-
-    Args:
-        reduction: that was judged.
-        stays_equal: optimizers leave the ranks equal values of the parameter.
-    """
-    holders = {row.rank for row in reduction.rows}
-    if reduction.state == MISSING and holders < reduction.replicas and stays_equal:
-        reduction.state = UNKNOWN
-        reduction.explanation = (
-            "it is not reduced when the optimizer steps, which leaves replicas equal: the "
-            "optimizer reduces gradients itself"
-        )
 
 
 def _missing(reduction: Reduction, groups: RankSets) -> str:

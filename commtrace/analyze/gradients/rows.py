@@ -73,6 +73,7 @@ class GradientRows:
         clipping: norms that clipping used.
         named: tensors that the program named.
         updated: parameters as optimizers leave them, by name.
+        num_passes: most gradients of one parameter that a rank's backward passes have.
     """
 
     parameters: SketchRows
@@ -82,14 +83,8 @@ class GradientRows:
     losses: ByRound
     clipping: ByRound
     named: ByRound
-    updated: Mapping[str, Sequence[SketchRow]]
-
-    def num_passes(self, number: int) -> int:
-        """Return how often a rank has computed the gradient of a parameter in an optimizer step."""
-        own = (rows for (step, _), rows in self.locals.items() if step == number)
-        return max(
-            (Counter(row.rank for row in rows).most_common(1)[0][1] for rows in own), default=1
-        )
+    updated: Mapping[str, SketchRows]
+    num_passes: Mapping[int, int]
 
     def stays_equal(self, name: str, ranks: Collection[int]) -> bool:
         """Return whether optimizers leave ranks equal values of a parameter, or do not step it."""
@@ -142,7 +137,16 @@ def gradient_rows(frames: Frames) -> GradientRows:
         by_round[CLIPPING],
         by_round[NAMED],
         updated,
+        _num_passes(by_name.get(LOCAL_GRADIENT, {})),
     )
+
+
+def _num_passes(locals_: Mapping[tuple[int, str], SketchRows]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for (number, _), rows in locals_.items():
+        most = max(Counter(row.rank for row in rows).values())
+        found[number] = max(found.get(number, 1), most)
+    return found
 
 
 def _first_of_ranks(rows: SketchRows) -> SketchRows:

@@ -6,14 +6,15 @@ renamed         layers and tied weights that a stage of a pipeline names otherwi
 in_parts        plain tensors that ranks hold in parts, or one rank alone
 absent_gradients  gradients that one of two runs does not have
 alignment       pairs the tensors of two runs of one program
-flow            which tensors were computed from which
-own_parts       what ranks compute from parts alone, such as their own losses
+flow            flow of data between tensors
+own_parts       tensors that ranks compute from parts alone, such as their own losses
 local_gradients gradients of the ranks' own backward passes that are right together
 verdicts        which pairs are wrong
 tolerance       the difference that rounding explains
 noise           parameters whose gradient is rounding errors alone
 peers           layouts that the same code has in other layers and steps
-gradient_cause  what parameters show of gradients, and gradients of norms
+kept_layouts    layouts of parameters, which stay the same in all steps
+gradient_cause  the wrong gradient behind a norm or a common factor
 faults          names the relation between a wrong tensor and the right one
 doubts          reasons for which a fault may be none, or elsewhere
 between         communication between the last tensor that agrees and the wrong one

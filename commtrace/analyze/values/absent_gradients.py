@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.values.global_values import SKETCHES
+from commtrace.analyze.values.global_values import SKETCHES, with_rows
 from commtrace.schema import GRADIENT, PARAMETER
 
 _NUMBERS = (*SKETCHES, "total", "norm", "largest", "num_nan", "num_inf", "apart", "num_differing")
@@ -17,7 +17,7 @@ _OF_OTHER = ["name", "module", "module_class", "shape", "dtype", "occurrence"]
 def with_absent_gradients(side: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return table `tensors` with the gradients that only the other run has, as zeros.
 
-    They are those of parameters that this run has, too, in steps in which it has other gradients.
+    This run has the parameters, too, and other gradients in these steps.
     """
     own, others = (each[each["role"] == GRADIENT] for each in (side, other))
     others = others[others["norm"] > 0].drop_duplicates(["step", "name"])
@@ -34,9 +34,4 @@ def with_absent_gradients(side: pd.DataFrame, other: pd.DataFrame) -> pd.DataFra
     rows[_OF_OTHER] = absent[_OF_OTHER].to_numpy()
     rows["layout"] = known.loc[absent["name"], "layout"].to_numpy()
     rows[[*_NUMBERS]] = 0
-    rows = rows.assign(rank=-1, num_ranks=0)
-    first = int(side.index.max()) + 1
-    rows.index = pd.RangeIndex(first, first + len(rows))
-    side = side.astype(dict.fromkeys(("module_class", "shape", "dtype"), str))
-    joined = pd.concat([side, rows[[*side.columns]].astype(side.dtypes)])
-    return joined.sort_values("order", kind="stable")
+    return with_rows(side, rows.assign(rank=-1, num_ranks=0))

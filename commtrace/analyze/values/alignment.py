@@ -156,7 +156,8 @@ Pairs = list[tuple[int, int, bool]]
 def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, bool]]:
     """Pair tensors that have a name: all but the results of operators."""
     meshes = [
-        {mesh for mesh in side["mesh"] if mesh.startswith(OWN_DATA)} for side in (left, right)
+        {mesh for mesh in side["mesh"].unique() if mesh.startswith(OWN_DATA)}
+        for side in (left, right)
     ]
     is_each_rank = meshes[0] == meshes[1]
     ours, theirs = (_by_name(side, is_each_rank=is_each_rank) for side in (left, right))
@@ -172,7 +173,7 @@ def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, 
 def _by_name(side: pd.DataFrame, *, is_each_rank: bool) -> Alike:
     own = side[side["role"] != RESULT]
     # Of tensors that each rank has for itself, the first rank's stands for all that are alike; in
-    # one of the runs another rank may have been earlier. Of a rank's own data, each has its own.
+    # one of the runs another rank may have been earlier. Ranks have own data each.
     is_own_data = own["mesh"].str.startswith(OWN_DATA) & (own["layout"] == "") & is_each_rank
     own = own.assign(own_rank=own["rank"].where(is_own_data, -1))
     alike = own.sort_values("rank", kind="stable")

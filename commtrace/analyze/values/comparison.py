@@ -27,11 +27,12 @@ from commtrace.analyze.values.doubts import doubt_of
 from commtrace.analyze.values.faults import Relation, relation, sketches_of
 from commtrace.analyze.values.first_wrong import first_wrong
 from commtrace.analyze.values.global_values import SKETCHES, by_number, parts
-from commtrace.analyze.values.gradient_cause import cause_of, with_parameters
+from commtrace.analyze.values.gradient_cause import cause_of
 from commtrace.analyze.values.in_parts import (
     with_learned_layouts,
     with_lone_ranks,
 )
+from commtrace.analyze.values.kept_layouts import with_kept_layouts
 from commtrace.analyze.values.local_gradients import right_gradients
 from commtrace.analyze.values.open_questions import open_questions
 from commtrace.analyze.values.own_parts import computed_from_parts
@@ -96,9 +97,10 @@ class ValueComparison:
         fault: the first of these, without those of unknown layout of which right ones were
             computed; None if the runs agree.
         pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong, is_certain (the
-            layout is known, or all ranks should have it), is_ambiguous (one of several alike) and
-            right_on (a rank that has it right, if another rank has not; else -1) of each pair, and
-            the columns of `described_pairs`.
+            layout is known, or all ranks should have it), is_sum (partial sums over ranks, which
+            are right together), is_ambiguous (one of several alike) and right_on (a rank that has
+            it right, if another rank has not; else -1) of each pair, and the columns of
+            `described_pairs`.
         has_reference: a reference in float64 decided on the tolerance.
         open_questions: why an agreement does not say that the runs are equal, as sentences.
     """
@@ -151,21 +153,22 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     ranks = [run.ranks["rank"].nunique() for run in (left, right)]
     numbers = {ranks[1], ranks[1] / max(1, ranks[0]), *_axes(right).values()}
     is_right_elsewhere = pairs["right_on"] >= 0
-    of_parts = partial(computed_from_parts, *tables, pairs["right"].to_numpy(), run=right)
+    labels = pairs["right"].to_numpy()
+    of_parts = partial(computed_from_parts, *tables, labels, run=right)
     judged = verdicts.judged(ours, theirs, errors, tables, is_right_elsewhere, numbers, of_parts)
     judged = described(judged, ours, theirs).assign(
         is_ambiguous=pairs["is_ambiguous"], right_on=pairs["right_on"]
     )
     judged["is_certain"] &= ~_may_be_reduced_to_one(judged, right)
     judged["is_certain"] |= _leads_to_a_wrong_module(judged)
-    judged = with_parameters(with_peers(judged, ours, theirs), theirs, tables[1])
+    judged = with_kept_layouts(with_peers(judged, ours, theirs), theirs, tables[1])
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
-    place = first_wrong(judged, pairs["right"].to_numpy(), tables[1], left, right)
+    place = first_wrong(judged, labels, tables[1], left, right)
     if place is not None:
         place = cause_of(place, judged, ours, theirs)
-        place = unreduced_before(place, judged, pairs["right"].to_numpy(), right, theirs["at_ns"])
+        place = unreduced_before(place, judged, labels, right)
     fault = None if place is None else _fault(place, ours, theirs, judged, left, right)
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
@@ -272,7 +275,7 @@ def _fault(
         on = f"it is right on rank {right_on}, but not on rank {right_row['rank']}"
         found = Relation("replica", f"{on}: {found.text}")
     communication = communication_before(theirs.iloc[agreeing], right_row, right)
-    # What was communicated before a rank's own gradient is right if that is.
+    # Communication before a rank's own gradient is right if the gradient is.
     is_computed = (left_row["step"], left_row["name"]) in right_gradients(left, right)
     of_doubt = () if right_row["role"] in REDUCED and is_computed else communication
     doubt = doubt_of(judged.iloc[: place + 1], found, of_doubt)

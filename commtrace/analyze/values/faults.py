@@ -77,9 +77,8 @@ def relation(
     if not np.any(y):
         return Relation("zero", "it is zero")
     close = max(tolerance, 1e-9)
-    factor = float(x @ y / (x @ x)) if np.any(x) else math.nan
-    is_scaled = math.isfinite(factor) and _apart(factor * x, y) <= close * 4
-    if is_scaled and abs(factor - 1) > close:
+    factor = multiple(x, y, close * 4)
+    if abs(factor - 1) > close:
         return Relation("factor", _factor_text(factor, close, axes or {}), factor)
     for kind, found in (("missing", incomplete), ("stale", earlier)):
         for text, sketches in found:
@@ -103,6 +102,14 @@ def _replica_text(wrong: pd.Series) -> str:
 def sketches_of(row: pd.Series) -> np.ndarray:
     """Return the sketches of a row of table `tensors`."""
     return np.array([row[name] for name in SKETCHES], dtype="float64")
+
+
+def multiple(x: np.ndarray, y: np.ndarray, close: float) -> float:
+    """Return the factor if y is a multiple of x, up to the relative distance `close`; else nan."""
+    if not np.any(x) or not np.isfinite(y).all():
+        return math.nan
+    factor = float(x @ y / (x @ x))
+    return factor if _apart(factor * x, y) <= close else math.nan
 
 
 def _apart(x: np.ndarray, y: np.ndarray) -> float:

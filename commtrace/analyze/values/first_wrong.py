@@ -25,7 +25,7 @@ from commtrace.schema import (
 _MOST_UNRELATED = 3
 """Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
 _LEFT = (PARAMETER, UPDATED, STATE)
-"""Roles of what an optimizer leaves, of which a small step may show nothing."""
+"""Roles of tensors that an optimizer's step may change by less than rounding."""
 _FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
 """Roles of tensors that are computed from those before them."""
 
@@ -70,7 +70,7 @@ def first_wrong(
             wrong={*labels[is_wrong & is_certain].tolist()},
             right_rows=_right_gradients(flow, left, right),
         )
-        # Of a part, each rank goes on to what is right.
+        # A part leads to right tensors on each rank.
         observed = {*flow.tensor.tolist()}
         of_ranks = [parts_of(labels[[at]]) & observed for at in doubtful]
         is_cleared = [bool(each) and each <= cleared for each in of_ranks]
@@ -96,7 +96,7 @@ def _after_unrelated(judged: pd.DataFrame, is_wrong: np.ndarray, end: int) -> in
 
 
 def _ranks_parts(table: pd.DataFrame) -> Callable[[np.ndarray], set[int]]:
-    """Return what returns tensors, and all ranks' parts of those of unknown layout, by labels."""
+    """Return a function that adds all ranks' parts to tensors of unknown layout, by labels."""
     number = table.groupby([*KEY], sort=False, observed=True).ngroup()
     plain = number[table["layout"] == ""]
     by_number = {key: set(labels) for key, labels in plain.groupby(plain).groups.items()}

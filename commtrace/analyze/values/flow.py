@@ -1,16 +1,15 @@
-"""Flow of data: which tensors were computed from which, as a run says it.
+"""Flow of data between the observed tensors of a run.
 
-What a tensor was computed from is recorded (column `inputs`): by storage, or by autograd's graph.
-On the way back, the gradient of an output leads to those of the outputs that this was computed
-from, and to the gradients of the module's parameters; a loss leads to all gradients of its backward
-pass; and a gradient to what the optimizer leaves, and to the module's next outputs.
+The sources of a tensor are recorded (column `inputs`): by storage, or by autograd's graph. In the
+backward pass, the gradient of an output leads to the gradients of its sources and of the module's
+parameters. A loss leads to all gradients of its backward pass, and a gradient to the updated
+parameter and the module's next outputs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -39,27 +38,13 @@ _GRADIENTS = (UNCLIPPED, GRADIENT)
 _LEFT_BY_OPTIMIZERS = (UPDATED, STATE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Edges:
-    """Rows of table `fingerprints`, by place, with the places of those they were computed from.
-
-    Attributes:
-        sources: by row.
-        is_known: the run says what tensors were computed from.
-        num_calls: calls of communication that the rank issued before each row.
-    """
-
-    sources: list[list[int]]
-    is_known: bool
-    num_calls: np.ndarray
-
-
 class Flow:
     """Flow of data in a run.
 
     Attributes:
         rows: rank, id, step, role and name of each row of table `fingerprints`, by rank and time.
-        tensor: number of its tensor in `parts`; -1 of none.
+        tensor: number of its tensor in `parts`, or -1.
+        is_known: the run states the sources of its tensors.
     """
 
     def __init__(self, run: Frames) -> None:
@@ -68,17 +53,21 @@ class Flow:
         table = parts(run)[["rank", "id", "tensor"]]
         numbered = self.rows[["rank", "id"]].merge(table, how="left", on=["rank", "id"])
         self.tensor = numbered["tensor"].fillna(-1).to_numpy("int64")
-        self._edges = _edges(self.rows, run)
-
-    @property
-    def is_known(self) -> bool:
-        """True if the run says what tensors were computed from."""
-        return self._edges.is_known
+        self.is_known = bool((self.rows["inputs"] != "").any())
+        self._sources: list[list[int]] = [[] for _ in range(len(self.rows))]
+        # Calls of communication that a rank issued before each row.
+        self._num_calls = np.zeros(len(self.rows), dtype="int64")
+        for rank, own in self.rows.groupby("rank", sort=False):
+            first = int(own.index[0])
+            for source, target in _of_rank(own):
+                self._sources[first + target].append(first + source)
+            issued = np.sort(run.comm.loc[run.comm["rank"] == rank, "issue_ns"].to_numpy())
+            self._num_calls[own.index] = np.searchsorted(issued, own["at_ns"].to_numpy())
 
     @cached_property
     def _following(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in self._edges.sources]
-        for target, sources in enumerate(self._edges.sources):
+        found: list[list[int]] = [[] for _ in self._sources]
+        for target, sources in enumerate(self._sources):
             for source in sources:
                 found[source].append(target)
         return found
@@ -86,7 +75,7 @@ class Flow:
     def lead_to(
         self, asked: Set[int], right: Set[int], wrong: Set[int], right_rows: Collection[int]
     ) -> set[int]:
-        """Return which tensors a right one was computed from.
+        """Return the tensors that lead to a right one.
 
         Args:
             asked: the tensors in question.
@@ -111,12 +100,16 @@ class Flow:
             number for number, each in zip(tensors, leads, strict=True) if each and number in asked
         }
 
-    def sources(self, tensor: int, among: Set[int]) -> set[int]:
-        """Return those of some tensors that a tensor was computed from, through others of them."""
+    def sources_alone(self, tensor: int, among: Set[int]) -> set[int]:
+        """Return the sources of a tensor that are in `among`, without communication since.
+
+        Sources of such sources count, too.
+        """
         waiting = np.flatnonzero(self.tensor == tensor).tolist()
         found: set[int] = set()
         while waiting:
-            for source in self._edges.sources[waiting.pop()]:
+            place = waiting.pop()
+            for source in self._alone(place):
                 number = int(self.tensor[source])
                 if number in among and number not in found:
                     found.add(number)
@@ -124,20 +117,23 @@ class Flow:
         return found
 
     def following_alone(self, begin: Set[int], among: Set[int]) -> set[int]:
-        """Return which tensors a rank computed from some of its own, without communication.
+        """Return the tensors that a rank computed from some of its own, without communication.
 
         Args:
-            begin: the tensors that it computed from.
+            begin: these tensors.
             among: tensors through which this is followed.
         """
-        tensors, num_calls = self.tensor.tolist(), self._edges.num_calls
+        tensors = self.tensor.tolist()
         follows = [number in begin for number in tensors]
-        for place, sources in enumerate(self._edges.sources):
-            if not follows[place] and tensors[place] in among:
-                follows[place] = any(
-                    follows[source] and num_calls[source] == num_calls[place] for source in sources
-                )
+        for place, number in enumerate(tensors):
+            if not follows[place] and number in among:
+                follows[place] = any(follows[source] for source in self._alone(place))
         return {number for number, each in zip(tensors, follows, strict=True) if each}
+
+    def _alone(self, place: int) -> Iterator[int]:
+        """Yield the sources of a row since which its rank has not communicated."""
+        num_calls = self._num_calls
+        return (each for each in self._sources[place] if num_calls[each] == num_calls[place])
 
 
 @cached_per_run
@@ -150,21 +146,8 @@ def _rows(part: Frames) -> pd.DataFrame:
     return part.fingerprints[_COLUMNS].astype(_TEXTS)
 
 
-def _edges(rows: pd.DataFrame, run: Frames) -> _Edges:
-    found: list[list[int]] = [[] for _ in range(len(rows))]
-    num_calls = np.zeros(len(rows), dtype="int64")
-    comm = run.comm
-    for rank, own in rows.groupby("rank", sort=False):
-        first = int(own.index[0])
-        for source, target in _of_rank(own):
-            found[first + target].append(first + source)
-        issued = np.sort(comm.loc[comm["rank"] == rank, "issue_ns"].to_numpy())
-        num_calls[own.index] = np.searchsorted(issued, own["at_ns"].to_numpy())
-    return _Edges(found, bool((rows["inputs"] != "").any()), num_calls)
-
-
 def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
-    """Yield the places of a tensor and of one that was computed from it, of one rank."""
+    """Yield the places of a source and of a tensor computed from it, of one rank."""
     sources_of: list[list[int]] = []
     by_call: dict[Any, int] = {}
     of_output: dict[int, int] = {}

@@ -195,6 +195,20 @@ def by_number(frames: Frames) -> pd.DataFrame:
     return table.sort_values("order", kind="stable")
 
 
+def with_rows(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table by numbers of tensors, with more rows under new numbers, in order of time.
+
+    Args:
+        table: as `by_number` returns it.
+        rows: with its columns at least.
+    """
+    first = int(table.index.max()) + 1
+    rows = rows[[*table.columns]].set_axis(pd.RangeIndex(first, first + len(rows)))
+    table = table.astype(dict.fromkeys(("module_class", "shape", "dtype"), str))
+    joined = pd.concat([table, rows.astype(table.dtypes)])
+    return joined.sort_values("order", kind="stable")
+
+
 def _apart(rows: pd.DataFrame) -> pd.Series:
     """Return the largest distance of a replica from the first one, of tensors that have such."""
     names = [*SKETCHES]

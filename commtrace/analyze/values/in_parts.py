@@ -3,8 +3,8 @@
 on one rank    no other rank has the module or the parameter at all, as in a stage of a pipeline
 in parts       the ranks' tensors have as many elements together as the first run's tensor has
 
-Which elements a part has is unknown, so that its sketches say nothing. Sums, norms and the largest
-magnitude of parts do not depend on that: they are those of the whole tensor.
+The elements of a part are unknown, so that its sketches say nothing. Sums, norms and the largest
+magnitude do not depend on the places of elements, so that parts are compared by these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.values.global_values import ALL_EQUAL, FACTS, ON_ONE_RANK, OWN_DATA, SKETCHES
+from commtrace.analyze.values.global_values import (
+    ALL_EQUAL,
+    FACTS,
+    ON_ONE_RANK,
+    OWN_DATA,
+    SKETCHES,
+    with_rows,
+)
 from commtrace.schema import INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT
 
 IN_PARTS = "in parts on ranks"
@@ -34,14 +41,8 @@ def with_learned_layouts(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFram
     Tensors in parts are added as one row each, whose sketches are unknown.
     """
     right = with_lone_ranks(right)
-    rows = list(_whole(left, right))
-    if not rows:
-        return right
-    first = int(right.index.max()) + 1
-    added = pd.DataFrame(rows, index=range(first, first + len(rows)))[[*right.columns]]
-    right = right.astype({"shape": str})
-    joined = pd.concat([right, added.astype(right.dtypes)])
-    return joined.sort_values("order", kind="stable")
+    rows = [*_whole(left, right)]
+    return with_rows(right, pd.DataFrame(rows)) if rows else right
 
 
 def with_lone_ranks(side: pd.DataFrame) -> pd.DataFrame:
@@ -54,7 +55,7 @@ def with_lone_ranks(side: pd.DataFrame) -> pd.DataFrame:
 
 
 def _whole(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield rows of tensors of which ranks hold parts."""
+    """Yield a row for each tensor that ranks hold in parts."""
     shapes = left[left["role"] != RESULT].groupby(_OF_NAME, observed=True)["shape"].agg(set)
     is_plain = right["layout"].isin(("", ALL_EQUAL)) & (right["role"] != RESULT)
     plain = right[is_plain & ~right["mesh"].str.startswith(OWN_DATA)]
@@ -125,7 +126,7 @@ def distances_without_order(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarr
 def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
     """Return the distance of all calls of a module in a step together, of pairs in parts; else nan.
 
-    Micro-batches of ranks are not parts of those of one device, but all of them are of the batch.
+    A micro-batch of a rank is a part of the batch, but not of one device's micro-batch.
     """
     found = np.full(len(left), np.nan)
     places = np.flatnonzero((right["layout"] == IN_PARTS) & right["role"].isin(_OF_DATA))

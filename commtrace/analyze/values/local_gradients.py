@@ -1,4 +1,4 @@
-"""Gradients of the ranks' own backward passes, which together are those of the first run.
+"""Gradients of the ranks' own backward passes, which add up to the first run's.
 
 Ranks that have parts of the batch, or of the sequence, have parts of each gradient, scaled by how
 they average their losses; those that computed the same have the same one, which counts once. If the
@@ -14,10 +14,9 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
-from commtrace.analyze.values.tolerance import OF_ROUNDOFF, ROUNDOFF
+from commtrace.analyze.values.tolerance import MOST_APART, OF_ROUNDOFF, ROUNDOFF
 from commtrace.schema import LOCAL_GRADIENT
 
-_MOST_APART = 0.05
 _CLOSE = 0.05
 """Relative difference up to which factors are one, in any dtype."""
 _KEY = ["step", "name", "shape"]
@@ -52,9 +51,9 @@ def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     factor = np.divide((x * y).sum(axis=1), squares, out=np.zeros(len(x)), where=squares > 0)
     apart = np.linalg.norm(factor[:, None] * x - y, axis=1)
     unit = np.fmax(both["unit_left"], both["unit_right"]).to_numpy("float64")
-    close = np.fmin(OF_ROUNDOFF * unit, _MOST_APART) * np.linalg.norm(y, axis=1)
+    close = np.fmin(OF_ROUNDOFF * unit, MOST_APART) * np.linalg.norm(y, axis=1)
     is_right = (factor > 0) & (apart <= close)
-    # What one rank alone has, such as an expert, may have got the tokens of all.
+    # A parameter of one rank alone, such as an expert's, may have got the tokens of all.
     is_shared = both["num_ranks_right"] == both["num_ranks_right"].max()
     step = both.index.get_level_values("step")
     known = pd.Series(np.where(is_right & is_shared, factor, np.nan), index=step)

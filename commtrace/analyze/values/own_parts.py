@@ -19,15 +19,15 @@ _ROLES = (OUTPUT, OUTPUT_GRADIENT, RESULT, NAMED)
 def computed_from_parts(
     left: pd.DataFrame, right: pd.DataFrame, labels: np.ndarray, is_sum: np.ndarray, run: Frames
 ) -> np.ndarray:
-    """Return which tensors of the second run a rank computed from parts, without communication.
+    """Return the mask of tensors that a rank computed from parts, without communication.
 
-    What a rank computes from its part of a sum that is right is not excused.
+    A tensor computed from a rank's part of a sum that is right is not excused.
 
     Args:
         left: table `tensors` of the first run.
-        right: that of the second run.
-        labels: numbers of its tensors.
-        is_sum: mask of those of them whose sum over ranks is right.
+        right: table `tensors` of the second run.
+        labels: numbers of the tensors in question.
+        is_sum: mask of tensors whose sum over ranks is right.
         run: the second run.
     """
     flow = flow_of(run)

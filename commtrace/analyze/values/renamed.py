@@ -2,7 +2,7 @@
 
 A stage of a pipeline may number its layers from 0, and hold a tied weight under a name of its own.
 Weights show which layer it is: a parameter has, at the beginning, the values of one of the first
-run's. Of layers without such weights, the number is moved as that of the layers beside them.
+run's. The number of a layer without such weights is moved as far as its neighbours' numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Names:
         paths: by layer, the first run's.
         tied: by parameter, the first run's that has its values, under the name of another module.
         moved: the first run's names of the parameters of these layers.
-        kept: names of parameters that are those of the first run.
+        kept: names of parameters that the first run has, too.
     """
 
     def __init__(self) -> None:

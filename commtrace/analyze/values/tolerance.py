@@ -39,6 +39,8 @@ OF_REFERENCE = 8.0
 """Multiple of the error of the program's own precision that is accepted, with a reference."""
 _MOST_LOWERED = 0.1
 """Share of tensors of lower precision from which on a run is one of lower precision."""
+MOST_APART = 0.05
+"""Distance up to which tensors may be equal, in any dtype."""
 _SMALL = 2.0**-8
 """Norms below this share of the largest of their role are measured against that share of it."""
 
@@ -96,6 +98,11 @@ def roundoffs(ours: pd.Series, theirs: pd.Series) -> np.ndarray:
     )
     is_lower = right > left
     return np.where(is_lower, right, left) if is_lower.mean() >= _MOST_LOWERED else left
+
+
+def closeness(left: pd.Series, right: pd.Series) -> np.ndarray:
+    """Return the distance up to which tensors of two element types may be equal, on its own."""
+    return np.fmin(OF_ROUNDOFF * roundoffs(left, right), MOST_APART)
 
 
 def coarsest_before(ours: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:

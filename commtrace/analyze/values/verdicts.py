@@ -25,8 +25,9 @@ from commtrace.analyze.values.in_parts import (
 )
 from commtrace.analyze.values.noise import Noise
 from commtrace.analyze.values.tolerance import (
-    OF_ROUNDOFF,
+    MOST_APART,
     Tolerance,
+    closeness,
     coarsest_before,
     distances,
     roundoffs,
@@ -49,8 +50,6 @@ _OF_OPTIMIZER = frozenset({GRADIENT, PARAMETER, STATE, UPDATED})
 _OF_MODULES = frozenset({OUTPUT, OUTPUT_GRADIENT, BUFFER})
 _SUMMED = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
 """Roles of tensors that may be partial sums by design."""
-_MOST_APART = 0.05
-"""Distance from a multiple up to which a tensor may be it, in any dtype."""
 _NAMED = ["step", "phase", "role", "module", "module_call", "name", "op"]
 
 
@@ -73,8 +72,8 @@ def judged(
         is_right_elsewhere: mask of those that another rank has right.
         sizes_of_axes: numbers of ranks of the second run's mesh axes and groups, and of all its
             ranks for each of the first run's.
-        of_parts: returns the mask of those that a rank computed from parts of tensors alone, from
-            that of those whose sum over ranks is right.
+        of_parts: function of the mask of pairs whose sum over ranks is right. It returns the mask
+            of pairs that a rank computed from parts alone.
     """
     apart, size = distances(ours, theirs), sizes(ours, theirs)
     unordered = distances_without_order(ours, theirs)
@@ -83,7 +82,7 @@ def judged(
     is_certain = ~_has_unknown_layout(ours) & ~_has_unknown_layout(theirs)
     is_certain |= is_right_elsewhere.to_numpy() & _should_be_equal(theirs)
     is_scaled = _is_scaled_by_ranks(ours, theirs, sizes_of_axes)
-    is_moved = may_be_in_another_order(theirs) & (unordered <= _MOST_APART)
+    is_moved = may_be_in_another_order(theirs) & (unordered <= MOST_APART)
     # A loss of a rank's own part of the batch has gradients of another scale.
     is_partial_data = (theirs["layout"] == IN_PARTS) & theirs["role"].isin({INPUT, *_SUMMED})
     is_certain &= ~is_scaled & ~is_moved & ~is_partial_data.to_numpy()
@@ -94,7 +93,7 @@ def judged(
     )
     alone, apart = apart, np.fmin(apart, of_sums)
     apart[_is_of_other_data(ours, theirs, apart)] = np.nan
-    close = np.fmin(OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
+    close = closeness(ours["dtype"], theirs["dtype"])
     is_apart = apart > close
     is_of_parts = of_parts((of_sums <= close) & (alone > close)) & ~is_right_elsewhere.to_numpy()
     # Inputs of micro-batches are of the step before.
@@ -180,7 +179,7 @@ def _is_scaled_by_ranks(
     it then adds up.
     """
     x, y = (side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs))
-    close = np.fmin(4 * OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
+    close = np.fmin(4 * closeness(ours["dtype"], theirs["dtype"]), MOST_APART)
     size = np.sqrt((y**2).mean(axis=1))
     found = np.zeros(len(ours), dtype=bool)
     for number in {*sizes_of_axes} - {1}:
@@ -254,7 +253,7 @@ def _is_of_other_data(ours: pd.DataFrame, theirs: pd.DataFrame, apart: np.ndarra
     ]
     is_any, is_same = is_own[0] | is_own[1], is_own[0] & is_own[1]
     is_same &= ((ours["mesh"] == theirs["mesh"]) & (ours["rank"] == theirs["rank"])).to_numpy()
-    close = np.fmin(OF_ROUNDOFF * roundoffs(ours["dtype"], theirs["dtype"]), _MOST_APART)
+    close = closeness(ours["dtype"], theirs["dtype"])
     first = pd.DataFrame({"step": ours["step"], "rank": theirs["rank"], "is_equal": apart <= close})
     equal = first[is_same].groupby(["step", "rank"])["is_equal"].first()
     of_rank = pd.MultiIndex.from_frame(first[["step", "rank"]])

@@ -1,25 +1,26 @@
-"""Flow of data: which observed tensors another one was computed from.
+"""Flow of data: the observed tensors that another one was computed from.
 
 At level "op", each operator passes on, by storage, the observed tensors that its arguments were
-computed from, also through tensors that are not observed, such as indices and what collectives
-fill. Otherwise the graph of autograd leads from the output of a module to those before it.
+computed from, also through tensors that are not observed, such as indices and the results of
+collectives. Otherwise the graph of autograd leads from the output of a module to earlier outputs.
+Tensors and nodes of the graph are known by number, so that nothing is kept alive.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from threading import get_ident
+from typing import Any, TypeVar
 
 import torch
 
 _MOST_SOURCES = 8
-_MOST_STORAGES = 1 << 16
+_MOST_KNOWN = 1 << 16
 _MOST_NODES = 1 << 12
-"""Nodes of autograd between an output and those that it was computed from."""
-_MOST_CALLS = 4
-"""Calls of a model without a backward pass whose graphs are kept."""
+"""Nodes of autograd between an output and earlier ones."""
 SourceNumbers = tuple[int, ...]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class TensorSources:
@@ -28,8 +29,7 @@ class TensorSources:
     def __init__(self) -> None:
         self._num_observed = 0
         self._of_storage: dict[int, SourceNumbers] = {}
-        self._of_node: dict[Any, int] = {}
-        self._called: Counter[int] = Counter()
+        self._of_node: dict[tuple[int, int], int] = {}
 
     def observed(self, tensor: torch.Tensor, *, by_storage: bool) -> SourceNumbers:
         """Note a tensor that is observed, and return how many tensors ago its sources were.
@@ -48,11 +48,11 @@ class TensorSources:
         if tensor.grad_fn is not None:
             # Operators of compiled functions go unseen.
             sources = sources or self._before(tensor.grad_fn)
-            self._of_node[tensor.grad_fn] = number
+            _put(self._of_node, _number_of(tensor.grad_fn), number)
         return tuple([number - each for each in sources])
 
     def sources_of(self, tensors: Iterable[torch.Tensor]) -> SourceNumbers:
-        """Return the tensors that these were computed from, the latest ones of many."""
+        """Return the observed tensors behind some tensors, the latest ones if there are many."""
         found = {each for own in tensors for each in self._of_storage.get(_storage_of(own), ())}
         return tuple(sorted(found)[-_MOST_SOURCES:])
 
@@ -61,23 +61,9 @@ class TensorSources:
         for each in tensors:
             self._keep(_storage_of(each), sources)
 
-    def model_begins(self, model: object) -> None:
-        """Note an outermost module that is called, maybe without a backward pass afterwards."""
-        self._called[id(model)] += 1
-        if self._called[id(model)] > _MOST_CALLS:
-            self.forget_nodes()
-
-    def forget_nodes(self) -> None:
-        """Let go of autograd's graph, whose nodes hold what the backward pass needs."""
-        self._of_node.clear()
-        self._called.clear()
-
     def _keep(self, key: int, sources: SourceNumbers) -> None:
         if key:
-            self._of_storage.pop(key, None)
-            self._of_storage[key] = sources
-            if len(self._of_storage) > _MOST_STORAGES:
-                del self._of_storage[next(iter(self._of_storage))]
+            _put(self._of_storage, key, sources)
 
     def _before(self, node: Any) -> SourceNumbers:
         """Return the observed tensors before a node of autograd's graph."""
@@ -85,7 +71,7 @@ class TensorSources:
         seen, waiting = {node}, [node]
         while waiting and len(seen) < _MOST_NODES:
             each = waiting.pop()
-            known = self._of_node.get(each)
+            known = self._of_node.get(_number_of(each))
             if known is not None:
                 found.add(known)
                 continue
@@ -96,10 +82,23 @@ class TensorSources:
         return tuple(sorted(found)[-_MOST_SOURCES:])
 
 
+def _put(known: dict[K, V], key: K, value: V) -> None:
+    """Put an entry last, and drop the first of too many."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > _MOST_KNOWN:
+        del known[next(iter(known))]
+
+
+def _number_of(node: Any) -> tuple[int, int]:
+    """Return what identifies a node: each thread numbers those of its forward pass."""
+    return get_ident(), node._sequence_nr()
+
+
 def _storage_of(tensor: torch.Tensor) -> int:
-    """Return what identifies the memory of a tensor; 0 if it has none."""
+    """Return what identifies the memory of a tensor; 0 if it has none, or may not be read."""
     try:
         local: Any = getattr(tensor, "_local_tensor", tensor)
         return local.untyped_storage()._cdata
-    except (RuntimeError, NotImplementedError, AttributeError):
+    except RuntimeError:
         return 0

@@ -19,6 +19,7 @@ because `ValueObserver` is one class.
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -107,7 +108,7 @@ class ValueObserver:
         self._sinks: tuple[ValueSink, ...] = ()
         self._layouts = Layouts()
         self._latest = LatestFacts()
-        self._flows: dict[int | None, TensorSources] = {}
+        self._flows: defaultdict[int, TensorSources] = defaultdict(TensorSources)
         self._hooks: list[Any] = []
         self._gradient_hooks = GradientHooks(
             self._local_gradient, self._loss, self._unclipped, self._clipping
@@ -154,7 +155,7 @@ class ValueObserver:
     def forget(self) -> None:
         """Drop what is known of modules, parameters and layouts."""
         self._layouts = Layouts()
-        self._flows = {}
+        self._flows.clear()
         self._owners = self._no_owners()
         self._data_group = ""
         self._met.clear()
@@ -181,7 +182,7 @@ class ValueObserver:
 
     def flow(self) -> TensorSources:
         """Return where the values of this rank's tensors go."""
-        return self._flows.setdefault(likely_rank(), TensorSources())
+        return self._flows[likely_rank()]
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place | None:
         """Return the place of a module as called inside `outer`; None before its first call."""
@@ -194,7 +195,6 @@ class ValueObserver:
         self._has_run = True
         self._data_group = self._data_group or data_group(module)
         try:
-            self.flow().model_begins(module)
             with Reading():
                 location = Location(FORWARD, None, None, -1, None)
                 if not torch.jit.is_tracing() and self._met.add(module):
@@ -250,7 +250,6 @@ class ValueObserver:
 
     def _loss(self, name: str, loss: torch.Tensor) -> None:
         self._read(LOSS, name, loss, OTHER, UNKNOWN_OWNER)
-        self.flow().forget_nodes()
 
     def _clipping(self, name: str, norm: torch.Tensor) -> None:
         self._read(CLIPPING, name, norm, OTHER, UNKNOWN_OWNER)
@@ -345,9 +344,9 @@ class ValueObserver:
 
         A loss without parameters computes with what the model returns.
         """
-        if root is None or next(iter(parameters_of(root)), None) is None:
-            return self._data_group
-        return data_group(root)
+        if self._data_group and root is not None and any(True for _ in parameters_of(root)):
+            return data_group(root)
+        return self._data_group
 
     def _see_parameter(
         self,
@@ -418,7 +417,7 @@ class ValueObserver:
                 facts = self._latest.keep(tensor, layout, moment, facts_of(real, layout.weights))
         state = CURRENT.state
         by_storage = state.operators.result_mode is not None
-        inputs = self.flow().observed(tensor, by_storage=by_storage)
+        inputs = self._flows[rank].observed(tensor, by_storage=by_storage)
         entry = ObservedValue(
             rank, role, name, op, now(), location, owner.module if owner else None,
             state.regions[-1] if state.regions else "", state.native_id, tensor.dtype,

@@ -30,10 +30,12 @@ _UNINITIALIZED = frozenset(
     )
 )
 """Operators whose results are whatever was in memory."""
-_NEW = ("zero_", "fill_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
+_NEW = frozenset(
+    {"zero_", "fill_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"}
+)
 """Operators whose results have nothing of the numbers of their arguments."""
 _UNUSED = {"nll_loss_backward": 1, "nll_loss2d_backward": 1}
-"""Places of arguments of which an operator reads the shape alone."""
+"""Places of arguments whose shape alone an operator reads."""
 _HIDDEN_VIEW = "aten::_unsafe_view"
 """View whose schema does not say so. Releases of torch differ in where they call it."""
 
@@ -63,38 +65,37 @@ class ResultMode(TorchDispatchMode):
         given = [tensor for _, tensor in tensors_in((args, kwargs))]
         sources = () if _is_new(operator) else flow.sources_of(_used(operator, args, given))
         result = func(*args, **(kwargs or {}))
-        self._pass_on(flow, func, args, given, result, sources)
+        results = [*tensors_in(result)]
+        if not func.is_view:
+            flow.passed_on([tensor for _, tensor in results], sources)
+        if func._schema.is_mutable and given:
+            _pass_on_to_written(flow, func, args, given, sources)
         if CURRENT.state.optimizer.depth:  # what it leaves is observed when its step is over
             return result
         if func.namespace not in _NOT_COMPUTING and operator not in _UNINITIALIZED:
             is_view = func.is_view or operator == _HIDDEN_VIEW
-            for name, tensor in tensors_in(result):
+            for name, tensor in results:
                 if not is_view or hasattr(tensor, "placements"):
                     self._observer.result(func, name, tensor)
         return result
 
-    def _pass_on(
-        self,
-        flow: TensorSources,
-        func: OpOverload,
-        args: Sequence[Any],
-        given: Sequence[torch.Tensor],
-        result: Any,
-        sources: SourceNumbers,
-    ) -> None:
-        """Let what an operator returns, or writes, have its sources."""
-        if not func.is_view:
-            flow.passed_on([tensor for _, tensor in tensors_in(result)], sources)
-        if not func._schema.is_mutable or not given:
-            return
-        if func.namespace in _NOT_COMPUTING:  # a collective fills what it is given
-            flow.passed_on(given, sources)
-        elif not func._schema.returns and isinstance(args[0], (list, tuple)):
-            # An operator on lists computes each tensor of the first from those at its place.
-            for place, tensor in enumerate(args[0]):
-                others = [each[place] if isinstance(each, (list, tuple)) else each for each in args]
-                used = [each for each in others if isinstance(each, torch.Tensor)]
-                flow.passed_on([tensor], flow.sources_of(used))
+
+def _pass_on_to_written(
+    flow: TensorSources,
+    func: OpOverload,
+    args: Sequence[Any],
+    given: Sequence[torch.Tensor],
+    sources: SourceNumbers,
+) -> None:
+    """Let arguments that an operator writes, and does not return, have its sources."""
+    if func.namespace in _NOT_COMPUTING:  # a collective fills the tensors that it is given
+        flow.passed_on(given, sources)
+    elif not func._schema.returns and isinstance(args[0], (list, tuple)):
+        # An operator on lists computes each tensor of the first from those at its place.
+        for place, tensor in enumerate(args[0]):
+            others = [each[place] if isinstance(each, (list, tuple)) else each for each in args]
+            used = [each for each in others if isinstance(each, torch.Tensor)]
+            flow.passed_on([tensor], flow.sources_of(used))
 
 
 def _is_new(operator: str) -> bool:

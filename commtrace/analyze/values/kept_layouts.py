@@ -1,0 +1,69 @@
+"""Layouts of parameters and buffers, which stay the same in all steps.
+
+A parameter that is whole when the model is first called, or in parts that add up, stays so. Its
+gradient and states are wrong for certain if the optimizer's step leaves it wrong, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.values.global_values import KEY, SKETCHES
+from commtrace.schema import BUFFER, GRADIENT, PARAMETER, STATE, UNCLIPPED, UPDATED
+
+_OF_GRADIENTS = (UNCLIPPED, GRADIENT)
+_WITH_AN_UPDATE = (*_OF_GRADIENTS, STATE)
+_AT_FIRST = (PARAMETER, BUFFER)
+_PARTED = 1e-5
+"""Share of the norm above which replicas are no longer equal."""
+
+
+def with_kept_layouts(
+    judged: pd.DataFrame, theirs: pd.DataFrame, table: pd.DataFrame
+) -> pd.DataFrame:
+    """Return pairs with certain verdicts where the layout of the parameter is known.
+
+    An updated parameter belongs to the next step, which begins meanwhile: a gradient leads to the
+    next values of its name. Replicas that a step leaves different are wrong, even if rounding in
+    the program's dtype would hide the difference.
+
+    Args:
+        judged: the pairs.
+        theirs: their tensors in the second run.
+        table: all tensors of the second run.
+    """
+    role, is_wrong = judged["role"], judged["is_wrong"].to_numpy()
+    is_right = ~is_wrong & judged["distance"].notna().to_numpy()
+    is_begun = is_right & (theirs["layout"] != "").to_numpy() & role.isin(_AT_FIRST).to_numpy()
+    owner = judged["name"].where(role != STATE, judged["name"].str.rpartition(".")[0])
+    is_known = owner.isin({*judged["name"][is_begun]}).to_numpy()
+    is_known = is_known & (judged["right_on"] < 0).to_numpy()
+    is_updated = (role == UPDATED).to_numpy()
+    is_parted = is_known & is_updated & _have_parted(theirs, table)
+    is_wrong = is_wrong | is_parted
+    becomes_wrong = pd.Series(np.where(is_updated, is_wrong, np.nan), index=judged.index)
+    later, earlier = becomes_wrong.groupby(owner).bfill(), becomes_wrong.groupby(owner).ffill()
+    is_followed = np.where(role == STATE, earlier, later) == 1.0
+    is_sure = is_updated | (role == BUFFER) | (role.isin(_WITH_AN_UPDATE) & is_followed)
+    # An optimizer that reduces gradients itself, into other memory, leaves them as they are.
+    is_plain = is_wrong & role.isin(_OF_GRADIENTS).to_numpy() & (theirs["layout"] == "").to_numpy()
+    num_reduced_later = int((is_plain & (later == 0.0)).sum())
+    is_local = is_plain & (2 * num_reduced_later > is_plain.sum())
+    return judged.assign(
+        is_wrong=is_wrong & ~is_local,
+        is_certain=judged["is_certain"] | is_wrong & is_known & is_sure,
+    )
+
+
+def _have_parted(theirs: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+    """Return the mask of tensors that all ranks of the run have, with different values."""
+    plain = table[(table["layout"] == "") & (table["role"] == UPDATED)]
+    if plain.empty:
+        return np.zeros(len(theirs), dtype=bool)
+    of_tensor = plain.groupby([*KEY, "shape"], observed=True)
+    spread = (of_tensor[[*SKETCHES]].max() - of_tensor[[*SKETCHES]].min()).max(axis=1)
+    is_everywhere = of_tensor["rank"].nunique() == table.loc[table["rank"] >= 0, "rank"].nunique()
+    parted = spread[is_everywhere & (spread > _PARTED * of_tensor["norm"].max())].index
+    is_of_them = pd.MultiIndex.from_frame(theirs[[*KEY, "shape"]]).isin(parted)
+    return is_of_them & (theirs["layout"] == "").to_numpy()
