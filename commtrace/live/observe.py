@@ -45,6 +45,8 @@ NOTABLE_S = 5.0
 """Least time in a call for the snapshot to name the missing ranks."""
 HANG_S = 30.0
 """Least time in a call that counts as a hang."""
+MAJORITY_S = 2.0
+"""Time for which a mismatch waits for the other members, which show who differs."""
 STRAGGLER_SHARE = 0.1
 STRAGGLER_RATIO = 3.0
 STRAGGLER_CALLS = 4
@@ -52,6 +54,7 @@ STRAGGLER_CALLS = 4
 _SECOND = 1_000_000_000
 _OUT_OF_SIGHT = (DIED, GONE, SILENT)
 """States of ranks that may have left the call in flight since their last batch."""
+_AT_AN_END = frozenset((*ASLEEP, *OVER))
 _MOST_GROUPS = 64
 _MOST_UNRECORDED = 4096
 
@@ -77,7 +80,7 @@ class Observer:
         self.straggler_share = straggler_share
         self._checked: tuple[Any, ...] = ()
         self._found: list[LiveProblem] = []
-        self._num_disagreements = self._compared_ns = 0
+        self._disagreement, self._compared_ns = (0, 0), 0
         self._mismatches: list[LiveProblem] = []
         self._dumps = Dumps(watch.folder, watch.clock.wall_ns())
 
@@ -349,14 +352,27 @@ class Observer:
         return self.watch.clock.wall_ns() - max(begins, default=0) >= seconds * _SECOND
 
     def _of_mismatches(self, lives: Mapping[int, str]) -> list[LiveProblem]:
+        """Return the calls in which members disagree, as soon as others can show who differs."""
         found = self.watch.disagreements.found
-        num = sum(map(len, found.values()))
+        num_to_come = self._num_to_come(found, lives)
+        state = sum(map(len, found.values())), num_to_come
         now_ns = self.watch.clock.wall_ns()
-        if num != self._num_disagreements:
-            self._num_disagreements, self._compared_ns = num, now_ns
+        if state != self._disagreement:
+            self._disagreement, self._compared_ns = state, now_ns
             self._mismatches = mismatches(self.watch, lives)
         since_s = (now_ns - self._compared_ns) / _SECOND
-        return [replace(each, for_s=each.for_s + since_s) for each in self._mismatches]
+        problems = [replace(each, for_s=each.for_s + since_s) for each in self._mismatches]
+        return [each for each in problems if not num_to_come or not each.for_s < MAJORITY_S]
+
+    def _num_to_come(self, calls: Iterable[tuple[int, int]], lives: Mapping[int, str]) -> int:
+        """Return how many living members have not issued a call of a group and number yet."""
+        slots, groups = self.watch.progress.slots, self.watch.names.groups
+        return sum(
+            (slot := slots.get((rank, group))) is None or slot.last < number
+            for group, number in calls
+            for rank in groups[group].ranks
+            if lives.get(rank) not in _AT_AN_END
+        )
 
     def _of_hangs(self, hanging: list[RankState], lives: Mapping[int, str]) -> list[LiveProblem]:
         """Return the causes of hanging ranks; the check is repeated only after progress."""

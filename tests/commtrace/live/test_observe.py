@@ -265,6 +265,29 @@ def test_a_mismatch_is_said_as_soon_as_both_calls_are_seen(
     assert problem.text.startswith(f"Rank 2 differs in the {field} of its call at train.py:7 (")
 
 
+def test_a_mismatch_waits_for_the_rank_that_shows_who_differs(run: Run) -> None:
+    observer = run.observer()
+    first, second, third = run.start_all(3)
+    second.issue(dtype="float64")
+    third.issue()
+    run.flush()
+    assert names_of(observer.refresh()) == []
+    run.pass_(1.0)
+    first.issue()
+    run.flush()
+    assert of(observer.refresh(), "mismatch").ranks == (1,)
+
+
+def test_a_mismatch_is_said_although_a_rank_stays_away(run: Run) -> None:
+    observer = run.observer()
+    _, second, third = run.start_all(3)
+    second.issue(dtype="float64")
+    third.issue()
+    run.flush()
+    run.pass_(2.5)
+    assert of(observer.refresh(), "mismatch").ranks == (1, 2)
+
+
 def test_equal_calls_of_uneven_sizes_are_no_mismatch(run: Run) -> None:
     observer = run.observer()
     for number, rank in enumerate(run.start_all(3)):
