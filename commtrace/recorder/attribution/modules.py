@@ -22,6 +22,7 @@ import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -34,6 +35,7 @@ from commtrace.recorder.attribution.pipelines import name_of_stage
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.host_event import Raised
 from commtrace.recorder.module_place import ModuleCall, Place, join
+from commtrace.recorder.replaced import Replaced
 from commtrace.recorder.thread_state import CURRENT, ModuleCalls, ThreadState
 from commtrace.torch_internals.autograd import next_sequence_number
 from commtrace.torch_internals.modules import modules_of, own_parameters
@@ -53,7 +55,7 @@ class ModuleTracker:
         self.raised = raised
         self._outside = Place.outside()
         self._roots: list[tuple[int, Place]] = []
-        self._replaced: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self._replaced = Replaced()
         self._newest: ModuleCalls | None = None
         self._is_newest_used = True
         self._num_new = 0
@@ -63,18 +65,11 @@ class ModuleTracker:
 
     def install(self) -> None:
         """Start tracking module calls of all threads."""
-        original = nn.Module.__call__
-        tracked = _tracked(self, original)
-        self._replaced = (tracked, original)
-        nn.Module.__call__ = tracked  # type: ignore[method-assign]
+        self._replaced.replace(nn.Module, "__call__", partial(_tracked, self))
 
     def uninstall(self) -> None:
         """Restore `nn.Module.__call__`, unless someone has replaced it again since."""
-        if self._replaced is not None:
-            tracked, original = self._replaced
-            if nn.Module.__call__ is tracked:
-                nn.Module.__call__ = original  # type: ignore[method-assign]
-        self._replaced = None
+        self._replaced.restore()
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place:
         """Return the place of a module called inside `outer` for the first time."""

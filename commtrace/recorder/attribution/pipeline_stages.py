@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.facts import process_rank
 from commtrace.recorder.events.pipeline_action import PipelineAction, direction_of
+from commtrace.recorder.replaced import Replaced
 from commtrace.recorder.thread_state import CURRENT, PipelinePart
 from commtrace.schema import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, LOSS_OF_CHUNK
 from commtrace.torch_internals.pipelining import pipeline_classes
@@ -92,7 +93,7 @@ class StageMethods:
         self._acted = acted
         self._is_on = False
         self._stop_waiting: Callable[[], None] | None = None
-        self._replaced: list[tuple[type[Any], str, Any, Any]] = []
+        self._replaced = Replaced()
 
     def install(self) -> None:
         """Replace the methods: now, or once the program has loaded them."""
@@ -104,21 +105,15 @@ class StageMethods:
         self._is_on = False
         if self._stop_waiting is not None:
             self._stop_waiting()
-        for owner, name, ours, original in self._replaced:
-            if getattr(owner, name) is ours:
-                setattr(owner, name, original)
-        self._replaced.clear()
+        self._replaced.restore()
 
     def _replace(self) -> None:
         if not self._is_on or self._replaced:
             return
         classes = pipeline_classes(sys.modules[_MODULE])
         for (owner_name, name), (arguments, action_of) in METHODS.items():
-            owner = classes[owner_name]
-            original = getattr(owner, name)
-            ours = _reporting(original, arguments, action_of, self._acted)
-            setattr(owner, name, ours)
-            self._replaced.append((owner, name, ours, original))
+            reporting = partial(_reporting, names=arguments, action_of=action_of, acted=self._acted)
+            self._replaced.replace(classes[owner_name], name, reporting)
 
 
 def _reporting(

@@ -19,8 +19,8 @@ from torch import nn
 
 from commtrace.recorder.events.location import BACKWARD, FORWARD, Transfer
 from commtrace.recorder.thread_state import PipelinePart
+from commtrace.torch_internals.pipelining import STAGES
 
-_STAGES = "torch.distributed.pipelining.stage"
 METHODS = {
     "get_fwd_recv_ops": ("fwd_chunk_id", FORWARD, True),
     "get_fwd_send_ops": ("fwd_chunk_id", FORWARD, False),
@@ -45,7 +45,7 @@ def note_transfers() -> Callable[[], None]:
     def noting(self: Any, op: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
         original(self, op, tensor, *args, **kwargs)
         frame = sys._getframe(1)
-        if frame.f_globals.get("__name__") == _STAGES:
+        if frame.f_globals.get("__name__") == STAGES:
             _note(frame, tensor)
 
     def end() -> None:
@@ -59,7 +59,7 @@ def note_transfers() -> Callable[[], None]:
 
 
 def _note(frame: FrameType | None, tensor: Any) -> None:
-    while frame is not None and frame.f_globals.get("__name__") == _STAGES:
+    while frame is not None and frame.f_globals.get("__name__") == STAGES:
         method = METHODS.get(frame.f_code.co_name)
         if method is not None:
             chunk_name, direction, is_ahead = method
@@ -81,7 +81,7 @@ def name_of_stage() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__") or ""
-        if name == _STAGES:
+        if name == STAGES:
             number = getattr(frame.f_locals.get("self"), "stage_index", None)
             if number is not None:
                 return f"stage{number}"

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import profile
 
 from commtrace.recorder.events.steps import OPTIMIZER, PROFILER, SCHEDULER
+from commtrace.recorder.replaced import Replaced
 
 Ticked = Callable[[str, Any], None]
 """Callback that receives a source and the object that has stepped."""
@@ -29,7 +30,7 @@ class StepCalls:
 
     def __init__(self, ticked: Ticked) -> None:
         self._ticked = ticked
-        self._replaced: list[tuple[Any, Any, Any]] = []
+        self._replaced = Replaced()
         self._num_ticks = 0
         self._nesting = threading.local()
 
@@ -47,16 +48,10 @@ class StepCalls:
 
     def uninstall(self) -> None:
         """Restore the wrapped functions, unless someone has replaced them again since."""
-        while self._replaced:
-            cls, ours, original = self._replaced.pop()
-            if vars(cls).get("step") is ours:
-                cls.step = original
+        self._replaced.restore()
 
     def _replace(self, cls: Any, wrap: Callable[[Any], Any]) -> None:
-        original = vars(cls)["step"]
-        ours = functools.wraps(original)(wrap(original))
-        self._replaced.append((cls, ours, original))
-        cls.step = ours
+        self._replaced.replace(cls, "step", lambda step: functools.wraps(step)(wrap(step)))
 
     def _scaling(self, original: Any) -> Any:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

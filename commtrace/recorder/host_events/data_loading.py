@@ -9,6 +9,7 @@ from typing import Any
 from commtrace.recorder.host_events.exceptions import Exceptions
 from commtrace.recorder.host_events.note import Keep, note_here
 from commtrace.recorder.host_events.ongoing import LONG_NS, Ongoing
+from commtrace.recorder.replaced import Replaced
 from commtrace.schema import DATA_END, DATA_WAIT
 from commtrace.torch_internals.data_loaders import loader_iterator_class, num_batches
 
@@ -20,24 +21,17 @@ class DataLoading:
         self._ongoing = ongoing
         self._keep = keep
         self._exceptions = exceptions
-        self._replaced: tuple[type[Any], Callable[..., Any], Callable[..., Any]] | None = None
+        self._replaced = Replaced()
 
     def install(self) -> None:
         """Replace the iterators' `__next__`, if data loaders are loaded."""
-        owner = loader_iterator_class() if self._replaced is None else None
+        owner = None if self._replaced else loader_iterator_class()
         if owner is not None:
-            original = owner.__next__
-            ours = self._observed(original)
-            owner.__next__ = ours
-            self._replaced = (owner, ours, original)
+            self._replaced.replace(owner, "__next__", self._observed)
 
     def uninstall(self) -> None:
         """Restore it, unless someone has replaced it again since."""
-        if self._replaced is not None:
-            owner, ours, original = self._replaced
-            if owner.__next__ is ours:
-                owner.__next__ = original
-            self._replaced = None
+        self._replaced.restore()
 
     def _observed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

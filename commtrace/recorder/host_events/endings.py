@@ -26,6 +26,7 @@ from commtrace.recorder.attribution.stack_frames import USER, kind_of
 from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.host_events.exceptions import note_of_error, users_in
 from commtrace.recorder.host_events.note import Keep, note_here, users_at
+from commtrace.recorder.replaced import Replaced
 from commtrace.schema import EXIT, FATAL, THREAD_DIED
 
 _PROCESSES = "multiprocessing.process"
@@ -63,7 +64,7 @@ class Endings:
         self._keep = keep
         self._is_on = self._has_ended = False
         self._exit: _Exit | None = None
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replaced = Replaced()
 
     def install(self) -> None:
         """Put the hooks in front of those of the program, also of those installed since."""
@@ -74,19 +75,13 @@ class Endings:
             (sys, "exit", self._exiting),
             (threading, "excepthook", self._of_thread),
         ):
-            before = getattr(owner, name)
-            if not any(before is ours for *_, ours in self._replaced):
-                ours = made(before)
-                setattr(owner, name, ours)
-                self._replaced.append((owner, name, before, ours))
+            if not self._replaced.has(getattr(owner, name)):
+                self._replaced.replace(owner, name, made)
 
     def uninstall(self) -> None:
         """Restore the hooks, unless someone has replaced them since."""
         self._is_on, self._exit = False, None
-        while self._replaced:
-            owner, name, before, ours = self._replaced.pop()
-            if getattr(owner, name) is ours:
-                setattr(owner, name, before)
+        self._replaced.restore()
 
     def ended(self, error: BaseException) -> None:
         """Note that an exception ends the rank; only the first one counts."""

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from commtrace.group_request import GroupRequest, text_of_request
 from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.host_events.note import note_here, users_at
 from commtrace.recorder.host_events.ongoing import LONG_NS, Ongoing
+from commtrace.recorder.replaced import Replaced
 from commtrace.schema import DESTROY_PROCESS_GROUP, INIT_PROCESS_GROUP, NEW_GROUP, STORE
 
 _Args = Sequence[Any]
@@ -105,7 +106,7 @@ class StoreCalls:
 
     def __init__(self, ongoing: Ongoing) -> None:
         self._ongoing = ongoing
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replaced = Replaced()
         self._is_on = False
         self._thread = threading.local()
 
@@ -115,19 +116,14 @@ class StoreCalls:
             return
         self._is_on = True
         for owner, name, kind, describe, least_ns in _functions():
-            function = vars(owner).get(name) if owner is not None else None
-            if function is not None:
-                ours = self._observed(function, kind, describe, least_ns)
-                setattr(owner, name, ours)
-                self._replaced.append((owner, name, function, ours))
+            if owner is not None and name in vars(owner):
+                observed = partial(self._observed, kind=kind, describe=describe, least_ns=least_ns)
+                self._replaced.replace(owner, name, observed)
 
     def uninstall(self) -> None:
         """Restore them, unless someone has replaced them again since."""
         self._is_on = False
-        while self._replaced:
-            owner, name, function, ours = self._replaced.pop()
-            if vars(owner).get(name) is ours:
-                setattr(owner, name, function)
+        self._replaced.restore()
 
     def _observed(
         self, function: Callable[..., Any], kind: str, describe: Describe, least_ns: int

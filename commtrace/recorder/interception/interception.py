@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch.distributed as dist
 from torch.library import Library
@@ -42,6 +41,7 @@ from commtrace.recorder.interception.receiver import CallReceiver
 from commtrace.recorder.interception.reducers import FUNCTIONS_THAT_WAIT, recording_waits
 from commtrace.recorder.interception.signatures import BATCH, SIGNATURES, WAIT, WAIT_FOR_ALL
 from commtrace.recorder.interception.waits import wait_tensor, wait_tensors, work_wait
+from commtrace.recorder.replaced import Replaced
 from commtrace.torch_internals.dispatcher import has_operator
 from commtrace.when_loaded import when_loaded
 
@@ -66,7 +66,7 @@ class Interception:
         self._libraries: dict[str, Library] = {}
         self._kernels: dict[str, DispatcherKernel] = {}
         self.of_operators: dict[int, DispatcherKernel] = {}
-        self._replaced: list[tuple[Any, str, DispatcherKernel, DispatcherKernel]] = []
+        self._replaced = Replaced()
         self._lock = threading.Lock()
         self._stop_waiting: Callable[[], None] = lambda: None
 
@@ -82,12 +82,12 @@ class Interception:
         # A kernel costs time at each wait, so there is none before the first result.
         pending.before_first_result = self._register_wait_tensor
         set_issuer(issuing(receiver))
-        self._replace(
+        self._replaced.replace(
             dist.Work, "wait", lambda wait: work_wait(pending, receiver.wait_raised, wait)
         )
         for owner, name in FUNCTIONS_THAT_WAIT:
             if owner and name in vars(owner):
-                self._replace(owner, name, lambda f: recording_waits(f, pending.blocked))
+                self._replaced.replace(owner, name, lambda f: recording_waits(f, pending.blocked))
 
     def uninstall(self) -> None:
         """Remove the kernels and restore the replaced methods."""
@@ -100,19 +100,7 @@ class Interception:
             self._libraries = {}
             self.of_operators.clear()
         set_issuer(None)
-        while self._replaced:
-            owner, name, function, ours = self._replaced.pop()
-            # Another tool may have replaced it since.
-            if vars(owner).get(name) is ours:
-                setattr(owner, name, function)
-
-    def _replace(
-        self, owner: Any, name: str, made: Callable[[DispatcherKernel], DispatcherKernel]
-    ) -> None:
-        function = vars(owner)[name]
-        ours = made(function)
-        self._replaced.append((owner, name, function, ours))
-        setattr(owner, name, ours)
+        self._replaced.restore()
 
     def _register_symmetric(self) -> None:
         """Install the kernels of symmetric memory, now that the program can have such memory."""

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from commtrace.recorder.replaced import Replaced
 from commtrace.recorder.values.flat_parameters import Original, whole_gradients
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
 from commtrace.recorder.values.weak_identities import WeakIdentities
@@ -61,7 +62,7 @@ class GradientHooks:
         self._watched = WeakIdentities()
         self._roots = WeakIdentities()
         self._sharded = WeakIdentities()
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replaced = Replaced()
         self._stop_waiting: Callable[[], None] = lambda: None
 
     def install(self) -> None:
@@ -82,12 +83,10 @@ class GradientHooks:
     def remove(self) -> None:
         """Take all hooks away; a function that others have replaced since stays theirs."""
         self._stop_waiting()
-        for owner, name, observed, original in self._replaced:
-            if getattr(owner, name) is observed:
-                setattr(owner, name, original)
+        self._replaced.restore()
         for handle in self._handles:
             handle.remove()
-        self._replaced, self._handles = [], []
+        self._handles = []
         self._watched.clear()
         self._roots.clear()
         self._sharded.clear()
@@ -148,11 +147,7 @@ class GradientHooks:
         self._watched.add(parameter)
 
     def _replace(self, owner: Any, name: str, observed: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name, None)
-        if original is not None:
-            replacement = wraps(original)(observed(original))
-            self._replaced.append((owner, name, replacement, original))
-            setattr(owner, name, replacement)
+        self._replaced.replace(owner, name, lambda each: wraps(each)(observed(each)))
 
     def _observed_backward(self, original: Any) -> Any:
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:

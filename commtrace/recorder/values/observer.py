@@ -46,6 +46,7 @@ from commtrace.recorder.events.observed_value import ObservedValue
 from commtrace.recorder.events.sink import ValueSink
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.module_place import ModuleCall, Place
+from commtrace.recorder.replaced import Replaced
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.declared import Declared, DeclaredLayouts
 from commtrace.recorder.values.flat_parameters import FlatParameters, FlatPart
@@ -70,6 +71,7 @@ from commtrace.recorder.values.owners import (
     unknown_owner,
 )
 from commtrace.recorder.values.reading import Reading
+from commtrace.recorder.values.rehearsals import Rehearsals
 from commtrace.recorder.values.sketches import facts_of
 from commtrace.recorder.values.weak_identities import WeakIdentities
 from commtrace.recorder.wrappers import plain_path
@@ -113,7 +115,8 @@ class ValueObserver:
         self._gradient_hooks = GradientHooks(
             self._local_gradient, self._loss, self._unclipped, self._clipping
         )
-        self._replaced: tuple[Any, Any] | None = None
+        self._replaced = Replaced()
+        self._rehearsals = Rehearsals()
         self._owners = self._no_owners()
         self._met = WeakIdentities()
         self._declared = DeclaredLayouts()
@@ -131,22 +134,17 @@ class ValueObserver:
             self._uninstall()
 
     def _install(self) -> None:
-        original = nn.Module.__call__
-        observed = observed_calls(self, original)
-        self._replaced = (observed, original)
-        nn.Module.__call__ = observed  # type: ignore[method-assign]
+        self._replaced.replace(nn.Module, "__call__", partial(observed_calls, self))
         self._hooks = [
             register_optimizer_step_pre_hook(self._step_begins),
             register_optimizer_step_post_hook(self._step_ends),
         ]
         self._gradient_hooks.install()
+        self._rehearsals.install()
 
     def _uninstall(self) -> None:
-        if self._replaced is not None:
-            observed, original = self._replaced
-            if nn.Module.__call__ is observed:
-                nn.Module.__call__ = original  # type: ignore[method-assign]
-        self._replaced = None
+        self._replaced.restore()
+        self._rehearsals.uninstall()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -168,7 +166,7 @@ class ValueObserver:
     @property
     def is_on(self) -> bool:
         """True while a sink wants fingerprints."""
-        return bool(self._sinks)
+        return bool(self._sinks) and not self._rehearsals.are_on()
 
     def declare(
         self,
@@ -381,7 +379,8 @@ class ValueObserver:
         part: FlatPart | None = None,
     ) -> None:
         """Take the fingerprint of a tensor, and send it to the sinks of this rank."""
-        if torch.jit.is_tracing():  # it would trace what reads the numbers, too
+        # A trace would have what reads the numbers, too.
+        if torch.jit.is_tracing() or self._rehearsals.are_on():
             return
         rank = likely_rank()
         sinks = [sink for sink in self._sinks if sink.rank in (None, rank)]
