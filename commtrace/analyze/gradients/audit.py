@@ -24,6 +24,7 @@ from commtrace.analyze.gradients.parameters import (
     judge,
     reductions,
 )
+from commtrace.analyze.gradients.partings import excuse_parted, first_values
 from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
 from commtrace.analyze.gradients.scalars import (
     Scalar,
@@ -83,6 +84,7 @@ def gradients(frames: Frames) -> pd.DataFrame:
 def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
     rows, groups = gradient_rows(frames), known_groups(frames)
     sizes = {len(frames.ranks), *map(len, groups)}
+    first, is_missing = first_values(frames), False
     by_round: dict[int, list[Reduction]] = {}
     for reduction in reductions(frames):
         by_round.setdefault(reduction.round, []).append(reduction)
@@ -100,6 +102,11 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
         )
         for reduction in found:
             judge(reduction, losses, scale, groups, rows.stays_equal)
+        # Replicas that a missing contribution leaves different part the passes of later steps.
+        if not is_missing:
+            excuse_parted(found, losses, first)
+        is_missing |= any(each.state == MISSING for each in found)
+        for reduction in found:
             yield _of_reduction(reduction, losses, scale, groups)
         own = {(row.name, row.rank): row for row in rows.final.get(number, ())}
         scalars = (
