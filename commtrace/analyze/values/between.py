@@ -1,10 +1,10 @@
 """Communication between the last tensor that agrees and a wrong one.
 
 A tensor that is computed in a module follows from what was communicated since the last tensor that
-agrees, and earlier in modules of which no later tensor agrees. A gradient is observed when the
-optimizer steps, after those of other parameters. It follows from what was communicated before the
-rank's own backward pass had computed it, and from the reductions that carried it afterwards, until
-it was first seen reduced.
+agrees, and earlier in modules of which, and of whose parts, no later tensor agrees. A gradient is
+observed when the optimizer steps, after those of other parameters. It follows from what was
+communicated before the rank's own backward pass had computed it, and from the reductions that
+carried it afterwards, until it was first seen reduced.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.carried import parameters_of
 from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.global_values import parts
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT, STATE, UNCLIPPED, UPDATED
 
 _MOST = 5
+_MOST_JUDGED = 64
 _NAMES = (
     "kind", "phase", "module", "group", "reduce_op", "op", "argument", "source_spec",
     "target_spec", "reason", "source_file", "source_line", "parameters",
@@ -40,7 +42,8 @@ def communication_before(
 ) -> tuple[dict[str, Any], ...]:
     """Return the calls of the first rank that led to a wrong tensor, alike ones with their number.
 
-    `axis` is the mesh axis, and `has_carried` is true of a call that reduced the gradient itself.
+    `axis` is the mesh axis, `has_carried` is true of a call that reduced the gradient itself, and
+    `is_right` of one from whose result a right tensor was computed.
 
     Args:
         agreeing: tensors of the run before it that agree.
@@ -53,6 +56,7 @@ def communication_before(
     own = own.assign(parameters=parameters_of(run, own))
     of = _of_gradient if wrong["role"] in REDUCED else _of_tensor
     found = of(own, agreeing, wrong, run)
+    right, flow = {*agreeing.index.tolist()}, flow_of(run)
     axes = dict(
         zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)
     )
@@ -61,8 +65,10 @@ def communication_before(
             **{name: _plain(each[name]) for name in _NAMES},
             "axis": axes.get(str(each["group"]), ""),
             "has_carried": each.get("has_carried") is True,
+            "is_right": number >= len(found) - _MOST_JUDGED
+            and flow.shows_call(str(each["module"]), str(each["phase"]), each["issue_ns"], right),
         }
-        for each in found.to_dict("records")
+        for number, each in enumerate(found.to_dict("records"))
     )
     return tuple(_counted(described))[-_MOST:]
 
@@ -89,13 +95,24 @@ def _of_tensor(
     own: pd.DataFrame, agreeing: pd.DataFrame, wrong: pd.Series, _: Frames
 ) -> pd.DataFrame:
     same = agreeing[agreeing["step"] == wrong["step"]]
-    latest = same.groupby(["module", "phase"])["at_ns"].max().to_dict()
+    latest: dict[tuple[str, str], int] = {}
+    for module, phase, at_ns in zip(same["module"], same["phase"], same["at_ns"], strict=True):
+        for outer in _with_outer(str(module)):
+            key = outer, str(phase)
+            latest[key] = max(latest.get(key, -1), int(at_ns))
     last = int(agreeing["at_ns"].iloc[-1]) if len(agreeing) else -1
     since = [
         min(last, latest.get((str(module), str(phase)), -1)) if phase == wrong["phase"] else last
         for module, phase in zip(own["module"], own["phase"], strict=True)
     ]
     return own[(own["issue_ns"] > since) & (own["issue_ns"] <= wrong["at_ns"])]
+
+
+def _with_outer(module: str) -> Iterator[str]:
+    """Yield a module's path, and those of the modules that it is part of."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]
 
 
 def _of_gradient(

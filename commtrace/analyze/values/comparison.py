@@ -8,7 +8,7 @@ the layouts of both, the line, and the communication that led to it are its evid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from commtrace.analyze.values.renamed import renamed
 from commtrace.analyze.values.tolerance import distances
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, needing
 from commtrace.errors import UsageError
+from commtrace.schema import GRADIENT, STATE, UPDATED
 
 _MOST_EARLIER = 8
 _MOST_RANKS = 64
@@ -274,10 +275,10 @@ def _fault(
     elif right_on >= 0:
         on = f"it is right on rank {right_on}, but not on rank {right_row['rank']}"
         found = Relation("replica", f"{on}: {found.text}")
-    communication = communication_before(theirs.iloc[agreeing], right_row, right)
-    # Communication before a rank's own gradient is right if the gradient is.
-    is_computed = (left_row["step"], left_row["name"]) in right_gradients(left, right)
-    of_doubt = () if right_row["role"] in REDUCED and is_computed else communication
+    agreed = theirs.iloc[agreeing].set_index("tensor")
+    communication = communication_before(agreed, right_row, right)
+    is_right_so_far = _is_right_so_far(place, judged, found, agreed, right_gradients(left, right))
+    of_doubt = () if is_right_so_far else communication
     doubt = doubt_of(judged.iloc[: place + 1], found, of_doubt)
     folder = program_folder(right)
     communication = tuple([_with_short_name(call, folder) for call in communication])
@@ -292,6 +293,42 @@ def _fault(
         not doubt,
         doubt,
     )
+
+
+def _is_right_so_far(
+    place: int,
+    judged: pd.DataFrame,
+    relation: Relation,
+    agreed: pd.DataFrame,
+    gradients: Collection[tuple[int, str]],
+) -> bool:
+    """Return whether what a wrong tensor was computed from is right.
+
+    So are the parts of a sum that is right, and what they were computed from; what came before a
+    rank's own gradient that is right, or one that only has another scale, which no sum of ranks
+    explains; and before an optimizer's step, a right gradient, or a rank that makes the right one.
+
+    Args:
+        place: of the wrong tensor.
+        judged: the pairs.
+        relation: to the right tensor.
+        agreed: earlier tensors that agree.
+        gradients: steps and names of the ranks' own gradients that are right.
+    """
+    row = judged.iloc[place]
+    step, role, name = row["step"], row["role"], row["name"]
+    if row["is_sum"]:
+        return True
+    if role in REDUCED:
+        is_scale = relation.kind == "factor" and not relation.is_of_axis
+        return is_scale or (step, name) in gradients
+    if role in (UPDATED, STATE) and row["right_on"] >= 0:
+        return True
+    if role in (UPDATED, STATE):
+        owner = name if role == UPDATED else name.rpartition(".")[0]
+        of_step = agreed[(agreed["step"] == step) & (agreed["role"] == GRADIENT)]
+        return owner in {*of_step["name"]}
+    return False
 
 
 def _with_short_name(values: Mapping[str, Any], folder: str) -> dict[str, Any]:

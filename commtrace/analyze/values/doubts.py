@@ -36,7 +36,7 @@ def doubt_of(
     """
     wrong = judged.iloc[-1]
     doubts = []
-    if wrong["is_scaled"]:
+    if wrong["is_scaled"] and not wrong["is_certain"]:
         doubts.append(
             "all ranks have it alike, which does not make it a replica: a program may scale by the "
             "number of ranks what it adds up later"
@@ -68,7 +68,7 @@ def doubt_of(
 
 
 def _is_elsewhere(call: Mapping[str, Any], wrong: pd.Series) -> bool:
-    if call["has_carried"]:
+    if call["has_carried"] or call["is_right"]:
         return False
     return (call["module"], call["phase"]) != (wrong["module"], wrong["phase"])
 

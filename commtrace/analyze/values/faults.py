@@ -38,11 +38,13 @@ class Relation:
         kind: one of those in the module's docstring.
         text: the relation in words.
         factor: of a factor, or nan.
+        is_of_axis: the factor, or one over it, is the size of an axis.
     """
 
     kind: str
     text: str
     factor: float = math.nan
+    is_of_axis: bool = False
 
 
 def relation(
@@ -79,7 +81,13 @@ def relation(
     close = max(tolerance, 1e-9)
     factor = multiple(x, y, close * 4)
     if abs(factor - 1) > close:
-        return Relation("factor", _factor_text(factor, close, axes or {}), factor)
+        sizes = {*(axes or {}).values()}
+        is_of_axis = any(
+            abs(each * factor - 1) <= close * 8
+            for size in sizes
+            for each in (size, 1 / size, -size, -1 / size)
+        )
+        return Relation("factor", _factor_text(factor, close, axes or {}), factor, is_of_axis)
     for kind, found in (("missing", incomplete), ("stale", earlier)):
         for text, sketches in found:
             if np.any(sketches) and _apart(sketches, y) <= close * 4:

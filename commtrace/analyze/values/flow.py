@@ -26,16 +26,21 @@ from commtrace.schema import (
     OUTPUT,
     OUTPUT_GRADIENT,
     PARAMETER,
+    PHASES,
     RESULT,
     STATE,
     UNCLIPPED,
     UPDATED,
 )
 
-_COLUMNS = ["rank", "id", "step", "role", "module", "module_call", "name", "inputs", "at_ns"]
-_TEXTS = dict.fromkeys(("role", "module", "name", "inputs"), str)
+_COLUMNS = [
+    "rank", "id", "step", "role", "module", "module_call", "name", "inputs", "at_ns", "phase",
+]  # fmt: skip
+_TEXTS = dict.fromkeys(("role", "module", "name", "inputs", "phase"), str)
 _GRADIENTS = (UNCLIPPED, GRADIENT)
 _LEFT_BY_OPTIMIZERS = (UPDATED, STATE)
+_FORWARD = PHASES[0]
+_MOST_FOLLOWED = 4096
 
 
 class Flow:
@@ -130,6 +135,47 @@ class Flow:
                 follows[place] = any(follows[source] for source in self._alone(place))
         return {number for number, each in zip(tensors, follows, strict=True) if each}
 
+    def shows_call(self, module: str, phase: str, issue_ns: int, right: Set[int]) -> bool:
+        """Return whether a right tensor was computed from the result of a call of the first rank.
+
+        It follows from the last tensor of the module before the call, and is seen after it.
+
+        Args:
+            module: where the call is issued.
+            phase: its phase.
+            issue_ns: when it is issued.
+            right: tensors that are right.
+        """
+        own = self._first_rank
+        own = own[(own["phase"] == phase) & (own["at_ns"] <= issue_ns)]
+        is_there = (own["module"] == module) | own["module"].str.startswith(f"{module}.")
+        before = own.index[is_there & bool(module)]
+        waiting, seen = [int(before[-1])] if len(before) else [], set[int]()
+        times, modules = self._times, self._modules
+        while waiting and len(seen) < _MOST_FOLLOWED:
+            for place in self._following[waiting.pop()]:
+                if place in seen:
+                    continue
+                seen.add(place)
+                is_behind = times[place] > issue_ns and not modules[place].startswith(f"{module}.")
+                is_behind &= modules[place] != module or phase == _FORWARD
+                if is_behind and int(self.tensor[place]) in right:
+                    return True
+                waiting.append(place)
+        return False
+
+    @cached_property
+    def _first_rank(self) -> pd.DataFrame:
+        return self.rows[self.rows["rank"] == self.rows["rank"].min()]
+
+    @cached_property
+    def _times(self) -> list[int]:
+        return self.rows["at_ns"].tolist()
+
+    @cached_property
+    def _modules(self) -> list[str]:
+        return self.rows["module"].tolist()
+
     def _alone(self, place: int) -> Iterator[int]:
         """Yield the sources of a row since which its rank has not communicated."""
         num_calls = self._num_calls
@@ -159,7 +205,7 @@ def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
     has_results = bool((rows["role"] == RESULT).any())
     place_of = {number: place for place, number in enumerate(rows["id"].tolist())}
     numbers = rows["id"].tolist()
-    columns = [rows[name].tolist() for name in _COLUMNS[2:-1]]
+    columns = [rows[name].tolist() for name in _COLUMNS[2:-2]]
     for place, (step, role, module, call, name, inputs) in enumerate(zip(*columns, strict=True)):
         given = (int(each) for each in inputs.split(",") if each.isascii() and each.isdigit())
         earlier = (place_of.get(numbers[place] - each, place) for each in given)

@@ -39,6 +39,17 @@ def _sums(run: Frames) -> pd.DataFrame:
     return found.assign(num_ranks=each.groupby(_KEY)["rank"].nunique())
 
 
+@cached_per_run
+def _unit(run: Frames) -> float:
+    """Return the unit roundoff of the coarsest dtype of a run, such as of its activations."""
+    dtypes = {str(each) for part in run.by_ranks(_dtypes) for each in part["dtype"]}
+    return max((ROUNDOFF.get(each, 0.0) for each in dtypes), default=0.0)
+
+
+def _dtypes(part: Frames) -> pd.DataFrame:
+    return part.fingerprints[["dtype"]].drop_duplicates()
+
+
 def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     """Return the steps and names of parameters whose gradients are right, whatever their scale."""
     ours, theirs = _sums(left), _sums(right)
@@ -50,7 +61,7 @@ def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     squares = (x**2).sum(axis=1)
     factor = np.divide((x * y).sum(axis=1), squares, out=np.zeros(len(x)), where=squares > 0)
     apart = np.linalg.norm(factor[:, None] * x - y, axis=1)
-    unit = np.fmax(both["unit_left"], both["unit_right"]).to_numpy("float64")
+    unit = np.fmax(np.fmax(both["unit_left"], both["unit_right"]).to_numpy("float64"), _unit(left))
     close = np.fmin(OF_ROUNDOFF * unit, MOST_APART) * np.linalg.norm(y, axis=1)
     is_right = (factor > 0) & (apart <= close)
     # A parameter of one rank alone, such as an expert's, may have got the tokens of all.

@@ -50,6 +50,7 @@ _OF_OPTIMIZER = frozenset({GRADIENT, PARAMETER, STATE, UPDATED})
 _OF_MODULES = frozenset({OUTPUT, OUTPUT_GRADIENT, BUFFER})
 _SUMMED = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
 """Roles of tensors that may be partial sums by design."""
+_LOOKUP = "Embedding"
 _NAMED = ["step", "phase", "role", "module", "module_call", "name", "op"]
 
 
@@ -85,12 +86,10 @@ def judged(
     is_moved = may_be_in_another_order(theirs) & (unordered <= MOST_APART)
     # A loss of a rank's own part of the batch has gradients of another scale.
     is_partial_data = (theirs["layout"] == IN_PARTS) & theirs["role"].isin({INPUT, *_SUMMED})
+    is_partial_data &= ~_are_looked_up(theirs)
     is_certain &= ~is_scaled & ~is_moved & ~is_partial_data.to_numpy()
     is_preparation = _is_preparation(ours)
-    of_sums = np.fmin(
-        _distance_of_sums(ours, theirs, tables[1], size),
-        _distance_of_sums(theirs, ours, tables[0], size),
-    )
+    of_sums = _distance_of_sums(ours, theirs, tables, size)
     alone, apart = apart, np.fmin(apart, of_sums)
     apart[_is_of_other_data(ours, theirs, apart)] = np.nan
     close = closeness(ours["dtype"], theirs["dtype"])
@@ -143,31 +142,42 @@ def judged(
 
 
 def _distance_of_sums(
-    ours: pd.DataFrame, theirs: pd.DataFrame, table: pd.DataFrame, size: np.ndarray
+    ours: pd.DataFrame, theirs: pd.DataFrame, tables: Sequence[pd.DataFrame], size: np.ndarray
 ) -> np.ndarray:
     """Return the distance of the sum over ranks of tensors of unknown layout; else nan.
 
     An operator, or a module, between the collectives of a program returns partial sums or partial
     means. If they add up to the right tensor, they are that, since four random sketches do not
-    agree by chance.
+    agree by chance. Both runs may have such parts, of different numbers of ranks.
     """
-    found = np.full(len(ours), np.nan)
-    places = np.flatnonzero(_has_unknown_layout(theirs) & theirs["role"].isin(_SUMMED).to_numpy())
-    unknown = table[_has_unknown_layout(table) & table["role"].isin(_SUMMED).to_numpy()]
-    if not len(places):
-        return found
-    key, names = [*KEY, "shape"], [*SKETCHES]
-    grouped = unknown.groupby(key, sort=False, observed=True)[names]
-    numbers = grouped.size()
-    asked = pd.MultiIndex.from_frame(theirs.iloc[places][key])
-    sums = grouped.sum().reindex(asked).to_numpy("float64")
-    right = ours.iloc[places][names].to_numpy("float64")
-    most = int(numbers.max())
-    # Groups may hold replicas of the sum, so a divisor of the number of ranks counts it once.
-    for divisor in (each for each in range(1, most + 1) if most % each == 0):
-        of_sum = np.sqrt(((sums / divisor - right) ** 2).mean(axis=1))
-        found[places] = np.fmin(found[places], of_sum / np.where(size > 0, size, 1.0)[places])
+    sides = [side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs)]
+    sums, numbers = zip(
+        *(_sums(side, table) for side, table in zip((ours, theirs), tables, strict=True)),
+        strict=True,
+    )
+    size = np.where(size > 0, size, 1.0)
+    found = np.sqrt(((sums[0] - sums[1]) ** 2).mean(axis=1)) / size
+    for side, number, right in zip(sums, numbers, sides[::-1], strict=True):
+        # Groups may hold replicas of the sum, so a divisor of the number of ranks counts it once.
+        for divisor in (each for each in range(1, number + 1) if number % each == 0):
+            of_sum = np.sqrt(((side / divisor - right) ** 2).mean(axis=1))
+            found = np.fmin(found, of_sum / size)
     return found
+
+
+def _sums(side: pd.DataFrame, table: pd.DataFrame) -> tuple[np.ndarray, int]:
+    """Return the sums over ranks of the tensors of unknown layout, and the most addends."""
+    key, names = [*KEY, "shape"], [*SKETCHES]
+    is_asked, is_addend = (
+        _has_unknown_layout(each) & each["role"].isin(_SUMMED).to_numpy() for each in (side, table)
+    )
+    found = np.full((len(side), len(names)), np.nan)
+    if not is_asked.any() or not is_addend.any():
+        return found, 0
+    grouped = table[is_addend].groupby(key, sort=False, observed=True)[names]
+    asked = pd.MultiIndex.from_frame(side[is_asked][key])
+    found[is_asked] = grouped.sum().reindex(asked).to_numpy("float64")
+    return found, int(grouped.size().max())
 
 
 def _is_scaled_by_ranks(
@@ -219,6 +229,17 @@ def _should_be_equal(theirs: pd.DataFrame) -> np.ndarray:
     has_own_inputs = steps.isin(steps[is_own_input])
     of_modules = theirs["role"].isin(_OF_MODULES) & ~has_own_inputs
     return (theirs["role"].isin(_OF_OPTIMIZER) | of_modules).to_numpy()
+
+
+def _are_looked_up(theirs: pd.DataFrame) -> pd.Series:
+    """Return which tensors are rows of a table that all ranks have, and of nothing else."""
+    is_whole = (theirs["role"] == PARAMETER) & ~theirs["layout"].isin(("", IN_PARTS))
+    tables = theirs["name"][is_whole].str.removesuffix(".weight")
+    return (
+        (theirs["role"] == OUTPUT)
+        & (theirs["module_class"] == _LOOKUP)
+        & theirs["module"].isin(tables)
+    )
 
 
 def _is_preparation(pairs: pd.DataFrame) -> np.ndarray:
