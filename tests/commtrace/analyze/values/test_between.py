@@ -23,8 +23,8 @@ def observed(role: str, name: str, at: int, tensor: torch.Tensor) -> Any:
     ]
 
 
-def wrong_gradient(*calls: Any) -> Any:
-    """Return the fault of a gradient that is twice the right one, in a run with these calls."""
+def wrong_gradient(*calls: Any, factor: float = 2.0) -> Any:
+    """Return the fault of a gradient that is a multiple of the right one, with these calls."""
     generator = torch.Generator().manual_seed(0)
     output, other, gradient = (torch.randn(4, 4, generator=generator) for _ in range(3))
     right = [
@@ -39,7 +39,7 @@ def wrong_gradient(*calls: Any) -> Any:
         *observed("local_gradient", "other", 19, other),
         *observed("local_gradient", "weight", 20, gradient),
         *observed("gradient", "other", 89, other),
-        *observed("gradient", "weight", 90, 2 * gradient),
+        *observed("gradient", "weight", 90, factor * gradient),
     ]
     made = [
         call(id=number, step=0, phase="backward", **columns) for number, columns in enumerate(calls)
@@ -88,3 +88,47 @@ def test_the_backward_pass_communicates_before_the_gradient_is_computed(
     found = wrong_gradient(reduction(at, "[3]", source_line=5))
     assert lines_of(found) == lines
     assert found.is_certain == (not lines)
+
+
+def test_no_sum_of_ranks_gives_a_gradient_another_scale() -> None:
+    before = reduction(15, "[3]", source_line=5)
+    assert not wrong_gradient(before).is_certain
+    assert not wrong_gradient(before, factor=0.5).is_certain
+    assert wrong_gradient(before, factor=1.13).is_certain
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_right_tensor_vouches_for_the_calls_that_it_was_computed_from(is_right: bool) -> None:
+    """The call is made while `up` computes the gradient of its input, which `norm` has returned."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        (role, module): torch.randn(4, 4, generator=generator)
+        for role in ("output", "output_gradient")
+        for module in ("low", "norm", "up")
+    }
+    order = [("output", module) for module in ("low", "norm", "up")]
+    order += [("output_gradient", module) for module in ("up", "norm", "low")]
+    inputs = {"norm": "1", "up": "1"}
+
+    def columns(role: str, module: str) -> dict[str, Any]:
+        phase = "forward" if role == "output" else "backward"
+        return {
+            "role": role, "module": module, "name": "0", "phase": phase,
+            "inputs": inputs.get(module, "") if role == "output" else "",
+        }  # fmt: skip
+
+    wrong = ("output_gradient", "low" if is_right else "norm")
+    right = [(columns(*each), tensors[each]) for each in order]
+    rows = [
+        row(rank, 0, columns(*each), tensor, tensor)._replace(
+            id=place, at_ns=START_NS + 10 * place, mesh="dp=2:0,1", placements="R"
+        )
+        for rank in range(2)
+        for place, each in enumerate(order)
+        for tensor in [torch.rand(4, 4) if each == wrong else tensors[each]]
+    ]
+    made = [call(id=0, step=0, phase="backward", module="up", **reduction(35))]
+    found = compare(held_by_one(right), run_of(made, num_ranks=2, fingerprints=rows)).fault
+    assert found is not None
+    assert (found.right["role"], found.right["module"]) == wrong
+    assert found.is_certain == is_right

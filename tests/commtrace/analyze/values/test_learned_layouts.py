@@ -66,6 +66,16 @@ def test_micro_batches_of_ranks_are_parts_of_the_batch_together() -> None:
     assert compare(left, on_ranks(*ranks)).agrees
 
 
+def test_sums_over_different_numbers_of_ranks_are_equal() -> None:
+    whole = value()
+
+    def parts(number: int) -> Frames:
+        some = [value() for _ in range(number - 1)]
+        return on_ranks(*[[(RESULT, x)] for x in (*some, whole - sum(some))])
+
+    assert compare(parts(2), parts(4)).agrees
+
+
 def stages(scale: float, name: str = "0") -> ValueComparison:
     """Compare two layers with a pipeline that numbers its layers from 0."""
     weights = [value(4, 4) for _ in range(2)]
