@@ -159,24 +159,24 @@ def judge(
         reduction.state = MIXED
         reduction.explanation = _mixed(reduction, groups)
         return
-    if not reduction.is_complete:
-        holders = {row.rank for row in reduction.rows}
-        if holders < reduction.replicas and stays_equal(reduction.name, reduction.replicas):
-            reduction.explanation = (
-                "it is not reduced when the optimizer steps, which leaves replicas equal: the "
-                "optimizer reduces gradients itself"
-            )
-            return
-        reduction.state = MISSING
-        reduction.explanation = _missing(reduction, groups)
-        return
     # The backward pass may have scaled and reduced the gradient of one rank's parameter.
     is_done = reduction.is_alone and are_close(fit.scale, 1.0, reduction.close)
-    if is_done or are_close(fit.scale, scale.value, reduction.close):
+    is_right = is_done or are_close(fit.scale, scale.value, reduction.close)
+    if reduction.is_complete and is_right:
         reduction.state = RIGHT
         return
-    reduction.state = SCALED
-    reduction.explanation = _scaled(reduction, losses, scale, groups)
+    holders = {row.rank for row in reduction.rows}
+    if holders < reduction.replicas and stays_equal(reduction.name, reduction.replicas):
+        reduction.explanation = (
+            "it is not reduced when the optimizer steps, which leaves replicas equal: the "
+            "optimizer reduces gradients itself"
+        )
+    elif reduction.is_complete:
+        reduction.state = SCALED
+        reduction.explanation = _scaled(reduction, losses, scale, groups)
+    else:
+        reduction.state = MISSING
+        reduction.explanation = _missing(reduction, groups)
 
 
 def _missing(reduction: Reduction, groups: RankSets) -> str:
@@ -251,7 +251,11 @@ def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets
 
 
 def factors(found: Sequence[Reduction]) -> list[float]:
-    """Return the factors of the gradients in which all contributions are."""
+    """Return the factors of the gradients in which all contributions are.
+
+    Those of parameters that one rank alone holds count only if there are no others: the backward
+    pass may have reduced them already.
+    """
     voters = [each for each in found if each.is_complete and not math.isnan(each.fit.scale)]
     shared = [each.fit.scale for each in voters if not each.is_alone]
-    return shared if 2 * len(shared) > len(voters) else [each.fit.scale for each in voters]
+    return shared or [each.fit.scale for each in voters]

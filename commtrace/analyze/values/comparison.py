@@ -162,7 +162,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     )
     judged["is_certain"] &= ~_may_be_reduced_to_one(judged, right)
     judged["is_certain"] |= _leads_to_a_wrong_module(judged)
-    judged = with_kept_layouts(with_peers(judged, ours, theirs), theirs, tables[1])
+    judged = with_kept_layouts(with_peers(judged, ours, theirs), ours, theirs, tables[1])
     wrong = np.flatnonzero(judged["is_wrong"])
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)

@@ -80,6 +80,8 @@ def relation(
         return Relation("zero", "it is zero")
     close = max(tolerance, 1e-9)
     factor = multiple(x, y, close * 4)
+    if is_in_parts and not _have_one_ratio(right, wrong, factor, close):
+        factor = math.nan
     if abs(factor - 1) > close:
         sizes = {*(axes or {}).values()}
         is_of_axis = any(
@@ -110,6 +112,14 @@ def _replica_text(wrong: pd.Series) -> str:
 def sketches_of(row: pd.Series) -> np.ndarray:
     """Return the sketches of a row of table `tensors`."""
     return np.array([row[name] for name in SKETCHES], dtype="float64")
+
+
+def _have_one_ratio(right: pd.Series, wrong: pd.Series, factor: float, close: float) -> bool:
+    """Return whether norms and largest elements have a factor, too; few numbers fit by chance."""
+    return close <= _SMALL and all(
+        abs(wrong[name] - abs(factor) * right[name]) <= 8 * close * wrong[name]
+        for name in ("norm", "largest")
+    )
 
 
 def multiple(x: np.ndarray, y: np.ndarray, close: float) -> float:

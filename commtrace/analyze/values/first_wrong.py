@@ -12,6 +12,7 @@ from commtrace.analyze.values.flow import Flow, flow_of
 from commtrace.analyze.values.global_values import KEY
 from commtrace.analyze.values.in_parts import IN_PARTS, shows_little
 from commtrace.analyze.values.local_gradients import right_gradients
+from commtrace.analyze.values.tolerance import evident, is_coarse
 from commtrace.schema import (
     LOCAL_GRADIENT,
     OUTPUT,
@@ -59,15 +60,18 @@ def first_wrong(
     if flow is not None and not flow.is_known:
         doubtful = doubtful[doubtful >= _after_unrelated(judged, is_wrong, end)]
     elif flow is not None:
-        is_right = ~is_wrong & (judged["distance"] <= judged["tolerance"]).to_numpy()
+        is_near = judged["distance"].to_numpy() <= evident(judged["tolerance"].to_numpy())
+        is_right = ~is_wrong & is_near
         is_right &= (judged["norm_left"] > 0).to_numpy()
         is_right &= is_certain | judged["is_sum"].to_numpy()
         is_right &= ~shows_little(table.loc[labels], judged["tolerance"].to_numpy())
         parts_of = _ranks_parts(table)
+        # A step of an optimizer is smaller than what coarse dtypes show of a parameter.
+        hides = judged["role"].isin(_LEFT).to_numpy() & is_coarse(judged["tolerance"].to_numpy())
         cleared = flow.lead_to(
             asked=parts_of(labels[doubtful]),
             right=parts_of(labels[is_right & ~judged["role"].isin(_LEFT)]),
-            wrong={*labels[is_wrong & is_certain].tolist()},
+            blocked={*labels[is_wrong & is_certain | hides].tolist()},
             right_rows=_right_gradients(flow, left, right),
         )
         # A part leads to right tensors on each rank.

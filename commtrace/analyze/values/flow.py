@@ -78,14 +78,14 @@ class Flow:
         return found
 
     def lead_to(
-        self, asked: Set[int], right: Set[int], wrong: Set[int], right_rows: Collection[int]
+        self, asked: Set[int], right: Set[int], blocked: Set[int], right_rows: Collection[int]
     ) -> set[int]:
         """Return the tensors that lead to a right one.
 
         Args:
             asked: the tensors in question.
             right: tensors that are right.
-            wrong: tensors that are wrong for certain, through which a right one shows nothing.
+            blocked: tensors through which a right one shows nothing, such as wrong ones.
             right_rows: places of more rows that are right.
         """
         tensors = self.tensor.tolist()
@@ -98,7 +98,7 @@ class Flow:
         for _ in range(2):
             for place in range(len(tensors) - 1, -1, -1):
                 leads[place] = leads[place] or any(
-                    is_right[target] or (leads[target] and tensors[target] not in wrong)
+                    is_right[target] or (leads[target] and tensors[target] not in blocked)
                     for target in following[place]
                 )
         return {

@@ -32,6 +32,7 @@ _OF_TENSOR = ["step", "phase", "role", "module", "module_call", "name", "op", "o
 _SMALL_MEAN = 0.1
 _COARSE = 1e-3
 _OF_NAME = ["role", "module", "name"]
+_ACTIVATIONS = (INPUT, OUTPUT, RESULT)
 _OF_DATA = (INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT)
 
 
@@ -141,14 +142,17 @@ def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarra
 
 
 def shows_little(right: pd.DataFrame, tolerance: np.ndarray) -> np.ndarray:
-    """Return which tensors in parts show little by being right: two numbers may be so by chance.
+    """Return which tensors show little by being right: one or two numbers may be so by chance.
 
-    A normalization leaves a mean of zero and the norm in any case, and in coarse dtypes sums and
-    norms of wrong tensors are near to the right ones.
+    A normalization leaves activations a mean of zero and their norm in any case. In coarse dtypes,
+    single numbers, and sums and norms of parts, are near to the right ones if tensors are wrong.
     """
     has_no_mean = right["total"].abs() <= _SMALL_MEAN * right["norm"]
+    is_normalized = (has_no_mean & right["role"].isin(_ACTIVATIONS)).to_numpy()
     is_in_parts = (right["layout"] == IN_PARTS).to_numpy()
-    return is_in_parts & (has_no_mean.to_numpy() | (tolerance > _COARSE))
+    is_scalar = right["shape"].isin(("[]", "[1]")).to_numpy()
+    is_coarse = tolerance > _COARSE
+    return is_in_parts & (is_normalized | is_coarse) | is_scalar & is_coarse
 
 
 def may_be_in_another_order(right: pd.DataFrame) -> np.ndarray:

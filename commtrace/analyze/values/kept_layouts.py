@@ -20,7 +20,7 @@ _PARTED = 1e-5
 
 
 def with_kept_layouts(
-    judged: pd.DataFrame, theirs: pd.DataFrame, table: pd.DataFrame
+    judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame, table: pd.DataFrame
 ) -> pd.DataFrame:
     """Return pairs with certain verdicts where the layout of the parameter is known.
 
@@ -30,6 +30,7 @@ def with_kept_layouts(
 
     Args:
         judged: the pairs.
+        ours: their tensors in the first run, whose replicas may differ by design.
         theirs: their tensors in the second run.
         table: all tensors of the second run.
     """
@@ -40,7 +41,8 @@ def with_kept_layouts(
     is_known = owner.isin({*judged["name"][is_begun]}).to_numpy()
     is_known = is_known & (judged["right_on"] < 0).to_numpy()
     is_updated = (role == UPDATED).to_numpy()
-    is_parted = is_known & is_updated & _have_parted(theirs, table)
+    is_one = ours["layout"] != ""
+    is_parted = is_known & is_updated & _have_parted(theirs, table) & is_one.to_numpy()
     is_wrong = is_wrong | is_parted
     becomes_wrong = pd.Series(np.where(is_updated, is_wrong, np.nan), index=judged.index)
     later, earlier = becomes_wrong.groupby(owner).bfill(), becomes_wrong.groupby(owner).ffill()

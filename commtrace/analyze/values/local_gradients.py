@@ -14,7 +14,7 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
-from commtrace.analyze.values.tolerance import MOST_APART, OF_ROUNDOFF, ROUNDOFF
+from commtrace.analyze.values.tolerance import MOST_APART, OF_ROUNDOFF, ROUNDOFF, evident
 from commtrace.schema import LOCAL_GRADIENT
 
 _CLOSE = 0.05
@@ -62,7 +62,7 @@ def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     factor = np.divide((x * y).sum(axis=1), squares, out=np.zeros(len(x)), where=squares > 0)
     apart = np.linalg.norm(factor[:, None] * x - y, axis=1)
     unit = np.fmax(np.fmax(both["unit_left"], both["unit_right"]).to_numpy("float64"), _unit(left))
-    close = np.fmin(OF_ROUNDOFF * unit, MOST_APART) * np.linalg.norm(y, axis=1)
+    close = evident(np.fmin(OF_ROUNDOFF * unit, MOST_APART)) * np.linalg.norm(y, axis=1)
     is_right = (factor > 0) & (apart <= close)
     # A parameter of one rank alone, such as an expert's, may have got the tokens of all.
     is_shared = both["num_ranks_right"] == both["num_ranks_right"].max()

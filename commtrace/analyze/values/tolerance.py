@@ -37,6 +37,8 @@ GROWTH = 8.0
 """Factor by which an operator may enlarge the distance of what went into it."""
 OF_REFERENCE = 8.0
 """Multiple of the error of the program's own precision that is accepted, with a reference."""
+_OF_EVIDENCE = 0.25
+"""Part of the tolerance of coarse dtypes up to which a right tensor shows anything."""
 _MOST_LOWERED = 0.1
 """Share of tensors of lower precision from which on a run is one of lower precision."""
 MOST_APART = 0.05
@@ -103,6 +105,19 @@ def roundoffs(ours: pd.Series, theirs: pd.Series) -> np.ndarray:
 def closeness(left: pd.Series, right: pd.Series) -> np.ndarray:
     """Return the distance up to which tensors of two element types may be equal, on its own."""
     return np.fmin(OF_ROUNDOFF * roundoffs(left, right), MOST_APART)
+
+
+def evident(tolerance: np.ndarray) -> np.ndarray:
+    """Return the distance up to which a tensor shows that what it was computed from is right.
+
+    In coarse dtypes, what a wrong tensor leaves of others may be below the tolerance.
+    """
+    return np.where(is_coarse(tolerance), _OF_EVIDENCE * tolerance, tolerance)
+
+
+def is_coarse(tolerance: np.ndarray) -> np.ndarray:
+    """Return which tolerances are those of coarse dtypes."""
+    return tolerance > OF_COARSE * _COARSE
 
 
 def coarsest_before(ours: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
