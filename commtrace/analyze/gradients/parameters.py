@@ -159,8 +159,12 @@ def judge(
         reduction.state = MIXED
         reduction.explanation = _mixed(reduction, groups)
         return
-    # The backward pass may have scaled and reduced the gradient of one rank's parameter.
-    is_done = reduction.is_alone and are_close(fit.scale, 1.0, reduction.close)
+    # The backward pass may have reduced the gradient of one rank's parameter to the mean already,
+    # before the program scaled all gradients.
+    done = 1.0 if are_close(scale.value, 1.0, reduction.close) else scale.value * losses.num
+    is_done = reduction.is_alone and any(
+        are_close(fit.scale, each, reduction.close) for each in (1.0, done)
+    )
     is_right = is_done or are_close(fit.scale, scale.value, reduction.close)
     if reduction.is_complete and is_right:
         reduction.state = RIGHT

@@ -142,12 +142,15 @@ def norms_used(
     clipping: SketchRows, named: SketchRows, found: Sequence[Reduction], groups: RankSets
 ) -> Iterator[Scalar]:
     """Yield a verdict on each norm of all gradients in one step."""
-    used = [row for row in clipping if row.name == _CLIPPED_NORM]
+    used = [
+        ("", [row for row in call.rows if row.name == _CLIPPED_NORM], call.covered(found))
+        for call in _clippings(clipping)
+    ]
     of_program = _scalars(named, "grad", NORM_NAME)
-    for name, own in [("", used), *of_program.items()]:
+    for name, own, of in [*used, *((name, own, found) for name, own in of_program.items())]:
         for tensors in distinct(held(own)):
             ranks = frozenset().union(*(each.ranks for each in tensors))
-            state, factor, text = _of_norm(tensors[0], ranks, found, groups)
+            state, factor, text = _of_norm(tensors[0], ranks, of, groups)
             yield Scalar(
                 "gradient norm", name, _of_ranks(own, ranks), ranks, state, factor,
                 state in (MISSING, SCALED), text,
@@ -251,6 +254,42 @@ def _left_out(value: float, found: Sequence[Reduction], right: float) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Clipping:
+    """One clipping of gradients in a step, such as of one optimizer of several.
+
+    Attributes:
+        rows: the norm that it used, and the largest that is allowed, of each rank.
+        spans: by rank, when the clipping before it ended, and this one.
+    """
+
+    rows: SketchRows
+    spans: Mapping[int, tuple[int, int]]
+
+    def covered(self, found: Sequence[Reduction]) -> Sequence[Reduction]:
+        """Return the gradients that it clipped: they were observed for it."""
+        return [each for each in found if any(self._has(row) for row in each.rows)]
+
+    def _has(self, row: SketchRow) -> bool:
+        begin, end = self.spans.get(row.rank, (0, 0))
+        return begin < row.at_ns <= end
+
+
+def _clippings(rows: SketchRows) -> Sequence[_Clipping]:
+    """Return the clippings of a step, by what was observed for them."""
+    ended: dict[int, list[int]] = {}
+    own: dict[int, list[SketchRow]] = {}
+    for row in rows:
+        times = ended.setdefault(row.rank, [-1])
+        own.setdefault(len(times), []).append(row)
+        if row.name == _CLIPPED_NORM:
+            times.append(row.at_ns)
+    return [
+        _Clipping(each, {row.rank: (ended[row.rank][number - 1], row.at_ns) for row in each})
+        for number, each in own.items()
+    ]
+
+
 def clipped(
     clipping: SketchRows, final: Mapping[tuple[str, int], SketchRow], found: Sequence[Reduction]
 ) -> Iterator[Scalar]:
@@ -261,6 +300,13 @@ def clipped(
         final: gradient that a rank holds when the optimizer steps, by name and rank.
         found: gradients before clipping.
     """
+    for call in _clippings(clipping):
+        yield from _clipped(call.rows, final, call.covered(found))
+
+
+def _clipped(
+    clipping: SketchRows, final: Mapping[tuple[str, int], SketchRow], found: Sequence[Reduction]
+) -> Iterator[Scalar]:
     used = {row.rank: row for row in reversed(clipping) if row.name == _CLIPPED_NORM}
     most = {row.rank: row.total for row in reversed(clipping) if row.name == _MOST}
     if not used or not most or not found:

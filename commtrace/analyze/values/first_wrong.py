@@ -74,9 +74,13 @@ def first_wrong(
             blocked={*labels[is_wrong & is_certain | hides].tolist()},
             right_rows=_right_gradients(flow, left, right),
         )
-        # A part leads to right tensors on each rank.
-        observed = {*flow.tensor.tolist()}
-        of_ranks = [parts_of(labels[[at]]) & observed for at in doubtful]
+        # A part leads to right tensors on each rank where it leads to any that has a verdict.
+        is_compared = judged["distance"].notna().to_numpy() & ~judged["role"].isin(_LEFT).to_numpy()
+        is_compared[doubtful] = False
+        observed = flow.lead_to(
+            parts_of(labels[doubtful]), parts_of(labels[is_compared]), set(), ()
+        )
+        of_ranks = [parts_of(labels[[at]]) & (observed | cleared) for at in doubtful]
         is_cleared = [bool(each) and each <= cleared for each in of_ranks]
         doubtful = doubtful[~np.array(is_cleared, dtype=bool)]
     first = [*doubtful[:1].tolist(), *certain[:1].tolist()]
