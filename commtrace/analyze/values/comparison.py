@@ -156,7 +156,10 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     is_right_elsewhere = pairs["right_on"] >= 0
     labels = pairs["right"].to_numpy()
     of_parts = partial(computed_from_parts, *tables, labels, run=right)
-    judged = verdicts.judged(ours, theirs, errors, tables, is_right_elsewhere, numbers, of_parts)
+    is_ambiguous = pairs["is_ambiguous"].to_numpy()
+    judged = verdicts.judged(
+        ours, theirs, errors, tables, is_right_elsewhere, is_ambiguous, numbers, of_parts
+    )
     judged = described(judged, ours, theirs).assign(
         is_ambiguous=pairs["is_ambiguous"], right_on=pairs["right_on"]
     )

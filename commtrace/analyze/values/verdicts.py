@@ -60,6 +60,7 @@ def judged(
     errors: np.ndarray,
     tables: Sequence[pd.DataFrame],
     is_right_elsewhere: pd.Series,
+    is_ambiguous: np.ndarray,
     sizes_of_axes: Collection[float],
     of_parts: Callable[[np.ndarray], np.ndarray],
 ) -> pd.DataFrame:
@@ -71,6 +72,7 @@ def judged(
         errors: distance of each of the first from a reference; nan without one.
         tables: all tensors of both runs.
         is_right_elsewhere: mask of those that another rank has right.
+        is_ambiguous: mask of those that are one of several alike, in an unknown order.
         sizes_of_axes: numbers of ranks of the second run's mesh axes and groups, and of all its
             ranks for each of the first run's.
         of_parts: function of the mask of pairs whose sum over ranks is right. It returns the mask
@@ -122,7 +124,7 @@ def judged(
             noise.note_gradient(name, is_right=is_known and not is_wrong)
         elif role == UPDATED and is_wrong and may_grow and replicas[place] <= limit:
             is_wrong = not noise.is_scattered(name, values[0][place], values[1][place])
-        may_grow &= not (is_wrong and is_certain[place])
+        may_grow &= not (is_wrong and is_certain[place]) or is_ambiguous[place]
         if may_grow and is_known and is_certain[place]:
             if distance <= usual:
                 tolerance.accept(distance, phase)
