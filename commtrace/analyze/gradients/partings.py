@@ -12,7 +12,7 @@ import pandas as pd
 
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
-from commtrace.analyze.gradients.parameters import MISSING, RIGHT, UNKNOWN, Reduction
+from commtrace.analyze.gradients.parameters import MISSING, RIGHT, SCALED, UNKNOWN, Reduction
 from commtrace.analyze.gradients.scales import Losses
 from commtrace.analyze.values.global_values import SKETCHES
 from commtrace.schema import INPUT, OUTPUT
@@ -20,6 +20,7 @@ from commtrace.schema import INPUT, OUTPUT
 _NUM_FIRST = 3
 """Activations of a step that show whether ranks begin it with the same data."""
 
+_NONE: frozenset[bytes] = frozenset()
 FirstValues = dict[tuple[int, int], frozenset[bytes]]
 
 
@@ -41,7 +42,10 @@ def _first(part: Frames) -> pd.DataFrame:
 
 
 def excuse_parted(found: Sequence[Reduction], losses: Losses, first: FirstValues) -> None:
-    """Make verdicts unknown of missing contributions that a parted forward pass explains.
+    """Make verdicts unknown that a parted forward pass explains.
+
+    Contributions are missing only of ranks that should have equal ones, and a factor is that of
+    more losses than the program has.
 
     Args:
         found: judged reductions of one step.
@@ -50,20 +54,25 @@ def excuse_parted(found: Sequence[Reduction], losses: Losses, first: FirstValues
     """
     added = [each for each in found if each.state == RIGHT and len(each.contributions) > 1]
     for reduction in found:
-        if reduction.state != MISSING:
+        if reduction.state not in (MISSING, SCALED):
             continue
         step = reduction.rows[0].step
-        own, lacking = reduction.fit.ranks, reduction.contributing_ranks - reduction.fit.ranks
+        own = others = {*losses.by_rank}
+        if reduction.state == MISSING:
+            own, others = reduction.fit.ranks, reduction.contributing_ranks - reduction.fit.ranks
         pairs = [
             (one, other)
-            for one in own
-            for other in lacking
-            if first.get((step, one), frozenset()) & first.get((step, other), frozenset())
+            for one in sorted(own)
+            for other in sorted(others)
+            if one != other and first.get((step, one), _NONE) & first.get((step, other), _NONE)
         ]
         known = [[losses.by_rank.get(rank) for rank in pair] for pair in pairs]
-        has_parted = bool(pairs) and all(None not in each and each[0] != each[1] for each in known)
-        if has_parted and not any({*pairs[0]} <= each.fit.ranks for each in added):
-            one, other = min(pairs)
+        is_different = [None not in each and each[0] != each[1] for each in known]
+        has_parted = any(is_different) if reduction.state == SCALED else all(is_different)
+        if not pairs or not has_parted:
+            continue
+        one, other = pairs[is_different.index(True)]
+        if not any({one, other} <= each.fit.ranks for each in added):
             reduction.state = UNKNOWN
             reduction.explanation = (
                 f"ranks {one} and {other} begin with the same data and have different losses: "

@@ -2,7 +2,8 @@
 
 Parameters of known layout state it. Plain ones are replicas if they are equal when the model is
 first called. A parameter all of whose elements are equal, a bias of zeros, shows nothing: it is
-taken to be held like the others of its module, and with doubt.
+taken to be held like the others of its module, and with doubt if those, or others inside of the
+module, are held otherwise.
 """
 
 from __future__ import annotations
@@ -45,9 +46,12 @@ def replica_sets(parameters: SketchRows) -> dict[str, Replicas]:
         siblings = [
             each for each in found if each.rpartition(".")[0] == module and each not in constant
         ]
+        inside = [each for each in found if each.startswith(f"{module}.") and each not in constant]
         if siblings:
             is_alike = found[siblings[0]] == found[name]
             found[name] = Replicas(found[siblings[0]].sets, is_certain=is_alike)
+        elif module and any(found[each] != found[name] for each in inside):
+            found[name] = Replicas(found[name].sets, is_certain=False)
     return found
 
 

@@ -172,7 +172,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     place = first_wrong(judged, labels, tables[1], left, right)
     if place is not None:
         place = cause_of(place, judged, ours, theirs)
-        place = unreduced_before(place, judged, labels, right)
+        place = unreduced_before(place, judged, labels, tables[1], right)
     fault = None if place is None else _fault(place, ours, theirs, judged, left, right)
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),

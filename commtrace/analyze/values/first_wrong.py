@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values.flow import Flow, flow_of
-from commtrace.analyze.values.global_values import KEY
-from commtrace.analyze.values.in_parts import IN_PARTS, shows_little
+from commtrace.analyze.values.in_parts import ranks_parts, shows_little
 from commtrace.analyze.values.local_gradients import right_gradients
 from commtrace.analyze.values.tolerance import evident, is_coarse
 from commtrace.schema import (
@@ -65,7 +62,7 @@ def first_wrong(
         is_right &= (judged["norm_left"] > 0).to_numpy()
         is_right &= is_certain | judged["is_sum"].to_numpy()
         is_right &= ~shows_little(table.loc[labels], judged["tolerance"].to_numpy())
-        parts_of = _ranks_parts(table)
+        parts_of = ranks_parts(table)
         # A step of an optimizer is smaller than what coarse dtypes show of a parameter.
         hides = judged["role"].isin(_LEFT).to_numpy() & is_coarse(judged["tolerance"].to_numpy())
         cleared = flow.lead_to(
@@ -101,17 +98,3 @@ def _after_unrelated(judged: pd.DataFrame, is_wrong: np.ndarray, end: int) -> in
     is_right &= judged["role"].isin(_FOLLOWING).to_numpy()
     right = np.flatnonzero(is_right[:end])
     return int(right[-_MOST_UNRELATED - 1]) + 1 if len(right) > _MOST_UNRELATED else 0
-
-
-def _ranks_parts(table: pd.DataFrame) -> Callable[[np.ndarray], set[int]]:
-    """Return a function that adds all ranks' parts to tensors of unknown layout, by labels."""
-    number = table.groupby([*KEY], sort=False, observed=True).ngroup()
-    plain = number[table["layout"] == ""]
-    by_number = {key: set(labels) for key, labels in plain.groupby(plain).groups.items()}
-    of_ranks = number[table["layout"].isin(("", IN_PARTS))].to_dict()
-
-    def parts_of(labels: np.ndarray) -> set[int]:
-        found = {int(label) for label in labels}
-        return found.union(*(by_number.get(of_ranks.get(label), ()) for label in found))
-
-    return parts_of

@@ -105,12 +105,19 @@ class Flow:
             number for number, each in zip(tensors, leads, strict=True) if each and number in asked
         }
 
-    def sources_alone(self, tensor: int, among: Set[int]) -> set[int]:
-        """Return the sources of a tensor that are in `among`, without communication since.
+    def sources_alone(self, tensors: Set[int], among: Set[int]) -> set[int]:
+        """Return the sources of tensors that are in `among`, without communication since.
 
         Sources of such sources count, too.
         """
-        waiting = np.flatnonzero(self.tensor == tensor).tolist()
+        waiting = np.flatnonzero(np.isin(self.tensor, [*tensors])).tolist()
+        # A gradient is reduced after the rank's own backward pass has computed it.
+        waiting += [
+            source
+            for place in waiting
+            for source in self._sources[place]
+            if self._roles[source] == LOCAL_GRADIENT
+        ]
         found: set[int] = set()
         while waiting:
             place = waiting.pop()
@@ -171,6 +178,10 @@ class Flow:
     @cached_property
     def _times(self) -> list[int]:
         return self.rows["at_ns"].tolist()
+
+    @cached_property
+    def _roles(self) -> list[str]:
+        return self.rows["role"].tolist()
 
     @cached_property
     def _modules(self) -> list[str]:

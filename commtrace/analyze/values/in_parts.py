@@ -10,7 +10,7 @@ magnitude do not depend on the places of elements, so that parts are compared by
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pandas as pd
 from commtrace.analyze.values.global_values import (
     ALL_EQUAL,
     FACTS,
+    KEY,
     ON_ONE_RANK,
     OWN_DATA,
     SKETCHES,
@@ -159,3 +160,17 @@ def may_be_in_another_order(right: pd.DataFrame) -> np.ndarray:
     """Return which tensors are of one rank alone, which may have got its tokens in any order."""
     of_tokens = right["role"].isin(_OF_DATA)
     return ((right["layout"] == ON_ONE_RANK) & (right["rank"] >= 0) & of_tokens).to_numpy()
+
+
+def ranks_parts(table: pd.DataFrame) -> Callable[[np.ndarray], set[int]]:
+    """Return a function that adds all ranks' parts to tensors of unknown layout, by labels."""
+    number = table.groupby([*KEY], sort=False, observed=True).ngroup()
+    plain = number[table["layout"] == ""]
+    by_number = {key: set(labels) for key, labels in plain.groupby(plain).groups.items()}
+    of_ranks = number[table["layout"].isin(("", IN_PARTS))].to_dict()
+
+    def parts_of(labels: np.ndarray) -> set[int]:
+        found = {int(label) for label in labels}
+        return found.union(*(by_number.get(of_ranks.get(label), ()) for label in found))
+
+    return parts_of

@@ -12,7 +12,7 @@ import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values.flow import flow_of
-from commtrace.analyze.values.in_parts import IN_PARTS, shows_little
+from commtrace.analyze.values.in_parts import IN_PARTS, ranks_parts, shows_little
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
 
 _OF_CODE = ["phase", "role", "name", "op", "layer", "line"]
@@ -50,21 +50,26 @@ def _without_numbers(names: pd.Series) -> pd.Series:
     return names.astype(str).str.replace(r"(?<![^.])\d+(?![^.])", "#", regex=True)
 
 
-def unreduced_before(place: int, judged: pd.DataFrame, labels: np.ndarray, run: Frames) -> int:
+def unreduced_before(
+    place: int, judged: pd.DataFrame, labels: np.ndarray, table: pd.DataFrame, run: Frames
+) -> int:
     """Return the place of the sum over ranks that was not reduced before a wrong tensor.
 
-    It is the output of a module, or else the result of an operator, that the tensor was computed
+    It is the first output of a module, or else result of an operator, that the tensor was computed
     from without communication. Without one, it is the place of the tensor itself.
 
     Args:
         place: of the wrong tensor.
         judged: pairs in order of time.
         labels: numbers of the second run's tensors in `parts`.
+        table: table `tensors` of the second run.
         run: the second run.
     """
     is_sum = (judged["is_sum"] & ~judged["is_wrong"]).to_numpy()
     by_label = {int(labels[each]): int(each) for each in np.flatnonzero(is_sum[:place])}
-    found = flow_of(run).sources_alone(int(labels[place]), {*by_label})
+    own = ranks_parts(table)(labels[[place]])
+    found = flow_of(run).sources_alone(own, {*by_label})
     sums = [by_label[each] for each in found]
     outputs = [each for each in sums if judged["role"].iloc[each] != RESULT]
-    return max(outputs or sums, default=place)
+    # The contributions to a gradient are results, which are sums until it is reduced.
+    return min(outputs or sums * (judged["role"].iloc[place] == RESULT), default=place)
