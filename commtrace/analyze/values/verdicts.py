@@ -168,15 +168,15 @@ def _distance_of_sums(
 
 
 def _sums(side: pd.DataFrame, table: pd.DataFrame) -> tuple[np.ndarray, int]:
-    """Return the sums over ranks of the tensors of unknown layout, and the most addends."""
+    """Return the sums over ranks of the tensors of unknown layout, and the largest number of ranks of one."""
     key, names = [*KEY, "shape"], [*SKETCHES]
-    is_asked, is_addend = (
+    is_asked, is_part = (
         _has_unknown_layout(each) & each["role"].isin(_SUMMED).to_numpy() for each in (side, table)
     )
     found = np.full((len(side), len(names)), np.nan)
-    if not is_asked.any() or not is_addend.any():
+    if not is_asked.any() or not is_part.any():
         return found, 0
-    grouped = table[is_addend].groupby(key, sort=False, observed=True)[names]
+    grouped = table[is_part].groupby(key, sort=False, observed=True)[names]
     asked = pd.MultiIndex.from_frame(side[is_asked][key])
     found[is_asked] = grouped.sum().reindex(asked).to_numpy("float64")
     return found, int(grouped.size().max())
