@@ -168,7 +168,7 @@ def _distance_of_sums(
 
 
 def _sums(side: pd.DataFrame, table: pd.DataFrame) -> tuple[np.ndarray, int]:
-    """Return the sums over ranks of the tensors of unknown layout, and the largest number of ranks of one."""
+    """Return sums over ranks of tensors of unknown layout, and the most ranks that have one."""
     key, names = [*KEY, "shape"], [*SKETCHES]
     is_asked, is_part = (
         _has_unknown_layout(each) & each["role"].isin(_SUMMED).to_numpy() for each in (side, table)
