@@ -22,7 +22,7 @@ import pandas as pd
 
 from commtrace.analyze.values.global_values import KEY, OWN_DATA, SKETCHES
 from commtrace.analyze.values.tolerance import ROUNDOFF
-from commtrace.schema import RESULT
+from commtrace.schema import BUFFER, INPUT, OUTPUT, PARAMETER, RESULT
 
 _OF_CALL = ("step", "phase", "module", "call")
 _OF_TENSOR = ("step", "phase", "role", "module", "name", "shape")
@@ -49,6 +49,24 @@ def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     order = left["order"].reindex(table["left"]).to_numpy()
     table = table.iloc[order.argsort(kind="stable")].reset_index(drop=True)
     return _on_the_furthest_rank(left, right, table.assign(right_on=-1))
+
+
+def with_first_step(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    """Return the second table with the first one's step of parameters before any activation.
+
+    Whether the first step has begun by then depends on the program, such as one that finds out the
+    shapes of stages before.
+    """
+    before = [
+        side["role"].isin((PARAMETER, BUFFER))
+        & (side["order"] < activation.groupby(side["rank"]).transform("min"))
+        for side in (left, right)
+        for activation in [side["order"].where(side["role"].isin((INPUT, OUTPUT)))]
+    ]
+    steps = [side["step"][own].unique() for side, own in zip((left, right), before, strict=True)]
+    if len(steps[0]) != 1 or len(steps[1]) != 1:
+        return right
+    return right.assign(step=right["step"].where(~before[1], steps[0][0]))
 
 
 def _on_the_furthest_rank(

@@ -20,7 +20,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.program_folder import program_folder, relative_to
 from commtrace.analyze.values import verdicts
 from commtrace.analyze.values.absent_gradients import with_absent_gradients
-from commtrace.analyze.values.alignment import aligned
+from commtrace.analyze.values.alignment import aligned, with_first_step
 from commtrace.analyze.values.between import REDUCED, communication_before
 from commtrace.analyze.values.described_pairs import described
 from commtrace.analyze.values.doubts import doubt_of
@@ -141,6 +141,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     """
     tables = [_table_of(run, name) for run, name in ((left, "first"), (right, "second"))]
     tables[0] = with_lone_ranks(tables[0])
+    tables[1] = with_first_step(*tables)
     tables[1] = with_learned_layouts(tables[0], renamed(*tables))
     tables = [with_absent_gradients(*each) for each in (tables, tables[::-1])]
     pairs = aligned(*tables)

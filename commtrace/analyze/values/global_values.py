@@ -23,19 +23,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.stated_mesh import mesh_of
-from commtrace.schema import (
-    BUFFER,
-    CLIPPING,
-    INPUT,
-    LOCAL_GRADIENT,
-    LOSS,
-    NAMED,
-    NUM_SKETCHES,
-    OUTPUT,
-    PARAMETER,
-    TABLES,
-    Column,
-)
+from commtrace.schema import CLIPPING, LOCAL_GRADIENT, LOSS, NAMED, NUM_SKETCHES, TABLES, Column
 
 OWN_DATA = "data="
 """Prefix of the mesh of tensors that each rank computes from data of its own."""
@@ -122,7 +110,6 @@ def parts(frames: Frames) -> pd.DataFrame:
     for name in ("phase", "role", "module", "name", "op", "mesh", "placements"):
         values[name] = values[name].astype(str)
     values = values.sort_values(["rank", "id"], kind="stable").reset_index(drop=True)
-    values["step"] = values["step"].where(~_are_first(values), -1)
     alike = ["rank", *KEY[:-1]]
     values["occurrence"] = values.groupby(alike, sort=False).cumcount()
     roles = [
@@ -140,17 +127,6 @@ def parts(frames: Frames) -> pd.DataFrame:
     facts = values[list(FACTS)]
     values["differs"] = ((facts != first) & ~(facts.isna() & first.isna())).any(axis=1)
     return values
-
-
-def _are_first(values: pd.DataFrame) -> pd.Series:
-    """Return which rows are parameters and buffers before the first activation of their rank.
-
-    Whether the first step has begun by then depends on the program, such as one that finds out the
-    shapes of stages before.
-    """
-    is_activation = values["role"].isin((INPUT, OUTPUT))
-    num_before = is_activation.groupby(values["rank"]).cumsum()
-    return values["role"].isin((PARAMETER, BUFFER)) & (num_before == 0)
 
 
 def _take_equal_for_replicas(values: pd.DataFrame) -> None:

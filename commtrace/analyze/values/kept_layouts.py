@@ -36,7 +36,7 @@ def with_kept_layouts(
     """
     role, is_wrong = judged["role"], judged["is_wrong"].to_numpy()
     is_right = ~is_wrong & judged["distance"].notna().to_numpy()
-    is_begun = is_right & (theirs["layout"] != "").to_numpy() & role.isin(_AT_FIRST).to_numpy()
+    is_begun = is_right & ~judged["is_sum"].to_numpy() & role.isin(_AT_FIRST).to_numpy()
     owner = judged["name"].where(role != STATE, judged["name"].str.rpartition(".")[0])
     is_known = owner.isin({*judged["name"][is_begun]}).to_numpy()
     is_known = is_known & (judged["right_on"] < 0).to_numpy()
