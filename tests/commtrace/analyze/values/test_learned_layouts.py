@@ -10,6 +10,7 @@ import torch
 
 from commtrace.analyze import Frames
 from commtrace.analyze.values import ValueComparison, compare
+from commtrace.event import FingerprintRow
 from tests.commtrace.analyze.rows import run_of
 from tests.commtrace.analyze.values.rows import Tensors, held_by_one, row
 
@@ -231,3 +232,65 @@ def test_gradients_explain_a_norm_that_was_computed_from_them() -> None:
     fault = compare(run(1, 0.5, 2.0), run(1, 0.25, 4.0)).fault
     assert fault is not None
     assert fault.right["name"] == "grad_norm"
+
+
+def test_replicas_that_part_in_both_runs_do_so_by_design() -> None:
+    """Workers of local SGD have weights of their own until they are averaged."""
+    weight, steps = value(8, 8), [value(8, 8) for _ in range(2)]
+    columns = {"name": "m.weight", "module": "m"}
+
+    def run(scale: float) -> Frames:
+        return on_ranks(
+            *[
+                [
+                    ({**columns, "role": "parameter"}, weight),
+                    ({**columns, "role": "updated"}, weight + scale * own),
+                ]
+                for own in steps
+            ]
+        )
+
+    assert compare(run(0.1), run(0.1)).agrees
+    assert not compare(run(0.1), run(0.2)).agrees
+
+
+@pytest.mark.parametrize(
+    ("apart", "is_cleared"), [(0.0, True), (0.04, False)], ids=["equal", "within tolerance"]
+)
+def test_in_coarse_dtypes_only_a_close_tensor_shows_that_others_are_right(
+    apart: float, is_cleared: bool
+) -> None:
+    part, after = value(), value()
+    first = {"role": "output", "module": "a"}
+
+    def run(tensors: Sequence[Tensors]) -> Frames:
+        made = on_ranks(*tensors) if len(tensors) > 1 else held_by_one(tensors[0])
+        coarse = made.fingerprints.assign(dtype="bfloat16")
+        return run_of(
+            num_ranks=len(tensors),
+            fingerprints=[FingerprintRow(**each) for each in coarse.to_dict("records")],
+        )
+
+    left = run([[({**first, "inputs": "1"}, part), (OUTPUT, after)]])
+    ranks = [
+        [
+            ({**first, "inputs": ""}, part * scale),
+            ({**OUTPUT, "inputs": "1"}, after * (1 + apart)),
+        ]
+        for scale in (3.0, 0.25)
+    ]
+    assert compare(left, run(ranks)).agrees == is_cleared
+
+
+@pytest.mark.parametrize("step", [-1, 0])
+def test_parameters_before_any_activation_are_compared_whatever_their_step(step: int) -> None:
+    weight, other = value(4, 4), value(4, 4)
+    columns = {"name": "m.weight", "module": "m", "role": "parameter"}
+
+    def run(step: int, parameter: torch.Tensor) -> Frames:
+        return held_by_one([({**columns, "step": step}, parameter), (OUTPUT, other)])
+
+    assert compare(run(-1, weight), run(step, weight)).num_paired == 2
+    fault = compare(run(-1, weight), run(step, other)).fault
+    assert fault is not None
+    assert fault.right["role"] == "parameter"
