@@ -20,6 +20,7 @@ from commtrace.analyze.carried import parameters_of
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.global_values import parts
+from commtrace.analyze.values.in_parts import IN_PARTS
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT, STATE, UNCLIPPED, UPDATED
 
 _MOST = 5
@@ -56,7 +57,8 @@ def communication_before(
     own = own.assign(parameters=parameters_of(run, own))
     of = _of_gradient if wrong["role"] in REDUCED else _of_tensor
     found = of(own, agreeing, wrong, run)
-    right, flow = {*agreeing.index.tolist()}, flow_of(run)
+    # Parts of ranks show nothing: a wrong collective may have exchanged them.
+    right, flow = {*agreeing.index[agreeing["layout"] != IN_PARTS].tolist()}, flow_of(run)
     axes = dict(
         zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)
     )

@@ -21,6 +21,7 @@ from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.global_values import parts
 from commtrace.schema import (
     GRADIENT,
+    INPUT,
     LOCAL_GRADIENT,
     LOSS,
     OUTPUT,
@@ -153,7 +154,7 @@ class Flow:
             issue_ns: when it is issued.
             right: tensors that are right.
         """
-        own = self._first_rank
+        own = self._of_first_rank
         own = own[(own["phase"] == phase) & (own["at_ns"] <= issue_ns)]
         is_there = (own["module"] == module) | own["module"].str.startswith(f"{module}.")
         before = own.index[is_there & bool(module)]
@@ -172,8 +173,9 @@ class Flow:
         return False
 
     @cached_property
-    def _first_rank(self) -> pd.DataFrame:
-        return self.rows[self.rows["rank"] == self.rows["rank"].min()]
+    def _of_first_rank(self) -> pd.DataFrame:
+        is_passed_on = self.rows["role"].isin((INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT))
+        return self.rows[(self.rows["rank"] == self.rows["rank"].min()) & is_passed_on]
 
     @cached_property
     def _times(self) -> list[int]:

@@ -108,7 +108,7 @@ def test_a_right_tensor_vouches_for_the_calls_that_it_was_computed_from(is_right
     }
     order = [("output", module) for module in ("low", "norm", "up")]
     order += [("output_gradient", module) for module in ("up", "norm", "low")]
-    inputs = {"norm": "1", "up": "1"}
+    inputs, x = {"norm": "1", "up": "1"}, torch.randn(4, 4)
 
     def columns(role: str, module: str) -> dict[str, Any]:
         phase = "forward" if role == "output" else "backward"
@@ -127,6 +127,8 @@ def test_a_right_tensor_vouches_for_the_calls_that_it_was_computed_from(is_right
         for place, each in enumerate(order)
         for tensor in [torch.rand(4, 4) if each == wrong else tensors[each]]
     ]
+    # The gradient of a weight is computed before the call, too.
+    rows += [each._replace(module="up") for each in observed("local_gradient", "up.weight", 33, x)]
     made = [call(id=0, step=0, phase="backward", module="up", **reduction(35))]
     found = compare(held_by_one(right), run_of(made, num_ranks=2, fingerprints=rows)).fault
     assert found is not None
