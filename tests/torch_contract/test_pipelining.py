@@ -12,7 +12,12 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, _utils, s
 
 from commtrace.recorder.attribution.pipeline_stages import METHODS
 from commtrace.recorder.attribution.pipelines import METHODS as TRANSFERS
-from commtrace.torch_internals.pipelining import pipeline_classes
+from commtrace.torch_internals.pipelining import (
+    PREPARATIONS,
+    STAGES,
+    pipeline_classes,
+    stage_classes,
+)
 from dtensor_core.testing import fake_world
 
 SCHEDULES = (
@@ -45,6 +50,14 @@ def test_stages_have_a_number_and_say_whether_they_have_a_backward_pass() -> Non
         isinstance(getattr(CLASSES["stage"], name), property)
         for name in ("has_backward", "is_last")
     )
+
+
+@pytest.mark.parametrize("name", PREPARATIONS)
+def test_stages_prepare_themselves_in_methods_that_schedules_call(name: str) -> None:
+    assert stage.__name__ == STAGES
+    assert {PipelineStage, CLASSES["stage"]} <= set(stage_classes(stage))
+    assert name in vars(PipelineStage)
+    assert f".{name}(" in inspect.getsource(schedules)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
