@@ -34,6 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from commtrace.analyze import load
@@ -49,6 +50,8 @@ PLACE, MODULE, OTHER, UNSEEN, ALARM, AGREES = (
 _COMMTRACE = [sys.executable, "-m", "commtrace_cli"]
 _SIDES = ("first", "second", "reference")
 _ENDS_AFTER_S = 180
+_LOCK = Lock()
+_RECORDED: dict[Path, Lock] = {}
 _OF_ROLES = {
     "named": "tensor", "updated": "updated parameter", "unclipped": "gradient",
     "output_gradient": "output gradient",
@@ -66,7 +69,11 @@ def recorded(case: dict[str, Any], side: str, level: str, folder: Path) -> Path:
     run, program = case[side], PROGRAMS / case["program"]
     name = "_".join([case["program"], str(run["nproc"]), *run["args"], level])
     path = folder / f"{re.sub('[^A-Za-z0-9]+', '_', name)}.json"
-    if not path.exists():
+    with _LOCK:
+        own = _RECORDED.setdefault(path, Lock())
+    with own:  # cases that run at the same time share recordings
+        if path.exists():
+            return path
         command = [*_COMMTRACE, "run", "--nproc", str(run["nproc"]), "--values"]
         command += ["--values-level", level, "-o", str(path), program.name, *run["args"]]
         subprocess.run(
