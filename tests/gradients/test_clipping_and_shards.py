@@ -27,7 +27,7 @@ def reduced(model: nn.Module) -> None:
 
 
 class Two(nn.Module):
-    """Two layers, each of which has an optimizer of its own."""
+    """Two layers, each with its own optimizer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_each_clipping_is_judged_by_its_own_norm(fault: bool, tmp_path: Path) ->
 
 
 class Heads(nn.Module):
-    """Heads of which each rank has some, and a factor for each head, which begins as one."""
+    """The heads of one rank, with a factor for each head that begins as one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from commtrace.analyze.gradients.parameters import (
     judge,
     reductions,
 )
-from commtrace.analyze.gradients.partings import excuse_parted, first_values
+from commtrace.analyze.gradients.partings import excuse_parted
 from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
 from commtrace.analyze.gradients.scalars import (
     Scalar,
@@ -84,7 +84,7 @@ def gradients(frames: Frames) -> pd.DataFrame:
 def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
     rows, groups = gradient_rows(frames), known_groups(frames)
     sizes = {len(frames.ranks), *map(len, groups)}
-    first, is_missing = first_values(frames), False
+    is_missing = False
     by_round: dict[int, list[Reduction]] = {}
     for reduction in reductions(frames):
         by_round.setdefault(reduction.round, []).append(reduction)
@@ -104,7 +104,7 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
             judge(reduction, losses, scale, groups, rows.stays_equal)
         # Replicas that a missing contribution leaves different part the passes of later steps.
         if not is_missing:
-            excuse_parted(found, losses, first)
+            excuse_parted(found, losses, frames)
         is_missing |= any(each.state == MISSING for each in found)
         for reduction in found:
             yield _of_reduction(reduction, losses, scale, groups)

@@ -20,19 +20,22 @@ from commtrace.schema import INPUT, OUTPUT
 _NUM_FIRST = 3
 """Activations of a step that show whether ranks begin it with the same data."""
 
-_NONE: frozenset[bytes] = frozenset()
-FirstValues = dict[tuple[int, int], frozenset[bytes]]
+RanksAlike = Sequence[frozenset[int]]
+"""Sets of ranks that have one of the first activations of a step alike."""
 
 
 @cached_per_run
-def first_values(frames: Frames) -> FirstValues:
-    """Return the first activations of each step and rank, as bytes of their sketches."""
+def _alike(frames: Frames) -> dict[int, RanksAlike]:
+    """Return the sets of ranks that begin a step with the same data, by step."""
     table = joined(frames.by_ranks(_first))
     values = [row.tobytes() for row in table[[*SKETCHES]].to_numpy("float64")]
-    found: dict[tuple[int, int], set[bytes]] = {}
+    found: dict[int, dict[bytes, set[int]]] = {}
     for step, rank, value in zip(table["step"], table["rank"], values, strict=True):
-        found.setdefault((int(step), int(rank)), set()).add(value)
-    return {key: frozenset(each) for key, each in found.items()}
+        found.setdefault(int(step), {}).setdefault(value, set()).add(int(rank))
+    return {
+        step: [frozenset(ranks) for ranks in sets.values() if len(ranks) > 1]
+        for step, sets in found.items()
+    }
 
 
 def _first(part: Frames) -> pd.DataFrame:
@@ -41,40 +44,49 @@ def _first(part: Frames) -> pd.DataFrame:
     return rows.sort_values("id", kind="stable").groupby(["step", "rank"]).head(_NUM_FIRST)
 
 
-def excuse_parted(found: Sequence[Reduction], losses: Losses, first: FirstValues) -> None:
+def excuse_parted(found: Sequence[Reduction], losses: Losses, run: Frames) -> None:
     """Make verdicts unknown that a parted forward pass explains.
 
-    Contributions are missing only of ranks that should have equal ones, and a factor is that of
-    more losses than the program has.
+    Ranks that should have equal contributions then have different ones, and the program seems to
+    have more losses than parts of the batch.
 
     Args:
         found: judged reductions of one step.
         losses: the losses of the step.
-        first: of the run.
+        run: the run.
     """
     added = [each for each in found if each.state == RIGHT and len(each.contributions) > 1]
     for reduction in found:
         if reduction.state not in (MISSING, SCALED):
             continue
-        step = reduction.rows[0].step
-        own = others = {*losses.by_rank}
-        if reduction.state == MISSING:
-            own, others = reduction.fit.ranks, reduction.contributing_ranks - reduction.fit.ranks
-        pairs = [
-            (one, other)
-            for one in sorted(own)
-            for other in sorted(others)
-            if one != other and first.get((step, one), _NONE) & first.get((step, other), _NONE)
-        ]
-        known = [[losses.by_rank.get(rank) for rank in pair] for pair in pairs]
-        is_different = [None not in each and each[0] != each[1] for each in known]
-        has_parted = any(is_different) if reduction.state == SCALED else all(is_different)
-        if not pairs or not has_parted:
-            continue
-        one, other = pairs[is_different.index(True)]
-        if not any({one, other} <= each.fit.ranks for each in added):
+        alike = _alike(run).get(reduction.rows[0].step, ())
+        pair = _parted(reduction, losses, alike)
+        if pair is not None and not any({*pair} <= each.fit.ranks for each in added):
             reduction.state = UNKNOWN
             reduction.explanation = (
-                f"ranks {one} and {other} begin with the same data and have different losses: "
-                "their forward passes have parted, and gradients differ because of that"
+                f"ranks {pair[0]} and {pair[1]} begin with the same data and have different "
+                "losses: their forward passes have parted, and gradients differ because of that"
             )
+
+
+def _parted(reduction: Reduction, losses: Losses, alike: RanksAlike) -> tuple[int, int] | None:
+    """Return two ranks of the same data and different losses, if these explain a verdict."""
+    own = others = frozenset(losses.by_rank)
+    if reduction.state == MISSING:
+        own, others = reduction.fit.ranks, reduction.contributing_ranks - reduction.fit.ranks
+    found: tuple[int, int] | None = None
+    for ranks in alike:
+        ours, theirs = ranks & own, ranks & others
+        if not ours or not theirs:
+            continue
+        if not ours | theirs <= losses.by_rank.keys():
+            return None
+        first = min(ours)
+        different = [each for each in theirs if losses.by_rank[each] != losses.by_rank[first]]
+        values = [{losses.by_rank[each] for each in side} for side in (ours, theirs)]
+        # Contributions are missing although a rank that has one computed the same.
+        if reduction.state == MISSING and not values[0].isdisjoint(values[1]):
+            return None
+        if different and found is None:
+            found = first, min(different)
+    return found

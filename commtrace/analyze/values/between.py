@@ -1,7 +1,7 @@
 """Communication between the last tensor that agrees and a wrong one.
 
 A tensor that is computed in a module follows from what was communicated since the last tensor that
-agrees, and earlier in modules of which, and of whose parts, no later tensor agrees. A gradient is
+agrees, and earlier in modules where neither an own nor a part's later tensor agrees. A gradient is
 observed when the optimizer steps, after those of other parameters. It follows from what was
 communicated before the rank's own backward pass had computed it, and from the reductions that
 carried it afterwards, until it was first seen reduced.
@@ -111,7 +111,7 @@ def _of_tensor(
 
 
 def _with_outer(module: str) -> Iterator[str]:
-    """Yield a module's path, and those of the modules that it is part of."""
+    """Yield a module's path, and the paths of the modules around it."""
     while module:
         yield module
         module = module.rpartition(".")[0]

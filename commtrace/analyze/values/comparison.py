@@ -326,9 +326,9 @@ def _is_right_so_far(
     if role in REDUCED:
         is_scale = relation.kind == "factor" and not relation.is_of_axis
         return is_scale or (step, name) in gradients
-    if role in (UPDATED, STATE) and row["right_on"] >= 0:
-        return True
     if role in (UPDATED, STATE):
+        if row["right_on"] >= 0:
+            return True
         owner = name if role == UPDATED else name.rpartition(".")[0]
         of_step = agreed[(agreed["step"] == step) & (agreed["role"] == GRADIENT)]
         return owner in {*of_step["name"]}

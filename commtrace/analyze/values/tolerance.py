@@ -116,7 +116,7 @@ def evident(tolerance: np.ndarray) -> np.ndarray:
 
 
 def is_coarse(tolerance: np.ndarray) -> np.ndarray:
-    """Return which tolerances are those of coarse dtypes."""
+    """Return which tolerances belong to coarse dtypes."""
     return tolerance > OF_COARSE * _COARSE
 
 
