@@ -22,6 +22,10 @@ from commtrace.schema import (
 
 _MOST_UNRELATED = 3
 """Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
+_BACKWARD = "backward"
+_TINY = 1e-300
+_CLOSE = 1e-3
+"""Relative difference up to which factors are one."""
 _LEFT = (PARAMETER, UPDATED, STATE)
 """Roles of tensors that an optimizer's step may change by less than rounding."""
 _FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
@@ -78,10 +82,28 @@ def first_wrong(
             parts_of(labels[doubtful]), parts_of(labels[is_compared]), set(), ()
         )
         of_ranks = [parts_of(labels[[at]]) & (observed | cleared) for at in doubtful]
-        is_cleared = [bool(each) and each <= cleared for each in of_ranks]
-        doubtful = doubtful[~np.array(is_cleared, dtype=bool)]
+        is_cleared = np.array([bool(each) and each <= cleared for each in of_ranks], dtype=bool)
+        is_cleared |= _are_scaled_alike(judged.iloc[doubtful], is_cleared)
+        doubtful = doubtful[~is_cleared]
     first = [*doubtful[:1].tolist(), *certain[:1].tolist()]
     return first[0] if first else None
+
+
+def _are_scaled_alike(doubtful: pd.DataFrame, is_cleared: np.ndarray) -> np.ndarray:
+    """Return which gradients have the factor of others before them that are right but for it.
+
+    A loss of a rank's own part of the batch gives all gradients of the step one factor.
+    """
+    norms = doubtful["norm_left"].to_numpy("float64"), doubtful["norm_right"].to_numpy("float64")
+    largest = np.fmax(*norms)
+    share = np.divide(np.fmin(*norms), largest, out=np.zeros(len(largest)), where=largest > 0)
+    # Sums and norms of parts are apart by the factor alone.
+    is_factor = np.abs(doubtful["distance"] - (1 - share)) <= doubtful["tolerance"]
+    is_factor |= doubtful["is_scaled"]
+    is_factor &= (doubtful["phase"] == _BACKWARD) & (share > 0)
+    factor = pd.Series(np.where(is_factor, norms[1] / np.fmax(norms[0], _TINY), np.nan))
+    known = factor.where(is_cleared).groupby(doubtful["step"].to_numpy()).ffill()
+    return (np.abs(factor - known) <= _CLOSE * known).to_numpy()
 
 
 def _right_gradients(flow: Flow, left: Frames, right: Frames) -> list[int]:

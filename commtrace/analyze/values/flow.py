@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Set
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -106,10 +107,10 @@ class Flow:
             number for number, each in zip(tensors, leads, strict=True) if each and number in asked
         }
 
-    def sources_alone(self, tensors: Set[int], among: Set[int]) -> set[int]:
+    def sources_alone(self, tensors: Set[int], among: Set[int], blocked: Set[int]) -> set[int]:
         """Return the sources of tensors that are in `among`, without communication since.
 
-        Sources of such sources count, too.
+        Sources of sources of the same phase count, too, but for those that are in `blocked`.
         """
         waiting = np.flatnonzero(np.isin(self.tensor, [*tensors])).tolist()
         # A gradient is reduced after the rank's own backward pass has computed it.
@@ -119,14 +120,18 @@ class Flow:
             for source in self._sources[place]
             if self._roles[source] == LOCAL_GRADIENT
         ]
-        found: set[int] = set()
+        phases = self.rows["phase"].tolist()
+        found, seen = set[int](), {*waiting}
         while waiting:
             place = waiting.pop()
             for source in self._alone(place):
                 number = int(self.tensor[source])
-                if number in among and number not in found:
+                if source in seen or number in blocked or phases[source] != phases[place]:
+                    continue
+                seen.add(source)
+                waiting.append(source)
+                if number in among:
                     found.add(number)
-                    waiting.append(source)
         return found
 
     def following_alone(self, begin: Set[int], among: Set[int]) -> set[int]:
@@ -214,8 +219,10 @@ def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
     """The latest values of its parameters, and gradients of its outputs."""
     reduced: dict[str, int] = {}
     local: dict[str, int] = {}
-    loss = latest_output = -1
-    has_results = bool((rows["role"] == RESULT).any())
+    loss = -1
+    outputs: list[int] = []
+    """Outputs of a call of the outermost module, as far as it has come."""
+    has_graph = has_results = bool((rows["role"] == RESULT).any())
     place_of = {number: place for place, number in enumerate(rows["id"].tolist())}
     numbers = rows["id"].tolist()
     columns = [rows[name].tolist() for name in _COLUMNS[2:-2]]
@@ -229,10 +236,12 @@ def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
             loss = place
         elif role == OUTPUT:
             by_call[this] = place
-            # Without gradients, autograd has no graph.
-            if not sources and latest_output >= 0 and not has_results:
-                sources.append(latest_output)
-            latest_output = place
+            outputs.append(place)
+            has_graph |= bool(sources)
+            if not module:
+                # Without gradients, autograd has no graph.
+                yield from () if has_graph else pairwise(outputs)
+                outputs, has_graph = [], has_results
             sources += of_module[f"values {module}"].values()
         elif role == OUTPUT_GRADIENT:
             if this in by_call:
@@ -253,6 +262,7 @@ def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
             of_module[f"values {module}"][name] = place
         for source in sources:
             yield source, place
+    yield from () if has_graph else pairwise(outputs)
     for output, gradient in of_output.items():
         for source in sources_of[output]:
             if source in of_output:

@@ -25,7 +25,17 @@ from commtrace.analyze.values.global_values import (
     SKETCHES,
     with_rows,
 )
-from commtrace.schema import INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT
+from commtrace.schema import (
+    GRADIENT,
+    INPUT,
+    OUTPUT,
+    OUTPUT_GRADIENT,
+    PARAMETER,
+    RESULT,
+    STATE,
+    UNCLIPPED,
+    UPDATED,
+)
 
 IN_PARTS = "in parts on ranks"
 """Layout of a tensor whose parts ranks hold, in an unknown order."""
@@ -34,6 +44,7 @@ _SMALL_MEAN = 0.1
 _COARSE = 1e-3
 _OF_NAME = ["role", "module", "name"]
 _ACTIVATIONS = (INPUT, OUTPUT, RESULT)
+_OF_PARAMETERS = (UNCLIPPED, GRADIENT, STATE, UPDATED)
 _OF_DATA = (INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT)
 
 
@@ -72,20 +83,39 @@ def _whole(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[dict[str, Any]]:
     )
     plain, known = plain[is_other], known[is_other]
     plain = plain.assign(whole=[next(iter(each)) for each in known])
-    for _, rows in plain.groupby(_OF_TENSOR, sort=False, observed=True):
-        found = _joined(rows)
+    first = plain[plain["role"] == PARAMETER].sort_values("rank")
+    first = first.assign(holder=first.groupby(["name", *FACTS, "shape"])["rank"].transform("min"))
+    holders = {
+        str(name): rows.drop_duplicates("rank").set_index("rank")["holder"]
+        for name, rows in first.groupby("name")
+    }
+    for (*_, role, _, _, name, _, _), rows in plain.groupby(_OF_TENSOR, sort=False, observed=True):
+        owner = name if role != STATE else name.rpartition(".")[0]
+        found = _joined(rows, holders.get(owner) if role in _OF_PARAMETERS else None)
         if found is not None:
             yield found
 
 
-def _joined(rows: pd.DataFrame) -> dict[str, Any] | None:
-    """Return the row of a tensor that ranks hold in parts; None if it is not known to be that."""
+def _joined(rows: pd.DataFrame, holders: pd.Series | None) -> dict[str, Any] | None:
+    """Return the row of a tensor that ranks hold in parts; None if it is not known to be that.
+
+    Args:
+        rows: the ranks' parts.
+        holders: for each rank, the first one that holds the same part of its parameter, if known.
+    """
     rows = rows.sort_values("rank", kind="stable")
     whole = rows["whole"].iloc[0]
     size, sizes = _num_elements(whole), [_num_elements(each) for each in rows["shape"]]
     num_ranks = int(rows["num_ranks"].sum())
     different = rows.drop_duplicates([*FACTS, "shape"])
-    if sum(map(_num_elements, different["shape"])) == size:
+    holder = rows["rank"] if holders is None else rows["rank"].map(holders)
+    of_holders = rows[rows["rank"] == holder]
+    num_differing = 0
+    if sum(map(_num_elements, of_holders["shape"])) == size:
+        parts, times = of_holders, 1.0
+        of_first = of_holders.set_index("rank")[[*FACTS]].reindex(holder).to_numpy("float64")
+        num_differing = int((of_first != rows[[*FACTS]].to_numpy("float64")).any(axis=1).sum())
+    elif sum(map(_num_elements, different["shape"])) == size:
         parts, times = different, 1.0
     elif sum(sizes) == size:
         parts, times = rows, 1.0
@@ -100,6 +130,7 @@ def _joined(rows: pd.DataFrame) -> dict[str, Any] | None:
         "layout": IN_PARTS,
         "rank": -1,
         "num_ranks": num_ranks,
+        "num_differing": num_differing,
         "total": math.fsum(parts["total"]) * times,
         "norm": math.sqrt(math.fsum(parts["norm"] ** 2) * times),
         "largest": parts["largest"].max(),
@@ -111,6 +142,15 @@ def _joined(rows: pd.DataFrame) -> dict[str, Any] | None:
 def _num_elements(shape: str) -> int:
     sizes = shape.strip("[]").split(",")
     return math.prod(int(each) for each in sizes if each.isdigit())
+
+
+def of_parted_holders(side: pd.DataFrame) -> pd.Series:
+    """Return which tensors are of parameters whose parts several ranks hold, with other values.
+
+    They are so by design if one of these ranks alone needs the right one, as its optimizer.
+    """
+    is_of_parameter = side["role"].isin(_OF_PARAMETERS)
+    return (side["layout"] == IN_PARTS) & is_of_parameter & (side["num_differing"] > 0)
 
 
 def distances_without_order(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
@@ -145,15 +185,17 @@ def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarra
 def shows_little(right: pd.DataFrame, tolerance: np.ndarray) -> np.ndarray:
     """Return which tensors show little by being right: one or two numbers may be so by chance.
 
-    A normalization leaves activations a mean of zero and their norm in any case. In coarse dtypes,
-    single numbers, and sums and norms of parts, are near to the right ones if tensors are wrong.
+    A normalization leaves activations a mean of zero and their norm in any case, and a whole number
+    is a count. In coarse dtypes, single numbers, and sums and norms of parts, are near to the right
+    ones if tensors are wrong.
     """
     has_no_mean = right["total"].abs() <= _SMALL_MEAN * right["norm"]
     is_normalized = (has_no_mean & right["role"].isin(_ACTIVATIONS)).to_numpy()
     is_in_parts = (right["layout"] == IN_PARTS).to_numpy()
     is_scalar = right["shape"].isin(("[]", "[1]")).to_numpy()
     is_coarse = tolerance > _COARSE
-    return is_in_parts & (is_normalized | is_coarse) | is_scalar & is_coarse
+    is_count = (right["total"] % 1 == 0).to_numpy()
+    return is_in_parts & (is_normalized | is_coarse) | is_scalar & (is_coarse | is_count)
 
 
 def may_be_in_another_order(right: pd.DataFrame) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.values.global_values import KEY, SKETCHES
+from commtrace.analyze.values.in_parts import of_parted_holders
 from commtrace.schema import BUFFER, GRADIENT, PARAMETER, STATE, UNCLIPPED, UPDATED
 
 _OF_GRADIENTS = (UNCLIPPED, GRADIENT)
@@ -49,7 +50,8 @@ def with_kept_layouts(
     is_followed = np.where(role == STATE, earlier, later) == 1.0
     is_sure = is_updated | (role == BUFFER) | (role.isin(_WITH_AN_UPDATE) & is_followed)
     # An optimizer that reduces gradients itself, into other memory, leaves them as they are.
-    is_plain = is_wrong & role.isin(_OF_GRADIENTS).to_numpy() & (theirs["layout"] == "").to_numpy()
+    is_own = (theirs["layout"] == "") | of_parted_holders(theirs)
+    is_plain = is_wrong & role.isin(_OF_GRADIENTS).to_numpy() & is_own.to_numpy()
     num_reduced_later = int((is_plain & (later == 0.0)).sum())
     is_local = is_plain & (2 * num_reduced_later > is_plain.sum())
     return judged.assign(

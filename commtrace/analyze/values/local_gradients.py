@@ -3,7 +3,8 @@
 Ranks that have parts of the batch, or of the sequence, have parts of each gradient, scaled by how
 they average their losses; those that computed the same have the same one, which counts once. If the
 sums over ranks are the first run's gradients times one factor, the same for all parameters of a
-step, the backward pass was right, and with it the losses.
+step, the backward pass was right, and with it the losses. Ranks with other numbers of samples have
+other factors, each the same for all parameters: least squares find them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
-from commtrace.analyze.values.tolerance import MOST_APART, OF_ROUNDOFF, ROUNDOFF, evident
+from commtrace.analyze.values.tolerance import GROWTH, MOST_APART, OF_ROUNDOFF, ROUNDOFF, evident
 from commtrace.schema import LOCAL_GRADIENT
 
 _CLOSE = 0.05
 """Relative difference up to which factors are one, in any dtype."""
 _KEY = ["step", "name", "shape"]
+_MOST_RANKS = 64
+_LEAST_EQUATIONS = 4
+"""Numbers of sketches for each factor of a rank from which on least squares show anything."""
 
 
 def _rows(part: Frames) -> pd.DataFrame:
@@ -29,14 +33,19 @@ def _rows(part: Frames) -> pd.DataFrame:
 
 
 @cached_per_run
-def _sums(run: Frames) -> pd.DataFrame:
+def _own(run: Frames) -> pd.DataFrame:
+    """Return the sum of each rank's gradients of a step; equal ones count for the first rank."""
     rows = joined(run.by_ranks(_rows))
     rows = rows.assign(unit=rows["dtype"].map(ROUNDOFF).fillna(ROUNDOFF["float32"]))
     of_ranks = rows.groupby([*_KEY, "rank"])
     each = of_ranks[[*SKETCHES]].sum().assign(unit=of_ranks["unit"].max()).reset_index()
-    different = each.drop_duplicates([*_KEY, *SKETCHES]).groupby(_KEY)
-    found = different[[*SKETCHES]].sum().assign(unit=different["unit"].max())
-    return found.assign(num_ranks=each.groupby(_KEY)["rank"].nunique())
+    each["num_ranks"] = each.groupby(_KEY)["rank"].transform("nunique")
+    return each.drop_duplicates([*_KEY, *SKETCHES])
+
+
+def _sums(run: Frames) -> pd.DataFrame:
+    different = _own(run).groupby(_KEY)
+    return different[[*SKETCHES]].sum().join(different[["unit", "num_ranks"]].max())
 
 
 @cached_per_run
@@ -72,4 +81,27 @@ def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     is_one = (of_step.max() - of_step.min()) <= _CLOSE * of_step.max()
     steps = {*is_one.index[is_one]}
     is_known = is_right & is_shared.to_numpy() & step.isin(steps)
-    return {(int(step), str(name)) for step, name, _ in both.index[is_known]}
+    found = {(int(step), str(name)) for step, name, _ in both.index[is_known]}
+    for step, shared in both[is_shared].groupby(level=0):
+        if step not in steps:
+            found |= _right_with_weights(shared, _own(right))
+    return found
+
+
+def _right_with_weights(both: pd.DataFrame, own: pd.DataFrame) -> set[tuple[int, str]]:
+    """Return the gradients of a step, if each rank's times a factor of its own add up to them."""
+    theirs = own[pd.MultiIndex.from_frame(own[_KEY]).isin(both.index)]
+    ranks = theirs["rank"].unique()
+    x = both[[f"{name}_left" for name in SKETCHES]].to_numpy("float64")
+    if not 1 < len(ranks) <= _MOST_RANKS or x.size < _LEAST_EQUATIONS * len(ranks):
+        return set()
+    y = np.zeros((len(ranks), *x.shape))
+    place = both.index.get_indexer(pd.MultiIndex.from_frame(theirs[_KEY]))
+    y[np.searchsorted(np.sort(ranks), theirs["rank"]), place] = theirs[[*SKETCHES]]
+    weights = np.linalg.lstsq(y.reshape(len(ranks), -1).T, x.ravel(), rcond=None)[0]
+    apart = np.linalg.norm(np.tensordot(weights, y, 1) - x, axis=1)
+    size = np.linalg.norm(weights[:, None, None] * y, axis=2).max(axis=0)
+    unit = np.fmax(both["unit_left"], both["unit_right"]).to_numpy("float64")
+    close = evident(np.fmin(GROWTH * OF_ROUNDOFF * unit, MOST_APART)) * size
+    is_right = bool((weights > 0).all() and (apart <= close).all())
+    return {(int(step), str(name)) for step, name, _ in both.index if is_right}

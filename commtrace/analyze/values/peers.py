@@ -68,7 +68,8 @@ def unreduced_before(
     is_sum = (judged["is_sum"] & ~judged["is_wrong"]).to_numpy()
     by_label = {int(labels[each]): int(each) for each in np.flatnonzero(is_sum[:place])}
     own = ranks_parts(table)(labels[[place]])
-    found = flow_of(run).sources_alone(own, {*by_label})
+    blocked = {*labels[~is_sum & judged["distance"].notna().to_numpy()].tolist()}
+    found = flow_of(run).sources_alone(own, {*by_label}, blocked)
     sums = [by_label[each] for each in found]
     outputs = [each for each in sums if judged["role"].iloc[each] != RESULT]
     # The contributions to a gradient are results, which are sums until it is reduced.

@@ -22,6 +22,7 @@ from commtrace.analyze.values.in_parts import (
     distances_of_all_calls,
     distances_without_order,
     may_be_in_another_order,
+    of_parted_holders,
 )
 from commtrace.analyze.values.noise import Noise
 from commtrace.analyze.values.tolerance import (
@@ -89,6 +90,7 @@ def judged(
     # A loss of a rank's own part of the batch has gradients of another scale.
     is_partial_data = (theirs["layout"] == IN_PARTS) & theirs["role"].isin({INPUT, *_SUMMED})
     is_partial_data &= ~_are_looked_up(theirs)
+    is_partial_data |= of_parted_holders(theirs)
     is_certain &= ~is_scaled & ~is_moved & ~is_partial_data.to_numpy()
     is_preparation = _is_preparation(ours)
     of_sums = _distance_of_sums(ours, theirs, tables, size)
