@@ -71,7 +71,7 @@ def _whole(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield a row for each tensor that ranks hold in parts."""
     shapes = left[left["role"] != RESULT].groupby(_OF_NAME, observed=True)["shape"].agg(set)
     is_plain = right["layout"].isin(("", ALL_EQUAL)) & (right["role"] != RESULT)
-    plain = right[is_plain & ~right["mesh"].str.startswith(OWN_DATA)]
+    plain = right[is_plain]
     plain = plain[plain["norm"].notna()]
     known = shapes.reindex(pd.MultiIndex.from_frame(plain[_OF_NAME]))
     is_other = np.array(
