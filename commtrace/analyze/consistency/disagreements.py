@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from functools import cache
-from math import prod
 from typing import Any
 
 import pandas as pd
@@ -29,6 +27,7 @@ from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numb
 from commtrace.analyze.consistency.problem import DIFFERENT, Problem, call_text, numbers_text
 from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.tensor_shapes import numels
 from commtrace.collective_table import KINDS
 from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.units import text_of_bytes, text_of_ranks
@@ -128,20 +127,9 @@ def _comparable(calls: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"group": calls["group"].cat.codes, "number": calls["number"], **fields})
 
 
-@cache
-def _numels(shapes: str) -> tuple[int, ...]:
-    """Return the number of elements of each tensor in a text like `[8,16];[4]`."""
-    found = []
-    for shape in filter(None, shapes.split(";")):
-        # An empty list of sizes is a scalar, whose product is 1.
-        sizes = [int(size) for size in shape.strip("[]").split(",") if size]
-        found.append(prod(sizes))
-    return tuple(found)
-
-
 def _totals(shapes: pd.Series) -> pd.Series:
     """Return the number of elements of all tensors of each row; nan if unknown."""
-    totals = {text: sum(_numels(text)) for text in shapes.unique() if text}
+    totals = {text: sum(numels(text)) for text in shapes.unique() if text}
     known = {text: float(total) for text, total in totals.items() if total < _MOST_ELEMENTS}
     return shapes.astype(object).map(known).astype("float64")
 
@@ -207,7 +195,7 @@ def rooted_parts(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
     )
     is_root = (calls["rank"] == calls["root"]) & (lists != "")
     roots = table.loc[is_root, ["group", "number"]]
-    roots["roots"] = lists[is_root].map(lambda text: list(_numels(text)))
+    roots["roots"] = lists[is_root].map(lambda text: list(numels(text)))
     roots = roots.explode("roots")
     roots["position"] = roots.groupby(["group", "number"]).cumcount()
     roots = roots.merge(covered.reached[["group", "rank", "position"]], on=["group", "position"])

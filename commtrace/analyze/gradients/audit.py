@@ -11,6 +11,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.gradients.local_steps import excuse_local_steps
 from commtrace.analyze.gradients.names import known_groups, name_of
 from commtrace.analyze.gradients.parameters import (
     MISSING,
@@ -105,6 +106,7 @@ def _verdicts(frames: Frames) -> Iterator[dict[str, Any]]:
         # Replicas that a missing contribution leaves different part the passes of later steps.
         if not is_missing:
             excuse_parted(found, losses, frames)
+            excuse_local_steps(found, frames)
         is_missing |= any(each.state == MISSING for each in found)
         for reduction in found:
             yield _of_reduction(reduction, losses, scale, groups)

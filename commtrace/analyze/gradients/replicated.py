@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from commtrace.analyze.gradients.fit import distinct
 from commtrace.analyze.gradients.held import Held, held
 from commtrace.analyze.gradients.rows import SketchRow, SketchRows
+from commtrace.analyze.tensor_shapes import numel
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,7 @@ def _is_constant(rows: SketchRows) -> bool:
     """Return whether all elements of a plain parameter are equal on each rank."""
     if all(row.mesh and row.placements for row in rows):
         return False
-    bounds = [row.largest * math.sqrt(_numel(row.shape)) for row in rows]
+    bounds = [row.largest * math.sqrt(numel(row.shape)) for row in rows]
     return all(
         abs(row.norm - bound) <= 1e-6 * bound for row, bound in zip(rows, bounds, strict=True)
     )
-
-
-def _numel(shape: str) -> int:
-    number = 1
-    for size in shape.strip("[]").split(","):
-        number *= int(size) if size else 1
-    return number

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.tensor_shapes import numel
 from commtrace.analyze.values.global_values import (
     ALL_EQUAL,
     FACTS,
@@ -105,17 +106,17 @@ def _joined(rows: pd.DataFrame, holders: pd.Series | None) -> dict[str, Any] | N
     """
     rows = rows.sort_values("rank", kind="stable")
     whole = rows["whole"].iloc[0]
-    size, sizes = _num_elements(whole), [_num_elements(each) for each in rows["shape"]]
+    size, sizes = numel(whole), [numel(each) for each in rows["shape"]]
     num_ranks = int(rows["num_ranks"].sum())
     different = rows.drop_duplicates([*FACTS, "shape"])
     holder = rows["rank"] if holders is None else rows["rank"].map(holders)
     of_holders = rows[rows["rank"] == holder]
     num_differing = 0
-    if sum(map(_num_elements, of_holders["shape"])) == size:
+    if sum(map(numel, of_holders["shape"])) == size:
         parts, times = of_holders, 1.0
         of_first = of_holders.set_index("rank")[[*FACTS]].reindex(holder).to_numpy("float64")
         num_differing = int((of_first != rows[[*FACTS]].to_numpy("float64")).any(axis=1).sum())
-    elif sum(map(_num_elements, different["shape"])) == size:
+    elif sum(map(numel, different["shape"])) == size:
         parts, times = different, 1.0
     elif sum(sizes) == size:
         parts, times = rows, 1.0
@@ -137,11 +138,6 @@ def _joined(rows: pd.DataFrame, holders: pd.Series | None) -> dict[str, Any] | N
         "num_nan": parts["num_nan"].sum(),
         "num_inf": parts["num_inf"].sum(),
     }
-
-
-def _num_elements(shape: str) -> int:
-    sizes = shape.strip("[]").split(",")
-    return math.prod(int(each) for each in sizes if each.isdigit())
 
 
 def of_parted_holders(side: pd.DataFrame) -> pd.Series:
