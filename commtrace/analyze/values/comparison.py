@@ -33,7 +33,7 @@ from commtrace.analyze.values.in_parts import (
     with_lone_ranks,
 )
 from commtrace.analyze.values.kept_layouts import with_kept_layouts
-from commtrace.analyze.values.local_gradients import right_gradients
+from commtrace.analyze.values.local_gradients import compared_steps, right_gradients
 from commtrace.analyze.values.open_questions import open_questions
 from commtrace.analyze.values.own_parts import computed_from_parts
 from commtrace.analyze.values.peers import unreduced_before, with_peers
@@ -174,7 +174,11 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     if place is not None:
         place = cause_of(place, judged, ours, theirs)
         place = unreduced_before(place, judged, labels, tables[1], right)
-    fault = None if place is None else _fault(place, ours, theirs, judged, left, right)
+    fault = (
+        None
+        if place is None
+        else _fault(place, ours, theirs, judged, left, right, has_reference=reference is not None)
+    )
     return ValueComparison(
         len(tables[0]), len(tables[1]), len(pairs), int(judged["distance"].isna().sum()),
         len(wrong), len(wrong) - len(certain), fault, judged, reference is not None,
@@ -256,6 +260,8 @@ def _fault(
     judged: pd.DataFrame,
     left: Frames,
     right: Frames,
+    *,
+    has_reference: bool,
 ) -> Fault:
     left_row, right_row = ours.iloc[place], theirs.iloc[place]
     is_right = ~judged["is_wrong"] & judged["distance"].notna()
@@ -283,7 +289,8 @@ def _fault(
     communication = communication_before(agreed, right_row, right)
     is_right_so_far = _is_right_so_far(place, judged, found, agreed, right_gradients(left, right))
     of_doubt = () if is_right_so_far else communication
-    doubt = doubt_of(judged.iloc[: place + 1], found, of_doubt)
+    steps = compared_steps(left, right)
+    doubt = doubt_of(judged.iloc[: place + 1], found, of_doubt, steps, has_reference=has_reference)
     folder = program_folder(right)
     communication = tuple([_with_short_name(call, folder) for call in communication])
     return Fault(

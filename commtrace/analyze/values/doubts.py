@@ -4,28 +4,39 @@ scale           all ranks have it alike, and it is the right one times the size 
 layout          the layout of the tensor is unknown, so that ranks may hold parts of it
 ambiguity       it is one of several alike in a module's call, whose order may differ
 communication   no tensor that agrees vouches for a collective of another module or phase before it
+rounding        a tensor of a coarse dtype is hardly further off than right ones before it
 decision        numbers that agree within rounding were sorted or compared before it, so that
                 elements may have fallen differently: a token has another expert
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from commtrace.analyze.values.faults import Relation
+from commtrace.analyze.values.in_parts import IN_PARTS
+from commtrace.analyze.values.tolerance import is_coarse
+from commtrace.schema import OUTPUT, OUTPUT_GRADIENT
 
 _DECIDING = frozenset(
     {"topk", "sort", "argsort", "argmax", "max", "min", "kthvalue", "multinomial"}
 )
+_HARDLY = 2.0
+"""Multiple of the tolerance below which a difference may be rounding that has grown."""
 _OF_DECISIONS = frozenset({"other", "permuted", "small"})
 """Relations to the right tensor that another decision can lead to."""
 
 
 def doubt_of(
-    judged: pd.DataFrame, relation: Relation, communication: Sequence[Mapping[str, Any]]
+    judged: pd.DataFrame,
+    relation: Relation,
+    communication: Sequence[Mapping[str, Any]],
+    steps: Collection[int],
+    *,
+    has_reference: bool,
 ) -> str:
     """Return the doubts on a fault as a sentence; empty if there are none.
 
@@ -33,15 +44,19 @@ def doubt_of(
         judged: the pairs up to the fault, which is the last one.
         relation: of the fault.
         communication: calls between the last tensor that agrees and the fault.
+        steps: steps whose backward passes would show if ranks scaled them by design.
+        has_reference: a reference in float64 decided on the tolerance.
     """
     wrong = judged.iloc[-1]
     doubts = []
-    if wrong["is_scaled"] and not wrong["is_certain"]:
+    shows_layout = wrong["step"] in steps and relation.kind != "factor"
+    is_certain = wrong["is_certain"] or (shows_layout and _has_output_in_parts(judged))
+    if wrong["is_scaled"] and not is_certain:
         doubts.append(
             "all ranks have it alike, which does not make it a replica: a program may scale by the "
             "number of ranks what it adds up later"
         )
-    elif not wrong["is_certain"]:
+    elif not is_certain:
         doubts.append(
             "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
             if wrong["right_on"] < 0
@@ -59,12 +74,36 @@ def doubt_of(
             f"communication in {among} comes before it, whose result was not compared: the fault "
             "may be there"
         )
+    if not has_reference and _may_be_rounding(judged):
+        doubts.append(
+            "rounding has grown to nearly as much before it: compare with a reference in float64"
+        )
     if relation.kind in _OF_DECISIONS and (op := _decision(judged)):
         doubts.append(
             f"{op} decided before it on numbers that agree up to rounding: other elements may have "
             "been chosen, such as another expert for a token"
         )
     return "; ".join(doubts)
+
+
+def _has_output_in_parts(judged: pd.DataFrame) -> bool:
+    """Return whether a wrong gradient has the layout of its output, of which parts are right."""
+    wrong = judged.iloc[-1]
+    if wrong["role"] != OUTPUT_GRADIENT or wrong["layout_right"] != IN_PARTS:
+        return False
+    same = judged[(judged["role"] == OUTPUT) & (judged["layout_right"] == IN_PARTS)]
+    for name in ("step", "module", "module_call"):
+        same = same[same[name] == wrong[name]]
+    return bool((same["distance"].notna() & ~same["is_wrong"]).any())
+
+
+def _may_be_rounding(judged: pd.DataFrame) -> bool:
+    """Return whether a tensor of a coarse dtype is hardly further off than those that are right."""
+    wrong = judged.iloc[-1]
+    if not is_coarse(wrong["tolerance"]) or not wrong["excess"] < _HARDLY:
+        return False
+    right = judged[~judged["is_wrong"] & (judged["phase"] == wrong["phase"])]
+    return bool((right["excess"] * right["tolerance"] > wrong["tolerance"] / _HARDLY).any())
 
 
 def _is_elsewhere(call: Mapping[str, Any], wrong: pd.Series) -> bool:

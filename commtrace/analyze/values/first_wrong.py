@@ -90,9 +90,10 @@ def first_wrong(
 
 
 def _are_scaled_alike(doubtful: pd.DataFrame, is_cleared: np.ndarray) -> np.ndarray:
-    """Return which gradients have the factor of others before them that are right but for it.
+    """Return which gradients have the factor of others that are right but for it.
 
-    A loss of a rank's own part of the batch gives all gradients of the step one factor.
+    A loss of a rank's own part of the batch gives all gradients of a step one factor, so that those
+    before it in the step have it, and those of the same output in other steps.
     """
     norms = doubtful["norm_left"].to_numpy("float64"), doubtful["norm_right"].to_numpy("float64")
     largest = np.fmax(*norms)
@@ -102,8 +103,14 @@ def _are_scaled_alike(doubtful: pd.DataFrame, is_cleared: np.ndarray) -> np.ndar
     is_factor |= doubtful["is_scaled"]
     is_factor &= (doubtful["phase"] == _BACKWARD) & (share > 0)
     factor = pd.Series(np.where(is_factor, norms[1] / np.fmax(norms[0], _TINY), np.nan))
-    known = factor.where(is_cleared).groupby(doubtful["step"].to_numpy()).ffill()
-    return (np.abs(factor - known) <= _CLOSE * known).to_numpy()
+    cleared = factor.where(is_cleared)
+    of_output = [doubtful[name].to_numpy() for name in ("role", "module", "name", "op")]
+    close = np.fmax(_CLOSE, doubtful["tolerance"].to_numpy())
+    known = (
+        cleared.groupby(doubtful["step"].to_numpy()).ffill(),
+        cleared.groupby(of_output).transform("first"),
+    )
+    return np.any([(np.abs(factor - each) <= close * each).to_numpy() for each in known], axis=0)
 
 
 def _right_gradients(flow: Flow, left: Frames, right: Frames) -> list[int]:

@@ -178,18 +178,22 @@ def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarra
     return found
 
 
-def shows_little(right: pd.DataFrame, tolerance: np.ndarray) -> np.ndarray:
+def shows_little(
+    right: pd.DataFrame, tolerance: np.ndarray, distance: np.ndarray | None = None
+) -> np.ndarray:
     """Return which tensors show little by being right: one or two numbers may be so by chance.
 
     A normalization leaves activations a mean of zero and their norm in any case, and a whole number
     is a count. In coarse dtypes, single numbers, and sums and norms of parts, are near to the right
-    ones if tensors are wrong.
+    ones if tensors are wrong, unless their distance is smaller than that.
     """
     has_no_mean = right["total"].abs() <= _SMALL_MEAN * right["norm"]
     is_normalized = (has_no_mean & right["role"].isin(_ACTIVATIONS)).to_numpy()
     is_in_parts = (right["layout"] == IN_PARTS).to_numpy()
     is_scalar = right["shape"].isin(("[]", "[1]")).to_numpy()
     is_coarse = tolerance > _COARSE
+    if distance is not None:
+        is_coarse &= ~(distance <= _COARSE)
     is_count = (right["total"] % 1 == 0).to_numpy()
     return is_in_parts & (is_normalized | is_coarse) | is_scalar & (is_coarse | is_count)
 

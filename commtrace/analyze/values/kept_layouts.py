@@ -11,6 +11,7 @@ import pandas as pd
 
 from commtrace.analyze.values.global_values import KEY, SKETCHES
 from commtrace.analyze.values.in_parts import of_parted_holders
+from commtrace.analyze.values.tolerance import is_coarse
 from commtrace.schema import BUFFER, GRADIENT, PARAMETER, STATE, UNCLIPPED, UPDATED
 
 _OF_GRADIENTS = (UNCLIPPED, GRADIENT)
@@ -52,7 +53,9 @@ def with_kept_layouts(
     # An optimizer that reduces gradients itself, into other memory, leaves them as they are.
     is_own = (theirs["layout"] == "") | of_parted_holders(theirs)
     is_plain = is_wrong & role.isin(_OF_GRADIENTS).to_numpy() & is_own.to_numpy()
-    num_reduced_later = int((is_plain & (later == 0.0)).sum())
+    # A step in a coarse dtype may be smaller than it shows, unless replicas part in others.
+    hides = is_coarse(judged["tolerance"].to_numpy()) & is_parted.any()
+    num_reduced_later = int((is_plain & (later == 0.0) & ~hides).sum())
     is_local = is_plain & (2 * num_reduced_later > is_plain.sum())
     return judged.assign(
         is_wrong=is_wrong & ~is_local,

@@ -22,13 +22,13 @@ _CLOSE = 0.05
 """Relative difference up to which factors are one, in any dtype."""
 _KEY = ["step", "name", "shape"]
 _MOST_RANKS = 64
-_LEAST_EQUATIONS = 4
-"""Numbers of sketches for each factor of a rank from which on least squares show anything."""
+_EQUATIONS = 2
+"""Sketches for each factor of a rank, of which one decides and one shows that it is right."""
 
 
 def _rows(part: Frames) -> pd.DataFrame:
     table = part.fingerprints
-    own = table.loc[table["role"] == LOCAL_GRADIENT, ["rank", *_KEY, "dtype", *SKETCHES]]
+    own = table.loc[table["role"] == LOCAL_GRADIENT, ["rank", "id", *_KEY, "dtype", *SKETCHES]]
     return own.astype({"name": str, "shape": str, "dtype": str})
 
 
@@ -38,14 +38,15 @@ def _own(run: Frames) -> pd.DataFrame:
     rows = joined(run.by_ranks(_rows))
     rows = rows.assign(unit=rows["dtype"].map(ROUNDOFF).fillna(ROUNDOFF["float32"]))
     of_ranks = rows.groupby([*_KEY, "rank"])
-    each = of_ranks[[*SKETCHES]].sum().assign(unit=of_ranks["unit"].max()).reset_index()
+    each = of_ranks[[*SKETCHES]].sum().assign(unit=of_ranks["unit"].max(), id=of_ranks["id"].min())
+    each = each.reset_index()
     each["num_ranks"] = each.groupby(_KEY)["rank"].transform("nunique")
     return each.drop_duplicates([*_KEY, *SKETCHES])
 
 
 def _sums(run: Frames) -> pd.DataFrame:
     different = _own(run).groupby(_KEY)
-    return different[[*SKETCHES]].sum().join(different[["unit", "num_ranks"]].max())
+    return different[[*SKETCHES]].sum().join(different[["unit", "num_ranks", "id"]].max())
 
 
 @cached_per_run
@@ -57,6 +58,12 @@ def _unit(run: Frames) -> float:
 
 def _dtypes(part: Frames) -> pd.DataFrame:
     return part.fingerprints[["dtype"]].drop_duplicates()
+
+
+def compared_steps(left: Frames, right: Frames) -> set[int]:
+    """Return the steps of which both runs have ranks' own gradients of whole parameters."""
+    both = _sums(left).index.intersection(_sums(right).index)
+    return {int(step) for step, *_ in both}
 
 
 def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
@@ -89,19 +96,42 @@ def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
 
 
 def _right_with_weights(both: pd.DataFrame, own: pd.DataFrame) -> set[tuple[int, str]]:
-    """Return the gradients of a step, if each rank's times a factor of its own add up to them."""
+    """Return the gradients of a step to which each rank's, times a factor of its own, add up.
+
+    Some parameters alone show the factors; then all gradients are compared with these.
+    """
+    both = both.sort_values("id_right", kind="stable")
     theirs = own[pd.MultiIndex.from_frame(own[_KEY]).isin(both.index)]
-    ranks = theirs["rank"].unique()
-    x = both[[f"{name}_left" for name in SKETCHES]].to_numpy("float64")
-    if not 1 < len(ranks) <= _MOST_RANKS or x.size < _LEAST_EQUATIONS * len(ranks):
+    ranks = np.unique(theirs["rank"])
+    if not 1 < len(ranks) <= _MOST_RANKS:
         return set()
+    x = both[[f"{name}_left" for name in SKETCHES]].to_numpy("float64")
     y = np.zeros((len(ranks), *x.shape))
     place = both.index.get_indexer(pd.MultiIndex.from_frame(theirs[_KEY]))
-    y[np.searchsorted(np.sort(ranks), theirs["rank"]), place] = theirs[[*SKETCHES]]
-    weights = np.linalg.lstsq(y.reshape(len(ranks), -1).T, x.ravel(), rcond=None)[0]
-    apart = np.linalg.norm(np.tensordot(weights, y, 1) - x, axis=1)
-    size = np.linalg.norm(weights[:, None, None] * y, axis=2).max(axis=0)
+    y[np.searchsorted(ranks, theirs["rank"]), place] = theirs[[*SKETCHES]]
     unit = np.fmax(both["unit_left"], both["unit_right"]).to_numpy("float64")
-    close = evident(np.fmin(GROWTH * OF_ROUNDOFF * unit, MOST_APART)) * size
-    is_right = bool((weights > 0).all() and (apart <= close).all())
-    return {(int(step), str(name)) for step, name, _ in both.index if is_right}
+    close = evident(np.fmin(GROWTH * OF_ROUNDOFF * unit, MOST_APART))
+    size = -(-_EQUATIONS * len(ranks) // len(SKETCHES))
+    fit = np.zeros(len(x), dtype=bool)
+    for first in range(0, len(x) - size + 1, size):
+        some = slice(first, first + size)
+        weights = _weights(x[some], y[:, some])
+        fit[some] = (weights > 0).all() and _are_sums(x, y, weights, close)[some].all()
+    is_right = _are_sums(x, y, _weights(x[fit], y[:, fit]), close) if fit.any() else fit
+    return {(int(step), str(name)) for step, name, _ in both.index[is_right]}
+
+
+def _weights(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the factor of each rank, [R], with which the ranks' tensors add up to others best.
+
+    Args:
+        x: sketches of the sums, [N, NUM_SKETCHES].
+        y: sketches of the ranks' own tensors, [R, N, NUM_SKETCHES].
+    """
+    return np.linalg.lstsq(y.reshape(len(y), -1).T, x.ravel(), rcond=None)[0]
+
+
+def _are_sums(x: np.ndarray, y: np.ndarray, weights: np.ndarray, close: np.ndarray) -> np.ndarray:
+    """Return which tensors are such sums, up to relative differences `close`, [N]."""
+    apart = np.linalg.norm(np.tensordot(weights, y, 1) - x, axis=1)
+    return apart <= close * np.linalg.norm(weights[:, None, None] * y, axis=2).max(axis=0)

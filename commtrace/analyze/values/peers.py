@@ -32,14 +32,15 @@ def with_peers(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -
     is_sum = judged["is_sum"].to_numpy()
     is_in_parts = (theirs["layout"] == IN_PARTS).to_numpy()
     is_whole = is_right & ~is_sum & (theirs["layout"] != "").to_numpy()
-    code = code.assign(whole=is_whole, sums=is_sum, is_in_parts=is_in_parts)
+    shows = ~shows_little(theirs, judged["tolerance"].to_numpy(), judged["distance"].to_numpy())
+    code = code.assign(whole=is_whole, shown=is_whole & shows, sums=is_sum, is_in_parts=is_in_parts)
     groups = code.groupby([*_OF_CODE, "is_in_parts"], sort=False)
-    num_whole = groups["whole"].transform("sum").to_numpy()
+    num_whole, num_shown = (groups[name].transform("sum").to_numpy() for name in ("whole", "shown"))
     num_sums = groups["sums"].transform("sum").to_numpy()
-    is_unreduced = is_sum & (num_whole >= num_sums)
-    is_learned = judged["is_wrong"].to_numpy() & (num_whole > 0) & (num_sums == 0)
+    # Several results alike may be sums of other things, such as of gradients and of statistics.
+    is_unreduced = is_sum & (num_whole >= num_sums) & ~judged["is_ambiguous"].to_numpy()
+    is_learned = judged["is_wrong"].to_numpy() & (num_shown > 0) & (num_sums == 0)
     is_learned &= judged["role"].isin((OUTPUT, OUTPUT_GRADIENT)).to_numpy()
-    is_learned &= ~shows_little(theirs, judged["tolerance"].to_numpy())
     return judged.assign(
         is_wrong=judged["is_wrong"] | is_unreduced,
         is_certain=judged["is_certain"] | is_unreduced | is_learned,

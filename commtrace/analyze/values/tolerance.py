@@ -78,7 +78,8 @@ def scales(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
     largest = norms.groupby([*by_role, kind]).transform("max").to_numpy()
     units = left["dtype"].astype(str).map(ROUNDOFF).fillna(ROUNDOFF["float32"]).to_numpy("float64")
     # A sum of gradients that cancel is what rounding has left of them.
-    is_left = (left["role"] == GRADIENT).to_numpy() & (size <= OF_ROUNDOFF * units * largest)
+    times = np.where(units > _COARSE, OF_COARSE, OF_ROUNDOFF)
+    is_left = (left["role"] == GRADIENT).to_numpy() & (size <= times * units * largest)
     least = np.where(is_left, 1.0, _SMALL) * largest
     # Results are rounding errors of other results of their module, which may be smaller than that.
     of_module = norms.groupby([*by_role, pairs["module"]]).transform("max").to_numpy()
@@ -115,7 +116,7 @@ def evident(tolerance: np.ndarray) -> np.ndarray:
     return np.where(is_coarse(tolerance), _OF_EVIDENCE * tolerance, tolerance)
 
 
-def is_coarse(tolerance: np.ndarray) -> np.ndarray:
+def is_coarse(tolerance: np.ndarray | float) -> np.ndarray | bool:
     """Return which tolerances belong to coarse dtypes."""
     return tolerance > OF_COARSE * _COARSE
 

@@ -51,6 +51,10 @@ _OF_OPTIMIZER = frozenset({GRADIENT, PARAMETER, STATE, UPDATED})
 _OF_MODULES = frozenset({OUTPUT, OUTPUT_GRADIENT, BUFFER})
 _SUMMED = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
 """Roles of tensors that may be partial sums by design."""
+_COPIES = tuple(
+    [f"aten.{name}" for name in ("clone.default", "copy_.default", "cat.default", "slice.Tensor")]
+)
+"""Operators that put elements elsewhere, such as those at the edge of a rank's part."""
 _LOOKUP = "Embedding"
 _NAMED = ["step", "phase", "role", "module", "module_call", "name", "op"]
 
@@ -98,7 +102,9 @@ def judged(
     apart[_is_of_other_data(ours, theirs, apart)] = np.nan
     close = closeness(ours["dtype"], theirs["dtype"])
     is_apart = apart > close
-    is_of_parts = of_parts((of_sums <= close) & (alone > close)) & ~is_right_elsewhere.to_numpy()
+    is_of_parts = of_parts((of_sums <= close) & (alone > close))
+    # One rank's part of a tensor is that of a single device, which another rank has.
+    is_of_parts &= ~is_right_elsewhere.to_numpy() | theirs["op"].isin(_COPIES).to_numpy()
     # Inputs of micro-batches are of the step before.
     is_input = ((theirs["layout"] == IN_PARTS) & (theirs["role"] == INPUT)).to_numpy()
     apart[is_apart & (is_of_parts | is_input | _is_of_a_stage(theirs, tables[1]))] = np.nan
