@@ -157,8 +157,14 @@ def distances_without_order(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarr
     """
     norm = np.fmax(left["norm"], right["norm"])
     of_total = (left["total"] - right["total"]).abs() / np.fmax(norm, right["total"].abs())
-    found = np.fmax(of_total, (left["norm"] - right["norm"]).abs() / norm)
+    found = np.fmax(of_total, distances_of_norms(left, right))
     return found.where(norm > 0, 0.0).to_numpy("float64")
+
+
+def distances_of_norms(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
+    """Return the difference of the norms of each pair, relative to the larger one."""
+    norm = np.fmax(left["norm"], right["norm"])
+    return ((left["norm"] - right["norm"]).abs() / norm).where(norm > 0, 0.0).to_numpy("float64")
 
 
 def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:

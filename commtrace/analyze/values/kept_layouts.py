@@ -45,7 +45,11 @@ def with_kept_layouts(
     is_updated = (role == UPDATED).to_numpy()
     is_one = ours["layout"] != ""
     is_parted = is_known & is_updated & _have_parted(theirs, table) & is_one.to_numpy()
-    is_wrong = is_wrong | is_parted
+    is_alone = _step_alone(theirs, is_updated, is_wrong, owner)
+    is_wrong = (is_wrong | is_parted) & ~is_alone
+    becomes_alone = pd.Series(np.where(is_updated, is_alone, np.nan), index=judged.index)
+    is_before = (becomes_alone.groupby(owner).bfill() == 1.0) & (theirs["layout"] == "").to_numpy()
+    is_wrong &= ~(is_before & role.isin(_OF_GRADIENTS)).to_numpy()
     becomes_wrong = pd.Series(np.where(is_updated, is_wrong, np.nan), index=judged.index)
     later, earlier = becomes_wrong.groupby(owner).bfill(), becomes_wrong.groupby(owner).ffill()
     is_followed = np.where(role == STATE, earlier, later) == 1.0
@@ -61,6 +65,19 @@ def with_kept_layouts(
         is_wrong=is_wrong & ~is_local,
         is_certain=judged["is_certain"] | is_wrong & is_known & is_sure,
     )
+
+
+def _step_alone(
+    theirs: pd.DataFrame, is_updated: np.ndarray, is_wrong: np.ndarray, owner: pd.Series
+) -> np.ndarray:
+    """Return which updated parameters ranks have made equal and right again by the next update.
+
+    Workers of local SGD step alone and then take the mean of all.
+    """
+    is_equal = pd.Series((theirs["layout"] != "").to_numpy() & ~is_wrong, index=owner.index)
+    following = is_equal[is_updated].groupby(owner[is_updated]).shift(-1)
+    is_followed = (following == True).reindex(owner.index, fill_value=False)  # noqa: E712
+    return is_updated & (theirs["layout"] == "").to_numpy() & is_followed.to_numpy()
 
 
 def _have_parted(theirs: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:

@@ -101,13 +101,16 @@ class Noise:
         """Note whether the latest gradient of a parameter is right."""
         self._has_right_gradient[name] = is_right
 
-    def is_scattered(self, name: str, ours: np.ndarray, theirs: np.ndarray) -> bool:
+    def is_scattered(
+        self, name: str, ours: np.ndarray, theirs: np.ndarray, *, has_other_norm: bool
+    ) -> bool:
         """Return whether an updated parameter differs as rounding in single elements explains.
 
         Args:
             name: of the parameter.
             ours: its sketches in the first run.
             theirs: those in the second one, nan if it is held in parts.
+            has_other_norm: it is the norm that differs: single elements would change the sum more.
         """
         before = self._before.get(name)
         if name not in self._adaptive or not self._has_right_gradient.get(name) or before is None:
@@ -115,8 +118,9 @@ class Noise:
         apart, moved = theirs - ours, ours - before
         size = float(np.linalg.norm(apart))
         if np.isnan(size):
-            self._names.add(name)
-            return True
+            if not has_other_norm:
+                self._names.add(name)
+            return not has_other_norm
         if size > _OF_ESTIMATE * float(np.linalg.norm(moved)):
             return False
         is_along = (

@@ -20,6 +20,7 @@ from commtrace.analyze.values.global_values import ALL_EQUAL, KEY, ON_ONE_RANK, 
 from commtrace.analyze.values.in_parts import (
     IN_PARTS,
     distances_of_all_calls,
+    distances_of_norms,
     distances_without_order,
     may_be_in_another_order,
     of_parted_holders,
@@ -109,6 +110,7 @@ def judged(
     is_input = ((theirs["layout"] == IN_PARTS) & (theirs["role"] == INPUT)).to_numpy()
     apart[is_apart & (is_of_parts | is_input | _is_of_a_stage(theirs, tables[1]))] = np.nan
     replicas = np.divide(theirs["apart"], size, out=np.zeros(len(size)), where=size > 0)
+    norms_apart = distances_of_norms(ours, theirs)
     tolerance, noise = Tolerance(), Noise(ours["name"][ours["role"] == STATE])
     allowed, explained, verdicts, may_grow = [], [], [], True
     more_bad = [
@@ -131,7 +133,10 @@ def judged(
         if role == GRADIENT:
             noise.note_gradient(name, is_right=is_known and not is_wrong)
         elif role == UPDATED and is_wrong and may_grow and replicas[place] <= limit:
-            is_wrong = not noise.is_scattered(name, values[0][place], values[1][place])
+            has_other_norm = 2 * norms_apart[place] > apart[place]
+            is_wrong = not noise.is_scattered(
+                name, values[0][place], values[1][place], has_other_norm=has_other_norm
+            )
         may_grow &= not (is_wrong and is_certain[place]) or is_ambiguous[place]
         if may_grow and is_known and is_certain[place]:
             if distance <= usual:

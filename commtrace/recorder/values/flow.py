@@ -2,7 +2,8 @@
 
 At level "op", each operator passes on, by storage, the observed tensors that its arguments were
 computed from, also through tensors that are not observed, such as indices and the results of
-collectives. Otherwise the graph of autograd leads from the output of a module to earlier outputs.
+collectives. Of a storage that tensors share, such as a bucket of gradients, each part has sources
+of its own. Otherwise the graph of autograd leads from the output of a module to earlier outputs.
 Tensors and nodes of the graph are known by number, so that nothing is kept alive.
 """
 
@@ -18,7 +19,11 @@ _MOST_SOURCES = 8
 _MOST_KNOWN = 1 << 16
 _MOST_NODES = 1 << 12
 """Nodes of autograd between an output and earlier ones."""
+_MOST_PARTS = 256
+"""Parts of one storage, such as the gradients in a bucket, that have sources of their own."""
 SourceNumbers = tuple[int, ...]
+Part = tuple[float, float, SourceNumbers]
+"""The first byte of a part of a storage, the one behind it, and what it was computed from."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -28,7 +33,7 @@ class TensorSources:
 
     def __init__(self) -> None:
         self._num_observed = 0
-        self._of_storage: dict[int, SourceNumbers] = {}
+        self._of_storage: dict[int, tuple[Part, ...]] = {}
         self._of_node: dict[tuple[int, int], int] = {}
 
     def observed(self, tensor: torch.Tensor, *, by_storage: bool) -> SourceNumbers:
@@ -42,9 +47,8 @@ class TensorSources:
         self._num_observed += 1
         sources: SourceNumbers = ()
         if by_storage:
-            key = _storage_of(tensor)
-            sources = self._of_storage.get(key, ())
-            self._keep(key, (number,))
+            sources = self.sources_of((tensor,))
+            self._keep(tensor, (number,))
         if tensor.grad_fn is not None:
             # Operators of compiled functions go unseen.
             sources = sources or self._before(tensor.grad_fn)
@@ -53,17 +57,30 @@ class TensorSources:
 
     def sources_of(self, tensors: Iterable[torch.Tensor]) -> SourceNumbers:
         """Return the observed tensors behind some tensors, the latest ones if there are many."""
-        found = {each for own in tensors for each in self._of_storage.get(_storage_of(own), ())}
+        found: set[int] = set()
+        for each in tensors:
+            storage, local = _storage_of(each)
+            if parts := self._of_storage.get(storage):
+                begin, end = _bytes_of(local)
+                found.update(*(own for first, last, own in parts if first < end and begin < last))
         return tuple(sorted(found)[-_MOST_SOURCES:])
 
     def passed_on(self, tensors: Iterable[torch.Tensor], sources: SourceNumbers) -> None:
         """Note that tensors were computed from others that were observed."""
         for each in tensors:
-            self._keep(_storage_of(each), sources)
+            self._keep(each, sources)
 
-    def _keep(self, key: int, sources: SourceNumbers) -> None:
-        if key:
-            _put(self._of_storage, key, sources)
+    def _keep(self, tensor: torch.Tensor, sources: SourceNumbers) -> None:
+        storage, local = _storage_of(tensor)
+        if not storage:
+            return
+        begin, end = _bytes_of(local)
+        others = tuple(
+            [each for each in self._of_storage.get(storage, ()) if each[0] < begin or each[1] > end]
+        )
+        if len(others) >= _MOST_PARTS:
+            others = others[1:]
+        _put(self._of_storage, storage, (*others, (begin, end, sources)))
 
     def _before(self, node: Any) -> SourceNumbers:
         """Return the observed tensors before a node of autograd's graph."""
@@ -95,10 +112,22 @@ def _number_of(node: Any) -> tuple[int, int]:
     return get_ident(), node._sequence_nr()
 
 
-def _storage_of(tensor: torch.Tensor) -> int:
-    """Return what identifies the memory of a tensor; 0 if it has none, or may not be read."""
+def _storage_of(tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """Return what identifies the memory of a tensor, 0 if it has none, and the tensor in it."""
     try:
         local: Any = getattr(tensor, "_local_tensor", tensor)
-        return local.untyped_storage()._cdata
-    except RuntimeError:
-        return 0
+        return local.untyped_storage()._cdata, local
+    except RuntimeError:  # it may not be read
+        return 0, tensor
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple[float, float]:
+    """Return the first byte of a tensor's part of its storage, and the one behind it."""
+    size = tensor.element_size()
+    begin = tensor.storage_offset() * size
+    if tensor.is_contiguous():
+        return begin, begin + tensor.numel() * size
+    last = sum(
+        (length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return begin, begin + (last + 1) * size if tensor.numel() else begin

@@ -25,7 +25,6 @@ from commtrace.recorder.replaced import Replaced
 from commtrace.recorder.values.flat_parameters import Original, whole_gradients
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
 from commtrace.recorder.values.weak_identities import WeakIdentities
-from commtrace.recorder.wrappers import plain_path
 from commtrace.torch_internals.modules import modules_of, parameters_of
 from commtrace.when_loaded import when_loaded
 
@@ -41,6 +40,7 @@ class GradientHooks:
     """Hooks of one recording, which `remove` takes away.
 
     Args:
+        name_of: names a parameter of an outermost module.
         local_gradient: observes what autograd has computed for a parameter, by name.
         loss: observes a scalar at which a backward pass begins.
         unclipped: observes the gradients of parameters before they are clipped.
@@ -49,6 +49,7 @@ class GradientHooks:
 
     def __init__(
         self,
+        name_of: Callable[[nn.Module, str], str],
         local_gradient: Callable[[str, torch.Tensor, torch.Tensor], None],
         loss: See,
         unclipped: Clipped,
@@ -58,6 +59,7 @@ class GradientHooks:
         self._loss = loss
         self._unclipped = unclipped
         self._clipping = clipping
+        self._name_of = name_of
         self._handles: list[Any] = []
         self._watched = WeakIdentities()
         self._roots = WeakIdentities()
@@ -124,7 +126,9 @@ class GradientHooks:
             self._local_gradient(name, flat, own)
 
     def _watch(self, root: nn.Module | None, name: str, parameter: torch.Tensor) -> None:
-        self._watch_by(parameter, partial(self._local_gradient, plain_path(root, name)))
+        if parameter not in self._watched:
+            own = name if root is None else self._name_of(root, name)
+            self._watch_by(parameter, partial(self._local_gradient, own))
 
     def _watch_by(
         self, parameter: torch.Tensor, observe: Callable[[torch.Tensor, torch.Tensor], None]

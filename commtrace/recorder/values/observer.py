@@ -45,7 +45,7 @@ from commtrace.recorder.events.location import (
 from commtrace.recorder.events.observed_value import ObservedValue
 from commtrace.recorder.events.sink import ValueSink
 from commtrace.recorder.failures import Failures
-from commtrace.recorder.module_place import ModuleCall, Place
+from commtrace.recorder.module_place import ModuleCall, Place, join
 from commtrace.recorder.replaced import Replaced
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.recorder.values.declared import Declared, DeclaredLayouts
@@ -113,7 +113,11 @@ class ValueObserver:
         self._flows: defaultdict[int, TensorSources] = defaultdict(TensorSources)
         self._hooks: list[Any] = []
         self._gradient_hooks = GradientHooks(
-            self._local_gradient, self._loss, self._unclipped, self._clipping
+            lambda root, name: self._owners_of(root)(name).name,
+            self._local_gradient,
+            self._loss,
+            self._unclipped,
+            self._clipping,
         )
         self._replaced = Replaced()
         self._rehearsals = Rehearsals()
@@ -197,9 +201,9 @@ class ValueObserver:
                 location = Location(FORWARD, None, None, -1, None)
                 if not torch.jit.is_tracing() and self._met.add(module):
                     self._flat.learn(module)
-                    replicas = replicas_of(module)
+                    owner_of = self._owners_of(module)
                     for name, each in parameters_of(module):
-                        owner = Owner(plain_path(module, name), replicas)
+                        owner = owner_of(name)
                         self._see_parameter(PARAMETER, each, each, location, owner)
                     self._see_buffers(module, location)
                 for name, tensor in tensors_in((args, kwargs)):
@@ -308,10 +312,17 @@ class ValueObserver:
 
         tensor.register_hook(see)
 
+    def _owners_of(self, root: nn.Module) -> Callable[[str], Owner]:
+        """Return a function that names the owner of an outermost module's parameter or buffer."""
+        modules = self._locator().modules
+        place = modules.known_place(None, root) or modules.place_of(None, root)
+        replicas = replicas_of(root)
+        return lambda name: Owner(join(place.plain, plain_path(root, name)), replicas)
+
     def _see_buffers(self, module: nn.Module, location: Location) -> None:
-        replicas = replicas_of(module)
+        owner_of = self._owners_of(module)
         for name, each in buffers_of(module):
-            owner = Owner(plain_path(module, name), replicas)
+            owner = owner_of(name)
             self._see(BUFFER, owner.name, each, location, owner)
 
     def _step_begins(self, optimizer: Any, *_: Any) -> None:

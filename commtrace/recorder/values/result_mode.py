@@ -39,6 +39,9 @@ _UNUSED = {"nll_loss_backward": 1, "nll_loss2d_backward": 1}
 _HIDDEN_VIEW = "aten::_unsafe_view"
 """View whose schema does not say so. Releases of torch differ in where they call it."""
 
+_ELEMENTWISE = frozenset({f"c10d::{name}" for name in ("allreduce_", "broadcast_", "reduce_")})
+"""Collectives that change each element of a tensor in place, whatever the others are."""
+
 
 class ResultMode(TorchDispatchMode):
     """Observes the results of operators."""
@@ -66,9 +69,10 @@ class ResultMode(TorchDispatchMode):
         sources = () if _is_new(operator) else flow.sources_of(_used(operator, args, given))
         result = func(*args, **(kwargs or {}))
         results = [*tensors_in(result)]
-        if not func.is_view:
+        is_in_place = operator in _ELEMENTWISE  # each part of a bucket keeps its sources
+        if not func.is_view and not is_in_place:
             flow.passed_on([tensor for _, tensor in results], sources)
-        if func._schema.is_mutable and given:
+        if func._schema.is_mutable and given and not is_in_place:
             _pass_on_to_written(flow, func, args, given, sources)
         if CURRENT.state.optimizer.depth:  # what it leaves is observed when its step is over
             return result

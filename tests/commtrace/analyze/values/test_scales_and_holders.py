@@ -154,3 +154,40 @@ def test_modules_follow_each_other_where_no_graph_is_recorded(has_graph: bool) -
         return on_ranks(ranks) if len(scales) > 1 else held_by_one(ranks[0])
 
     assert compare(run(1.0), run(3.0, 0.25)).agrees != has_graph
+
+
+@pytest.mark.parametrize("is_averaged", [True, False])
+def test_workers_that_step_alone_are_right_if_their_mean_is(is_averaged: bool) -> None:
+    weight, mean = torch.randn(4, 4), torch.randn(4, 4)
+    own = [torch.randn(4, 4)]
+    own.append(2 * mean - own[0])
+
+    def tensors(gradient: torch.Tensor, after: torch.Tensor) -> Tensors:
+        values = weight_of([weight, gradient, weight - 0.1 * gradient])
+        return [*values, ({**OF_WEIGHT, "role": "updated", "step": 1}, after)]
+
+    left = held_by_one(tensors(mean, weight - 0.1 * mean))
+    ranks = [
+        tensors(each, weight - 0.1 * (mean if is_averaged else each)) for each in own
+    ]  # fmt: skip
+    fault = compare(left, on_ranks(ranks)).fault
+    assert (fault is None) == is_averaged
+    if fault is not None:
+        assert fault.right["role"] == "gradient"
+
+
+@pytest.mark.parametrize("fault", ["none", "one element", "decay"])
+def test_parts_that_decay_otherwise_are_not_scattered_by_an_optimizer(fault: str) -> None:
+    weight, gradient = torch.randn(40, 8), torch.randn(40, 8)
+    updated = weight - 0.01 * gradient.sign()
+    wrong = {"none": updated, "one element": updated.clone(), "decay": updated - 0.01 * weight}
+    wrong["one element"][3, 3] += 0.02
+
+    def run(step: torch.Tensor, *, is_whole: bool) -> Frames:
+        state = ({**OF_WEIGHT, "role": "state", "name": "m.weight.exp_avg_sq"}, gradient**2)
+        whole = [*weight_of([weight, gradient, step]), state]
+        halves = [[(names, each.chunk(2)[rank]) for names, each in whole] for rank in range(2)]
+        return held_by_one(whole) if is_whole else on_ranks(halves)
+
+    found = compare(run(updated, is_whole=True), run(wrong[fault], is_whole=False))
+    assert found.agrees == (fault != "decay"), found.fault

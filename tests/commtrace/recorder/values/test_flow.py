@@ -85,3 +85,24 @@ def test_no_graph_of_a_model_that_is_only_called_is_kept() -> None:
             model(x)
             del x
     assert [each() for each in kept] == [None] * 8
+
+
+def test_parts_of_a_bucket_have_sources_of_their_own() -> None:
+    with commtrace.record(values="op") as recording:
+        first, last = torch.full((2, 3), 2.0).exp(), torch.full((4,), 3.0).exp()
+        bucket = torch.zeros(10)
+        views = bucket[:6].view(2, 3), bucket[6:]
+        for view, own in zip(views, (first, last), strict=True):
+            torch.mul(own, 0.5, out=view)
+        for view in views:
+            view.cos()
+        bucket.cos()
+    found = rows(recording, role="result")
+    by_id = {each["id"]: each for each in found}
+
+    def shapes(each: dict[str, Any]) -> set[str]:
+        back = [int(number) for number in each["inputs"].split(",") if number]
+        return {by_id[each["id"] - number]["shape"] for number in back}
+
+    cosines = [shapes(each) for each in found if "cos" in each["op"]]
+    assert [each - {"[10]"} for each in cosines] == [{"[2,3]"}, {"[4]"}, {"[2,3]", "[4]"}]

@@ -77,7 +77,7 @@ def test_a_recording_leaves_no_hook_behind(model: nn.Linear) -> None:
 
 def test_a_function_that_others_replaced_stays_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     original = torch.autograd.backward
-    hooks = GradientHooks(*[lambda *args: None] * 4)  # type: ignore[arg-type]
+    hooks = GradientHooks(*[lambda *args: None] * 5)  # type: ignore[arg-type]
     hooks.install()
     theirs = object()
     monkeypatch.setattr(torch.autograd, "backward", theirs)

@@ -518,3 +518,17 @@ def test_a_copied_view_whose_base_was_written_is_not_observed() -> None:
             tensor[0] = 3.0
         assert tensor.to_local().tolist() == [[3.0, 3.0], [1.0, 1.0]]
     assert rows(recording)
+
+
+def test_parameters_of_a_second_model_have_one_name() -> None:
+    torch.manual_seed(0)
+    models = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models]
+    with commtrace.record(values="module") as recording:
+        models[1](models[0](torch.randn(2, 4))).sum().backward()
+        for each in optimizers:
+            each.step()
+    roles = ("parameter", "local_gradient", "gradient", "updated")
+    names = [{each["name"] for each in rows(recording, role=role)} for role in roles]
+    assert len(names[0]) == 4
+    assert names == [names[0]] * 4
