@@ -30,6 +30,8 @@ _NAMES = (
     "target_spec", "reason", "source_file", "source_line", "parameters",
 )  # fmt: skip
 _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+_EXCHANGES = ("all_to_all", "all_gather", "gather", "scatter", "send", "recv", "batch")
+_MOST_FOLLOWING = 2
 _SCALARS = ("[]", "[1]", "")
 """Shapes of losses and norms, which are no gradients."""
 REDUCED = (UNCLIPPED, GRADIENT)
@@ -107,7 +109,22 @@ def _of_tensor(
         min(last, latest.get((str(module), str(phase)), -1)) if phase == wrong["phase"] else last
         for module, phase in zip(own["module"], own["phase"], strict=True)
     ]
-    return own[(own["issue_ns"] > since) & (own["issue_ns"] <= wrong["at_ns"])]
+    is_before = own["issue_ns"] <= wrong["at_ns"]
+    is_hidden = own["kind"].isin(_EXCHANGES) & (own["phase"] == wrong["phase"])
+    is_hidden &= _shows_no_places(own["issue_ns"], same)
+    return own[((own["issue_ns"] > since) | is_hidden) & is_before]
+
+
+def _shows_no_places(issue_ns: pd.Series, agreeing: pd.DataFrame) -> np.ndarray:
+    """Return which calls only few tensors follow that agree, all of them in parts.
+
+    Sums and norms of parts do not show whether a call has put elements into the right places.
+    """
+    at_ns = np.sort(agreeing["at_ns"].to_numpy())
+    whole = agreeing.loc[agreeing["layout"] != IN_PARTS, "at_ns"]
+    latest_whole = int(whole.max()) if len(whole) else -1
+    num_following = len(at_ns) - np.searchsorted(at_ns, issue_ns, side="right")
+    return (num_following <= _MOST_FOLLOWING) & (issue_ns.to_numpy() > latest_whole)
 
 
 def _with_outer(module: str) -> Iterator[str]:

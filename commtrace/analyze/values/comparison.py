@@ -33,7 +33,11 @@ from commtrace.analyze.values.in_parts import (
     with_lone_ranks,
 )
 from commtrace.analyze.values.kept_layouts import with_kept_layouts
-from commtrace.analyze.values.local_gradients import compared_steps, right_gradients
+from commtrace.analyze.values.local_gradients import (
+    right_gradients,
+    steps_of_other_scales,
+    steps_with_right_losses,
+)
 from commtrace.analyze.values.open_questions import open_questions
 from commtrace.analyze.values.own_parts import computed_from_parts
 from commtrace.analyze.values.peers import unreduced_before, with_peers
@@ -289,8 +293,14 @@ def _fault(
     communication = communication_before(agreed, right_row, right)
     is_right_so_far = _is_right_so_far(place, judged, found, agreed, right_gradients(left, right))
     of_doubt = () if is_right_so_far else communication
-    steps = compared_steps(left, right)
-    doubt = doubt_of(judged.iloc[: place + 1], found, of_doubt, steps, has_reference=has_reference)
+    doubt = doubt_of(
+        judged.iloc[: place + 1],
+        found,
+        of_doubt,
+        has_reference=has_reference,
+        right_losses=steps_with_right_losses(left, right),
+        other_scales=steps_of_other_scales(left, right),
+    )
     folder = program_folder(right)
     communication = tuple([_with_short_name(call, folder) for call in communication])
     return Fault(

@@ -4,6 +4,7 @@ scale           all ranks have it alike, and it is the right one times the size 
 layout          the layout of the tensor is unknown, so that ranks may hold parts of it
 ambiguity       it is one of several alike in a module's call, whose order may differ
 communication   no tensor that agrees vouches for a collective of another module or phase before it
+scales          ranks' losses have factors that the reduction of gradients may not undo
 rounding        a tensor of a coarse dtype is hardly further off than right ones before it
 decision        numbers that agree within rounding were sorted or compared before it, so that
                 elements may have fallen differently: a token has another expert
@@ -16,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from commtrace.analyze.values.between import REDUCED
 from commtrace.analyze.values.faults import Relation
 from commtrace.analyze.values.in_parts import IN_PARTS
 from commtrace.analyze.values.tolerance import is_coarse
@@ -34,9 +36,10 @@ def doubt_of(
     judged: pd.DataFrame,
     relation: Relation,
     communication: Sequence[Mapping[str, Any]],
-    steps: Collection[int],
     *,
     has_reference: bool,
+    right_losses: Collection[int],
+    other_scales: Collection[int],
 ) -> str:
     """Return the doubts on a fault as a sentence; empty if there are none.
 
@@ -44,12 +47,13 @@ def doubt_of(
         judged: the pairs up to the fault, which is the last one.
         relation: of the fault.
         communication: calls between the last tensor that agrees and the fault.
-        steps: steps whose backward passes would show if ranks scaled them by design.
         has_reference: a reference in float64 decided on the tolerance.
+        right_losses: steps whose losses are right together.
+        other_scales: steps in which each rank's own gradients have a factor of their own.
     """
     wrong = judged.iloc[-1]
     doubts = []
-    shows_layout = wrong["step"] in steps and relation.kind != "factor"
+    shows_layout = wrong["step"] in right_losses and relation.kind != "factor"
     is_certain = wrong["is_certain"] or (shows_layout and _has_output_in_parts(judged))
     if wrong["is_scaled"] and not is_certain:
         doubts.append(
@@ -73,6 +77,11 @@ def doubt_of(
         doubts.append(
             f"communication in {among} comes before it, whose result was not compared: the fault "
             "may be there"
+        )
+    if wrong["role"] in REDUCED and wrong["step"] in other_scales:
+        doubts.append(
+            "the ranks' own gradients add up with another factor for each rank: the fault may be "
+            "in how their losses are averaged"
         )
     if not has_reference and _may_be_rounding(judged):
         doubts.append(

@@ -157,8 +157,8 @@ def distances_without_order(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarr
     """
     norm = np.fmax(left["norm"], right["norm"])
     of_total = (left["total"] - right["total"]).abs() / np.fmax(norm, right["total"].abs())
-    found = np.fmax(of_total, distances_of_norms(left, right))
-    return found.where(norm > 0, 0.0).to_numpy("float64")
+    of_total = of_total.where(norm > 0, 0.0).to_numpy("float64")
+    return np.fmax(of_total, distances_of_norms(left, right))
 
 
 def distances_of_norms(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:

@@ -16,7 +16,7 @@ from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
 from commtrace.analyze.values.tolerance import GROWTH, MOST_APART, OF_ROUNDOFF, ROUNDOFF, evident
-from commtrace.schema import LOCAL_GRADIENT
+from commtrace.schema import LOCAL_GRADIENT, LOSS
 
 _CLOSE = 0.05
 """Relative difference up to which factors are one, in any dtype."""
@@ -60,14 +60,53 @@ def _dtypes(part: Frames) -> pd.DataFrame:
     return part.fingerprints[["dtype"]].drop_duplicates()
 
 
-def compared_steps(left: Frames, right: Frames) -> set[int]:
-    """Return the steps of which both runs have ranks' own gradients of whole parameters."""
-    both = _sums(left).index.intersection(_sums(right).index)
-    return {int(step) for step, *_ in both}
+def steps_with_right_losses(left: Frames, right: Frames) -> set[int]:
+    """Return the steps whose losses are equal, as the sum or the mean over ranks, in both runs."""
+    ours, theirs = (_losses(run) for run in (left, right))
+    found = set()
+    for step in ours.keys() & theirs.keys():
+        whole, parts = sum(ours[step].values()), [*theirs[step].values()]
+        close = OF_ROUNDOFF * ROUNDOFF["float32"] * abs(whole)
+        sums = (sum(parts), sum(parts) / len(parts))
+        if len(ours[step]) == 1 and any(abs(each - whole) <= close for each in sums):
+            found.add(step)
+    return found
+
+
+def _losses(run: Frames) -> dict[int, dict[int, float]]:
+    """Return the sum of each rank's losses by step: those at which backward passes began."""
+    rows = joined(run.by_ranks(_of_losses))
+    found: dict[int, dict[int, float]] = {}
+    for step, rank, total in zip(rows["step"], rows["rank"], rows["total"], strict=True):
+        of_step = found.setdefault(int(step), {})
+        of_step[int(rank)] = of_step.get(int(rank), 0.0) + float(total)
+    return found
+
+
+def _of_losses(part: Frames) -> pd.DataFrame:
+    table = part.fingerprints
+    return table.loc[table["role"] == LOSS, ["rank", "step", "total"]]
+
+
+def steps_of_other_scales(left: Frames, right: Frames) -> set[int]:
+    """Return the steps in which ranks' own gradients add up only with a factor for each rank."""
+    return {step for step, _ in right_gradients(left, right)} - _evenly_right(left, right)[1]
 
 
 def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     """Return the steps and names of parameters whose gradients are right, whatever their scale."""
+    found, steps, shared = _evenly_right(left, right)
+    found = {*found}
+    for step, of_step in shared.groupby(level=0):
+        if step not in steps:
+            found |= _right_with_weights(of_step, _own(right))
+    return found
+
+
+def _evenly_right(
+    left: Frames, right: Frames
+) -> tuple[set[tuple[int, str]], set[int], pd.DataFrame]:
+    """Return gradients that are right with one factor, steps of such, and all that ranks share."""
     ours, theirs = _sums(left), _sums(right)
     both = ours.add_suffix("_left").join(theirs.add_suffix("_right"), how="inner")
     x, y = (
@@ -89,10 +128,7 @@ def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
     steps = {*is_one.index[is_one]}
     is_known = is_right & is_shared.to_numpy() & step.isin(steps)
     found = {(int(step), str(name)) for step, name, _ in both.index[is_known]}
-    for step, shared in both[is_shared].groupby(level=0):
-        if step not in steps:
-            found |= _right_with_weights(shared, _own(right))
-    return found
+    return found, steps, both[is_shared]
 
 
 def _right_with_weights(both: pd.DataFrame, own: pd.DataFrame) -> set[tuple[int, str]]:

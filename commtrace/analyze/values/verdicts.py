@@ -56,6 +56,8 @@ _COPIES = tuple(
     [f"aten.{name}" for name in ("clone.default", "copy_.default", "cat.default", "slice.Tensor")]
 )
 """Operators that put elements elsewhere, such as those at the edge of a rank's part."""
+_OF_NORM = 1e-3
+"""Relative change of the norm above which it is no change of single elements."""
 _LOOKUP = "Embedding"
 _NAMED = ["step", "phase", "role", "module", "module_call", "name", "op"]
 
@@ -133,7 +135,7 @@ def judged(
         if role == GRADIENT:
             noise.note_gradient(name, is_right=is_known and not is_wrong)
         elif role == UPDATED and is_wrong and may_grow and replicas[place] <= limit:
-            has_other_norm = 2 * norms_apart[place] > apart[place]
+            has_other_norm = norms_apart[place] > max(apart[place] / 2, _OF_NORM)
             is_wrong = not noise.is_scattered(
                 name, values[0][place], values[1][place], has_other_norm=has_other_norm
             )

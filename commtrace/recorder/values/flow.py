@@ -124,10 +124,10 @@ def _storage_of(tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
 def _bytes_of(tensor: torch.Tensor) -> tuple[float, float]:
     """Return the first byte of a tensor's part of its storage, and the one behind it."""
     size = tensor.element_size()
-    begin = tensor.storage_offset() * size
+    begin = int(tensor.storage_offset()) * size
     if tensor.is_contiguous():
         return begin, begin + tensor.numel() * size
     last = sum(
         (length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    return begin, begin + (last + 1) * size if tensor.numel() else begin
+    return begin, begin + (int(last) + 1) * size if tensor.numel() else begin
