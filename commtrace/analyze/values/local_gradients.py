@@ -145,7 +145,7 @@ def _right_with_weights(both: pd.DataFrame, own: pd.DataFrame) -> set[tuple[int,
     y = np.zeros((len(ranks), *x.shape))
     place = both.index.get_indexer(pd.MultiIndex.from_frame(theirs[_KEY]))
     y[np.searchsorted(ranks, theirs["rank"]), place] = theirs[[*SKETCHES]]
-    unit = np.fmax(both["unit_left"], both["unit_right"]).to_numpy("float64")
+    unit = both[["unit_left", "unit_right"]].max(axis=1).to_numpy("float64")
     close = evident(np.fmin(GROWTH * OF_ROUNDOFF * unit, MOST_APART))
     size = -(-_EQUATIONS * len(ranks) // len(SKETCHES))
     fit = np.zeros(len(x), dtype=bool)
