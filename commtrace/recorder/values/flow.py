@@ -22,7 +22,7 @@ _MOST_NODES = 1 << 12
 _MOST_PARTS = 256
 """Parts of one storage, such as the gradients in a bucket, that have sources of their own."""
 SourceNumbers = tuple[int, ...]
-Part = tuple[float, float, SourceNumbers]
+StoragePart = tuple[float, float, SourceNumbers]
 """The first byte of a part of a storage, the one behind it, and what it was computed from."""
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,7 +33,7 @@ class TensorSources:
 
     def __init__(self) -> None:
         self._num_observed = 0
-        self._of_storage: dict[int, tuple[Part, ...]] = {}
+        self._of_storage: dict[int, tuple[StoragePart, ...]] = {}
         self._of_node: dict[tuple[int, int], int] = {}
 
     def observed(self, tensor: torch.Tensor, *, by_storage: bool) -> SourceNumbers:
