@@ -85,6 +85,18 @@ class ModuleTracker:
         """Return the place of a module called inside `outer`; None before its first call there."""
         return (outer[0] if outer else self._outside).children.get(id(module))
 
+    def place_ahead(self, module: nn.Module) -> Place:
+        """Return the place of an outermost module that is about to be called."""
+        begun = self.first_call_ns
+        place = self.known_place(None, module) or self.place_of(None, module)
+        self.first_call_ns = begun
+        return place
+
+    def note_first_call(self) -> None:
+        """Note that the program calls its first module now, unless it has called one before."""
+        if self.first_call_ns < 0:
+            self.first_call_ns = now()
+
     def meet(self, modules: ModuleCalls) -> None:
         """Note the module calls of a thread that runs its first module."""
         self._num_new = 1 if self._is_newest_used else self._num_new + 1
@@ -121,8 +133,7 @@ class ModuleTracker:
     def _new_root(self, module: nn.Module, current: int, name: str) -> Place:
         """Return a place for an outermost module, reusing that of a dead one of its class."""
         self._num_strangers = 0  # its parts may resolve unknown parameters
-        if self.first_call_ns < 0:
-            self.first_call_ns = now()
+        self.note_first_call()
         taken = set()
         class_name = type(module).__name__
         for i, (rank, root) in enumerate(self._roots):

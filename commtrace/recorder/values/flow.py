@@ -75,9 +75,11 @@ class TensorSources:
         if not storage:
             return
         begin, end = _bytes_of(local)
-        others = tuple(
-            [each for each in self._of_storage.get(storage, ()) if each[0] < begin or each[1] > end]
-        )
+        others: tuple[StoragePart, ...] = ()
+        # Memory that is allocated anew may have the identity of what was freed.
+        if end - begin < local.untyped_storage().nbytes():
+            known = self._of_storage.get(storage, ())
+            others = tuple([each for each in known if each[0] < begin or each[1] > end])
         if len(others) >= _MOST_PARTS:
             others = others[1:]
         _put(self._of_storage, storage, (*others, (begin, end, sources)))

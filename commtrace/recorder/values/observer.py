@@ -212,6 +212,7 @@ class ValueObserver:
                 self._gradient_hooks.watch(module)
         except Exception as error:
             self._failures.append(error)
+        self._locator().modules.note_first_call()
 
     def module_ends(self, module: nn.Module, call: ModuleCall, result: Any) -> None:
         """Observe the outputs of a module, and the gradients that they will have."""
@@ -314,8 +315,7 @@ class ValueObserver:
 
     def _owners_of(self, root: nn.Module) -> Callable[[str], Owner]:
         """Return a function that names the owner of an outermost module's parameter or buffer."""
-        modules = self._locator().modules
-        place = modules.known_place(None, root) or modules.place_of(None, root)
+        place = self._locator().modules.place_ahead(root)
         replicas = replicas_of(root)
         return lambda name: Owner(join(place.plain, plain_path(root, name)), replicas)
 
