@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from commtrace.analyze.values.comparison import Fault, ValueComparison
+from commtrace.analyze.values.comparison import ValueComparison
+from commtrace.analyze.values.first_fault import Fault
 from commtrace.units import counted
 
 _ROLES = {

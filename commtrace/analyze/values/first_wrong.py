@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.values.flow import Flow, flow_of
 from commtrace.analyze.values.in_parts import ranks_parts, shows_little
-from commtrace.analyze.values.local_gradients import right_gradients
 from commtrace.analyze.values.tolerance import evident, is_coarse
 from commtrace.schema import (
     LOCAL_GRADIENT,
@@ -33,7 +34,11 @@ _FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
 
 
 def first_wrong(
-    judged: pd.DataFrame, labels: np.ndarray, table: pd.DataFrame, left: Frames, right: Frames
+    judged: pd.DataFrame,
+    labels: np.ndarray,
+    table: pd.DataFrame,
+    gradients: Collection[tuple[int, str]],
+    right: Frames,
 ) -> int | None:
     """Return the place of the first wrong tensor; None if there is none.
 
@@ -46,7 +51,7 @@ def first_wrong(
         judged: the pairs, in order of time.
         labels: numbers of the second run's tensors.
         table: table `tensors` of the second run.
-        left: the first run.
+        gradients: steps and names of the ranks' own gradients that are right together.
         right: the second run.
     """
     is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
@@ -73,7 +78,7 @@ def first_wrong(
             asked=parts_of(labels[doubtful]),
             right=parts_of(labels[is_right & ~judged["role"].isin(_LEFT)]),
             blocked={*labels[is_wrong & is_certain | hides].tolist()},
-            right_rows=_right_gradients(flow, left, right),
+            right_rows=_rows_of(gradients, flow),
         )
         # A part leads to right tensors on each rank where it leads to any that has a verdict.
         is_compared = judged["distance"].notna().to_numpy() & ~judged["role"].isin(_LEFT).to_numpy()
@@ -113,12 +118,11 @@ def _are_scaled_alike(doubtful: pd.DataFrame, is_cleared: np.ndarray) -> np.ndar
     return np.any([(np.abs(factor - each) <= close * each).to_numpy() for each in known], axis=0)
 
 
-def _right_gradients(flow: Flow, left: Frames, right: Frames) -> list[int]:
-    """Return the places of rows of the ranks' own gradients that are right together."""
-    found = right_gradients(left, right)
+def _rows_of(gradients: Collection[tuple[int, str]], flow: Flow) -> list[int]:
+    """Return the places of rows of the ranks' own gradients."""
     rows = flow.rows[flow.rows["role"] == LOCAL_GRADIENT]
-    is_right = [each in found for each in zip(rows["step"], rows["name"], strict=True)]
-    return rows.index[np.array(is_right, dtype=bool)].tolist()
+    is_of_them = [each in gradients for each in zip(rows["step"], rows["name"], strict=True)]
+    return rows.index[np.array(is_of_them, dtype=bool)].tolist()
 
 
 def _after_unrelated(judged: pd.DataFrame, is_wrong: np.ndarray, end: int) -> int:

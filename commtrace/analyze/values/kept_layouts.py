@@ -75,8 +75,8 @@ def _step_alone(
     Workers of local SGD step alone and then take the mean of all.
     """
     is_equal = pd.Series((theirs["layout"] != "").to_numpy() & ~is_wrong, index=owner.index)
-    following = is_equal[is_updated].groupby(owner[is_updated]).shift(-1)
-    is_followed = (following == True).reindex(owner.index, fill_value=False)  # noqa: E712
+    following = is_equal[is_updated].groupby(owner[is_updated]).shift(-1, fill_value=False)
+    is_followed = following.reindex(owner.index, fill_value=False)
     return is_updated & (theirs["layout"] == "").to_numpy() & is_followed.to_numpy()
 
 

@@ -9,6 +9,9 @@ other factors, each the same for all parameters: least squares find them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
@@ -16,7 +19,7 @@ from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
 from commtrace.analyze.values.tolerance import GROWTH, MOST_APART, OF_ROUNDOFF, ROUNDOFF, evident
-from commtrace.schema import LOCAL_GRADIENT, LOSS
+from commtrace.schema import LOCAL_GRADIENT
 
 _CLOSE = 0.05
 """Relative difference up to which factors are one, in any dtype."""
@@ -24,6 +27,19 @@ _KEY = ["step", "name", "shape"]
 _MOST_RANKS = 64
 _EQUATIONS = 2
 """Sketches for each factor of a rank, of which one decides and one shows that it is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGradients:
+    """Gradients of the ranks' own backward passes that are right together.
+
+    Attributes:
+        right: steps and names of their parameters.
+        steps_of_other_scales: steps in which they add up only with a factor for each rank.
+    """
+
+    right: Collection[tuple[int, str]]
+    steps_of_other_scales: Collection[int]
 
 
 def _rows(part: Frames) -> pd.DataFrame:
@@ -60,47 +76,21 @@ def _dtypes(part: Frames) -> pd.DataFrame:
     return part.fingerprints[["dtype"]].drop_duplicates()
 
 
-def steps_with_right_losses(left: Frames, right: Frames) -> set[int]:
-    """Return the steps whose losses are equal, as the sum or the mean over ranks, in both runs."""
-    ours, theirs = (_losses(run) for run in (left, right))
-    found = set()
-    for step in ours.keys() & theirs.keys():
-        whole, parts = sum(ours[step].values()), [*theirs[step].values()]
-        close = OF_ROUNDOFF * ROUNDOFF["float32"] * abs(whole)
-        sums = (sum(parts), sum(parts) / len(parts))
-        if len(ours[step]) == 1 and any(abs(each - whole) <= close for each in sums):
-            found.add(step)
-    return found
+def own_gradients(left: Frames, right: Frames) -> OwnGradients:
+    """Return which gradients of the ranks' own backward passes add up to those of the first run.
 
-
-def _losses(run: Frames) -> dict[int, dict[int, float]]:
-    """Return the sum of each rank's losses by step: those at which backward passes began."""
-    rows = joined(run.by_ranks(_of_losses))
-    found: dict[int, dict[int, float]] = {}
-    for step, rank, total in zip(rows["step"], rows["rank"], rows["total"], strict=True):
-        of_step = found.setdefault(int(step), {})
-        of_step[int(rank)] = of_step.get(int(rank), 0.0) + float(total)
-    return found
-
-
-def _of_losses(part: Frames) -> pd.DataFrame:
-    table = part.fingerprints
-    return table.loc[table["role"] == LOSS, ["rank", "step", "total"]]
-
-
-def steps_of_other_scales(left: Frames, right: Frames) -> set[int]:
-    """Return the steps in which ranks' own gradients add up only with a factor for each rank."""
-    return {step for step, _ in right_gradients(left, right)} - _evenly_right(left, right)[1]
-
-
-def right_gradients(left: Frames, right: Frames) -> set[tuple[int, str]]:
-    """Return the steps and names of parameters whose gradients are right, whatever their scale."""
-    found, steps, shared = _evenly_right(left, right)
-    found = {*found}
-    for step, of_step in shared.groupby(level=0):
-        if step not in steps:
-            found |= _right_with_weights(of_step, _own(right))
-    return found
+    Args:
+        left: the run that is taken for right.
+        right: the other run.
+    """
+    evenly, even_steps, shared = _evenly_right(left, right)
+    unevenly = {
+        each
+        for step, of_step in shared.groupby(level=0)
+        if step not in even_steps
+        for each in _right_with_weights(of_step, _own(right))
+    }
+    return OwnGradients(evenly | unevenly, {step for step, _ in unevenly})
 
 
 def _evenly_right(

@@ -72,7 +72,12 @@ class ModuleTracker:
         self._replaced.restore()
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place:
-        """Return the place of a module called inside `outer` for the first time."""
+        """Return the place of a module that is called inside `outer` for the first time."""
+        if outer is None:
+            self.note_first_call()
+        return self._placed(outer, module)
+
+    def _placed(self, outer: ModuleCall | None, module: nn.Module) -> Place:
         parent = outer[0] if outer else self._outside
         try:
             place = self._find(outer, module)
@@ -87,10 +92,7 @@ class ModuleTracker:
 
     def place_ahead(self, module: nn.Module) -> Place:
         """Return the place of an outermost module that is about to be called."""
-        begun = self.first_call_ns
-        place = self.known_place(None, module) or self.place_of(None, module)
-        self.first_call_ns = begun
-        return place
+        return self.known_place(None, module) or self._placed(None, module)
 
     def note_first_call(self) -> None:
         """Note that the program calls its first module now, unless it has called one before."""
@@ -133,7 +135,6 @@ class ModuleTracker:
     def _new_root(self, module: nn.Module, current: int, name: str) -> Place:
         """Return a place for an outermost module, reusing that of a dead one of its class."""
         self._num_strangers = 0  # its parts may resolve unknown parameters
-        self.note_first_call()
         taken = set()
         class_name = type(module).__name__
         for i, (rank, root) in enumerate(self._roots):
@@ -224,6 +225,7 @@ class ModuleTracker:
         """Return a stage's next or latest call; `name` is its path unless it is the first."""
         known = self._outside.children.get(id(module))
         if known is None or known.module() is not module:
+            self.note_first_call()
             known = self._find(None, module, name)
             self._outside.adopt(module, known)
         return known, known.num_calls - (0 if is_ahead else 1)

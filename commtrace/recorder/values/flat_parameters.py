@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -23,7 +23,6 @@ from torch import nn
 
 from commtrace.recorder.values.fsdp_classes import fsdp_classes
 from commtrace.recorder.values.owners import Owner
-from commtrace.recorder.wrappers import plain_path
 from commtrace.torch_internals.modules import modules_of
 
 Original = tuple[str, tuple[int, ...], int]
@@ -65,10 +64,10 @@ class FlatParameters:
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int, tuple[FlatPart, ...]]] = {}
 
-    def learn(self, root: nn.Module) -> None:
-        """Find the flat parameters of a model."""
+    def learn(self, root: nn.Module, owner_of: Callable[[str], Owner]) -> None:
+        """Find the flat parameters of a model; `owner_of` names owners by their path in it."""
         for path, state, handle in _handles(root):
-            parts = _parts(root, path, state, handle)
+            parts = _parts(owner_of, path, state, handle)
             flat = handle.flat_param
             if flat._params is None:
                 is_sharded = handle.uses_sharded_strategy
@@ -96,11 +95,18 @@ class FlatParameters:
         return parameter.grad
 
 
-def whole_gradients(root: nn.Module) -> Iterator[tuple[torch.Tensor, Sequence[Original]]]:
-    """Yield the flat parameters of a model, with what their unsharded gradients consist of."""
+def whole_gradients(
+    root: nn.Module, name_of: Callable[[str], str]
+) -> Iterator[tuple[torch.Tensor, Sequence[Original]]]:
+    """Yield the flat parameters of a model, with what their unsharded gradients consist of.
+
+    Args:
+        root: the model.
+        name_of: names a parameter by its path in the model.
+    """
     for path, _, handle in _handles(root):
         flat = handle.flat_param
-        names = [plain_path(root, f"{path}.{name}" if path else name) for name in flat._fqns]
+        names = [name_of(f"{path}.{name}" if path else name) for name in flat._fqns]
         yield flat, tuple(zip(names, map(tuple, flat._shapes), _offsets(flat), strict=True))
 
 
@@ -122,7 +128,9 @@ def _offsets(flat: Any) -> list[int]:
     ]
 
 
-def _parts(root: nn.Module, path: str, state: Any, handle: Any) -> tuple[FlatPart, ...]:
+def _parts(
+    owner_of: Callable[[str], Owner], path: str, state: Any, handle: Any
+) -> tuple[FlatPart, ...]:
     flat = handle.flat_param
     is_sharded = handle.uses_sharded_strategy
     mesh, placements = _mesh(state, is_sharded)
@@ -135,7 +143,7 @@ def _parts(root: nn.Module, path: str, state: Any, handle: Any) -> tuple[FlatPar
         ]
     return tuple(
         FlatPart(
-            Owner(plain_path(root, f"{path}.{name}" if path else name)),
+            owner_of(f"{path}.{name}" if path else name),
             tuple(shape), begin, size, offset, mesh, placements,
         )
         for name, shape, (begin, size, offset) in zip(

@@ -59,7 +59,7 @@ class TensorSources:
         """Return the observed tensors behind some tensors, the latest ones if there are many."""
         found: set[int] = set()
         for each in tensors:
-            storage, local = _storage_of(each)
+            storage, _, local = _storage_of(each)
             if parts := self._of_storage.get(storage):
                 begin, end = _bytes_of(local)
                 found.update(*(own for first, last, own in parts if first < end and begin < last))
@@ -71,13 +71,13 @@ class TensorSources:
             self._keep(each, sources)
 
     def _keep(self, tensor: torch.Tensor, sources: SourceNumbers) -> None:
-        storage, local = _storage_of(tensor)
+        storage, size, local = _storage_of(tensor)
         if not storage:
             return
         begin, end = _bytes_of(local)
         others: tuple[StoragePart, ...] = ()
         # Memory that is allocated anew may have the identity of what was freed.
-        if end - begin < local.untyped_storage().nbytes():
+        if end - begin < size:
             known = self._of_storage.get(storage, ())
             others = tuple([each for each in known if each[0] < begin or each[1] > end])
         if len(others) >= _MOST_PARTS:
@@ -114,13 +114,14 @@ def _number_of(node: Any) -> tuple[int, int]:
     return get_ident(), node._sequence_nr()
 
 
-def _storage_of(tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
-    """Return what identifies the memory of a tensor, 0 if it has none, and the tensor in it."""
+def _storage_of(tensor: torch.Tensor) -> tuple[int, int, torch.Tensor]:
+    """Return what identifies the memory of a tensor, its bytes, and the tensor in it; 0 if none."""
     try:
         local: Any = getattr(tensor, "_local_tensor", tensor)
-        return local.untyped_storage()._cdata, local
+        storage = local.untyped_storage()
+        return storage._cdata, storage.nbytes(), local
     except RuntimeError:  # it may not be read
-        return 0, tensor
+        return 0, 0, tensor
 
 
 def _bytes_of(tensor: torch.Tensor) -> tuple[float, float]:

@@ -30,6 +30,8 @@ from commtrace.when_loaded import when_loaded
 
 _NORM, _MOST = "norm", "most"
 
+NameOf = Callable[[str], str]
+"""Names a parameter, which an outermost module has under a path."""
 See = Callable[[str, torch.Tensor], None]
 """Observes a tensor under a name."""
 Clipped = Callable[[list[torch.Tensor]], None]
@@ -40,7 +42,7 @@ class GradientHooks:
     """Hooks of one recording, which `remove` takes away.
 
     Args:
-        name_of: names a parameter of an outermost module.
+        names_in: returns a function that names the parameters of an outermost module.
         local_gradient: observes what autograd has computed for a parameter, by name.
         loss: observes a scalar at which a backward pass begins.
         unclipped: observes the gradients of parameters before they are clipped.
@@ -49,7 +51,7 @@ class GradientHooks:
 
     def __init__(
         self,
-        name_of: Callable[[nn.Module, str], str],
+        names_in: Callable[[nn.Module], NameOf],
         local_gradient: Callable[[str, torch.Tensor, torch.Tensor], None],
         loss: See,
         unclipped: Clipped,
@@ -59,7 +61,7 @@ class GradientHooks:
         self._loss = loss
         self._unclipped = unclipped
         self._clipping = clipping
-        self._name_of = name_of
+        self._names_in = names_in
         self._handles: list[Any] = []
         self._watched = WeakIdentities()
         self._roots = WeakIdentities()
@@ -95,12 +97,13 @@ class GradientHooks:
 
     def watch(self, root: nn.Module) -> None:
         """Observe the gradients of a model's parameters that are not observed yet."""
-        flat = dict(whole_gradients(root))
+        name_of = self._names_in(root)
+        flat = dict(whole_gradients(root, name_of))
         for parameter, originals in flat.items():
             self._watch_by(parameter, partial(self._see_originals, originals))
         for name, parameter in parameters_of(root):
             if parameter not in flat:
-                self._watch(root, name, parameter)
+                self._watch(name_of, name, parameter)
         if not self._roots.add(root):
             return
         for path, module in modules_of(root):
@@ -113,8 +116,11 @@ class GradientHooks:
         # Behind FSDP's own hook, which gathers the parameters.
         def watch(called: nn.Module, _: Any) -> None:
             model = owner()
+            if model is None:
+                return
+            name_of = self._names_in(model)
             for name, parameter in parameters_of(called):
-                self._watch(model, f"{path}.{name}" if path else name, parameter)
+                self._watch(name_of, f"{path}.{name}" if path else name, parameter)
 
         self._handles.append(module.register_forward_pre_hook(watch))
 
@@ -125,10 +131,9 @@ class GradientHooks:
             own = gradient[begin : begin + math.prod(shape)].view(shape)
             self._local_gradient(name, flat, own)
 
-    def _watch(self, root: nn.Module | None, name: str, parameter: torch.Tensor) -> None:
+    def _watch(self, name_of: NameOf, name: str, parameter: torch.Tensor) -> None:
         if parameter not in self._watched:
-            own = name if root is None else self._name_of(root, name)
-            self._watch_by(parameter, partial(self._local_gradient, own))
+            self._watch_by(parameter, partial(self._local_gradient, name_of(name)))
 
     def _watch_by(
         self, parameter: torch.Tensor, observe: Callable[[torch.Tensor, torch.Tensor], None]

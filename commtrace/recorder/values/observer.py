@@ -113,7 +113,7 @@ class ValueObserver:
         self._flows: defaultdict[int, TensorSources] = defaultdict(TensorSources)
         self._hooks: list[Any] = []
         self._gradient_hooks = GradientHooks(
-            lambda root, name: self._owners_of(root)(name).name,
+            self._names_in,
             self._local_gradient,
             self._loss,
             self._unclipped,
@@ -200,8 +200,8 @@ class ValueObserver:
             with Reading():
                 location = Location(FORWARD, None, None, -1, None)
                 if not torch.jit.is_tracing() and self._met.add(module):
-                    self._flat.learn(module)
                     owner_of = self._owners_of(module)
+                    self._flat.learn(module, owner_of)
                     for name, each in parameters_of(module):
                         owner = owner_of(name)
                         self._see_parameter(PARAMETER, each, each, location, owner)
@@ -318,6 +318,11 @@ class ValueObserver:
         place = self._locator().modules.place_ahead(root)
         replicas = replicas_of(root)
         return lambda name: Owner(join(place.plain, plain_path(root, name)), replicas)
+
+    def _names_in(self, root: nn.Module) -> Callable[[str], str]:
+        """Return a function that names an outermost module's parameter."""
+        owner_of = self._owners_of(root)
+        return lambda name: owner_of(name).name
 
     def _see_buffers(self, module: nn.Module, location: Location) -> None:
         owner_of = self._owners_of(module)

@@ -33,6 +33,16 @@ def trace_of_one(tensors: Tensors) -> Trace:
     return trace_of(num_ranks=1, fingerprints=rows)
 
 
+def on_ranks(*tensors: Tensors) -> Frames:
+    """A run whose ranks hold plain tensors, each rank its own, in step 0."""
+    rows = [
+        row(rank, number, {"step": 0, **columns}, each, each)
+        for rank, own in enumerate(tensors)
+        for number, (columns, each) in enumerate(own)
+    ]
+    return load(trace_of(num_ranks=len(tensors), fingerprints=rows))
+
+
 def sharded(tensors: Tensors, placements: Sequence[Placement], sizes: Mapping[str, int]) -> Frames:
     """A run on a mesh."""
     return load(trace_of_shards(tensors, placements, sizes))

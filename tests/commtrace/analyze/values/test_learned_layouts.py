@@ -12,20 +12,10 @@ from commtrace.analyze import Frames
 from commtrace.analyze.values import ValueComparison, compare
 from commtrace.event import FingerprintRow
 from tests.commtrace.analyze.rows import run_of
-from tests.commtrace.analyze.values.rows import Tensors, held_by_one, row
+from tests.commtrace.analyze.values.rows import Tensors, held_by_one, on_ranks, row
 
 OUTPUT = {"role": "output", "module": "m"}
 RESULT = {"role": "result", "op": "aten.mul.Tensor", "module": ""}
-
-
-def on_ranks(*tensors: Tensors) -> Frames:
-    """A run whose ranks hold plain tensors."""
-    rows = [
-        row(rank, number, {"step": 0, **columns}, each, each)
-        for rank, own in enumerate(tensors)
-        for number, (columns, each) in enumerate(own)
-    ]
-    return run_of(num_ranks=len(tensors), fingerprints=rows)
 
 
 def value(*shape: int) -> torch.Tensor:

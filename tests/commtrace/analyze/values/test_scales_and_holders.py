@@ -9,21 +9,10 @@ import torch
 
 from commtrace.analyze import Frames
 from commtrace.analyze.values import ValueComparison, compare
-from tests.commtrace.analyze.rows import run_of
-from tests.commtrace.analyze.values.rows import Tensors, held_by_one, row
+from tests.commtrace.analyze.values.rows import Tensors, held_by_one, on_ranks
 
 BACKWARD = {"phase": "backward", "role": "output_gradient"}
 OF_WEIGHT = {"module": "m", "name": "m.weight"}
-
-
-def on_ranks(ranks: Sequence[Tensors]) -> Frames:
-    """A run whose ranks hold plain tensors."""
-    rows = [
-        row(rank, number, {"step": 0, **columns}, each, each)
-        for rank, own in enumerate(ranks)
-        for number, (columns, each) in enumerate(own)
-    ]
-    return run_of(num_ranks=len(ranks), fingerprints=rows)
 
 
 def weight_of(values: Sequence[torch.Tensor]) -> Tensors:
@@ -50,7 +39,7 @@ def test_parts_that_several_ranks_hold_are_those_of_their_parameter(fault: str) 
         ranks.append(
             weight_of([weight[half], own, updated[half] if is_right else weight[half] - 0.1 * own])
         )
-    found = compare(held_by_one(weight_of([weight, gradient, updated])), on_ranks(ranks))
+    found = compare(held_by_one(weight_of([weight, gradient, updated])), on_ranks(*ranks))
     if fault == "unreduced":
         assert found.fault is not None
         assert (found.fault.right["role"], found.fault.is_certain) == ("gradient", True)
@@ -93,7 +82,7 @@ def backward(
                 of_parameter = {"module": name, "name": f"{name}.weight", "role": "gradient"}
                 own.append((of_parameter, scale * gradients[name].sum(0)))
             tensors.append(own)
-        return on_ranks(tensors) if len(ranks) > 1 else held_by_one(tensors[0])
+        return on_ranks(*tensors) if len(ranks) > 1 else held_by_one(tensors[0])
 
     return compare(run([0], [1.0], 1.0), run(range(len(sizes)), scales, wrong))
 
@@ -127,7 +116,7 @@ def test_a_count_does_not_show_that_what_comes_before_it_is_right(
     output = {"role": "output", "module": "a"}
     of_loss = {"role": "output", "module": "loss", "inputs": "1"}
     left = held_by_one([(output, part), (of_loss, last)])
-    right = on_ranks([[(output, part * s), (of_loss, last)] for s in (3.0, 0.25)])
+    right = on_ranks(*[[(output, part * s), (of_loss, last)] for s in (3.0, 0.25)])
     assert compare(left, right).agrees == agrees
 
 
@@ -151,7 +140,7 @@ def test_modules_follow_each_other_where_no_graph_is_recorded(has_graph: bool) -
             ]
             for scale in scales
         ]
-        return on_ranks(ranks) if len(scales) > 1 else held_by_one(ranks[0])
+        return on_ranks(*ranks) if len(scales) > 1 else held_by_one(ranks[0])
 
     assert compare(run(1.0), run(3.0, 0.25)).agrees != has_graph
 
@@ -170,7 +159,7 @@ def test_workers_that_step_alone_are_right_if_their_mean_is(is_averaged: bool) -
     ranks = [
         tensors(each, weight - 0.1 * (mean if is_averaged else each)) for each in own
     ]  # fmt: skip
-    fault = compare(left, on_ranks(ranks)).fault
+    fault = compare(left, on_ranks(*ranks)).fault
     assert (fault is None) == is_averaged
     if fault is not None:
         assert fault.right["role"] == "gradient"
@@ -187,7 +176,7 @@ def test_parts_that_decay_otherwise_are_not_scattered_by_an_optimizer(fault: str
         state = ({**OF_WEIGHT, "role": "state", "name": "m.weight.exp_avg_sq"}, gradient**2)
         whole = [*weight_of([weight, gradient, step]), state]
         halves = [[(names, each.chunk(2)[rank]) for names, each in whole] for rank in range(2)]
-        return held_by_one(whole) if is_whole else on_ranks(halves)
+        return held_by_one(whole) if is_whole else on_ranks(*halves)
 
     found = compare(run(updated, is_whole=True), run(wrong[fault], is_whole=False))
     assert found.agrees == (fault != "decay"), found.fault

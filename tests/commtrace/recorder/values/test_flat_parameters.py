@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 from commtrace.recorder.events.observed_value import NUM_FACTS
 from commtrace.recorder.values.flat_parameters import FlatParameters, FlatPart, whole_gradients
+from commtrace.recorder.values.owners import Owner
 from commtrace.recorder.values.sketches import RangeWeights, Weights, facts_of
 from commtrace.schema import NUM_SKETCHES
 from dtensor_core import init_device_mesh
@@ -60,7 +61,7 @@ def _model(**options: Any) -> FullyShardedDataParallel:
 
 def _parts(model: nn.Module) -> list[tuple[torch.Tensor, FlatPart]]:
     known = FlatParameters()
-    known.learn(model)
+    known.learn(model, Owner)
     return [(each, part) for each in model.parameters() for part in known.of(each)]
 
 
@@ -102,14 +103,15 @@ def test_gathered_parameters_are_not_taken_for_parts() -> None:
         model = _model()
         with FullyShardedDataParallel.summon_full_params(model):
             known = FlatParameters()
-            known.learn(model)
+            known.learn(model, Owner)
             assert not any(known.of(each) for each in model.parameters())
 
 
 def test_the_gradient_of_a_flat_parameter_consists_of_those_of_the_originals() -> None:
     with fake_world(2):
-        ((flat, originals),) = whole_gradients(_model())
-        assert {name: shape for name, shape, _ in originals} == SHAPES
+        ((flat, originals),) = whole_gradients(_model(), "critic.{}".format)
+        shapes = {f"critic.{name}": shape for name, shape in SHAPES.items()}
+        assert {name: shape for name, shape, _ in originals} == shapes
         assert [begin for _, _, begin in originals] == [0, 15, 18, 24]
         assert isinstance(flat, nn.Parameter)
 
@@ -118,7 +120,7 @@ def test_a_rank_without_a_part_has_an_empty_gradient() -> None:
     with fake_world(NUM_RANKS, rank=NUM_RANKS - 1):
         model = _model(use_orig_params=True)
         known = FlatParameters()
-        known.learn(model)
+        known.learn(model, Owner)
         first, *_, last = model.parameters()
         gradient = known.gradient(first)
         assert gradient is not None
