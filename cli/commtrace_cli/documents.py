@@ -25,13 +25,14 @@ def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) ->
                 column.name: {"unit": column.unit, "meaning": column.meaning}
                 for column in analysis.columns
             },
-            "rows": _rows(table),
+            "rows": records(table),
         }
         for analysis, table in tables.items()
     }
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table as objects; nan and infinities are None."""
     # Not by pandas' `to_json`, which rounds to at most 15 decimals.
     names = [str(name) for name in table]
     columns = [_values(table[name]) for name in table]

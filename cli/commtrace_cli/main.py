@@ -29,6 +29,7 @@ from commtrace_cli import (
     record,
     report,
     run,
+    sql,
     summary,
     table,
     timeline,
@@ -52,7 +53,7 @@ EXIT_CODES = {
 COMMANDS: dict[str, tuple[ModuleType, ...]] = {
     "Record": (run, record, demo),
     "Watch": (watch,),
-    "Look": (summary, report, timeline, flame, table, explain),
+    "Look": (summary, report, timeline, flame, table, sql, explain),
     "Judge": (findings, check, diff, compare),
     "Traces": (info, dump, merge, import_, export),
 }

@@ -10,8 +10,10 @@ import ast
 import dataclasses
 import itertools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
@@ -22,6 +24,7 @@ from commtrace.settings import DETAILS
 from commtrace.tracefile import write_trace
 from commtrace.views.cells import with_cells
 from commtrace.views.run import load
+from commtrace.views.views import Views
 
 
 @magics_class
@@ -45,7 +48,13 @@ class CommtraceMagics(Magics):
         """Record the communication of this cell, and show a summary below it.
 
         If a variable is named, the run is stored in it, as returned by `commtrace.load`.
+
+        `%%commtrace sql RUN...` answers the cell, a statement of SQL, from the runs in variables:
+        with several of them, the tables of each are `VARIABLE.table`.
         """
+        if (words := line.split())[:1] == ["sql"]:
+            display(self._answer(words[1:], cell))
+            return
         chosen = parse_argstring(self.commtrace, line)
         if chosen.name and not chosen.name.isidentifier():
             raise UsageError(f"%%commtrace: {chosen.name!r} is not a valid variable name")
@@ -66,6 +75,25 @@ class CommtraceMagics(Magics):
                 self._shell.user_ns[chosen.name] = run
         if not chosen.quiet:
             display(run)
+
+    def _answer(self, names: Sequence[str], statement: str) -> pd.DataFrame:
+        """Return what a statement selects from runs in variables of the notebook."""
+        from commtrace.analyze.sql import Database  # imported late, since few ask
+
+        known = self._shell.user_ns
+        runs = {name: known.get(name) for name in names}
+        bad = [name for name, run in runs.items() if not isinstance(run, Views)]
+        if bad or not runs:
+            of_notebook = [name for name, run in known.items() if isinstance(run, Views)]
+            raise UsageError(
+                f"%%commtrace sql: {', '.join(bad) or 'no variable'} is no run; "
+                f"runs are in: {', '.join(of_notebook) or 'no variable'}"
+            )
+        views = {name: run for name, run in runs.items() if isinstance(run, Views)}
+        if len(views) == 1:
+            return next(iter(views.values())).sql(statement)
+        with Database({name: run.frames() for name, run in views.items()}) as database:
+            return database.query(statement)
 
     @property
     def _shell(self) -> Any:

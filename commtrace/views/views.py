@@ -15,6 +15,7 @@ from commtrace.errors import RecordingError, unknown_name
 from commtrace.schema import TABLES
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
     from commtrace.analyze import Frames
@@ -51,6 +52,24 @@ class Views(ABC):
             raise unknown_name("table", name, [*TABLES, *CATALOG])
         return Table.of(analysis.function(frames), analysis.columns, frames.start_ns)
 
+    def sql(self, statement: str, **runs: Views | Frames | Path | str) -> pd.DataFrame:
+        """Answer a question in SQL, read-only; `commtrace sql RUN` lists tables and columns.
+
+        Times are in ns and sizes in bytes. An unknown number is missing (`<NA>` or nan).
+
+        Args:
+            statement: One statement that selects, in the dialect of DuckDB.
+            runs: Other runs by name, whose tables are `NAME.table`.
+
+        Raises:
+            UsageError: The statement does more, names what does not exist, or exceeds a limit.
+        """
+        from commtrace.analyze.sql import Database
+
+        others = {name: _frames_of(each) for name, each in runs.items()}
+        with Database({"": self.frames(), **others}) as database:
+            return database.query(statement)
+
     def findings(self) -> Table:
         """Return avoidable communication with its cost and a remedy, the costliest first."""
         from commtrace.analyze import CATALOG
@@ -81,12 +100,10 @@ class Views(ABC):
         Raises:
             TraceError: The path holds no trace.
         """
-        from commtrace.analyze import load
         from commtrace.analyze.diff import COLUMNS, diff
         from commtrace.views.table import Table
 
-        other = after.frames() if isinstance(after, Views) else load(after)
-        return Table.of(diff(self.frames(), other), COLUMNS)
+        return Table.of(diff(self.frames(), _frames_of(after)), COLUMNS)
 
     def picture(self, name: str, **options: Any) -> go.Figure:
         """Draw a picture by name.
@@ -193,6 +210,13 @@ class Views(ABC):
             return card(self.frames())
         except RecordingError:  # the recording has not begun
             return None
+
+
+def _frames_of(run: Views | Frames | Path | str) -> Frames:
+    """Return the tables of a recording, a loaded run, or the run at a path."""
+    from commtrace.analyze import load
+
+    return run.frames() if isinstance(run, Views) else load(run)
 
 
 def _drawn(frames: Frames, name: str, options: dict[str, Any]) -> go.Figure:

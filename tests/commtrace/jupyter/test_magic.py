@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
 import commtrace
 from commtrace.recorder import RECORDER
@@ -102,3 +103,28 @@ def test_magics_in_a_recorded_cell_work(cell: Any, shell: Any) -> None:
     cell("%%commtrace --quiet\npath = %pwd\nfiles = !echo hello")
     assert shell.user_ns["path"] == str(Path.cwd())
     assert list(shell.user_ns["files"]) == ["hello"]
+
+
+def test_a_cell_of_sql_is_answered_from_runs_in_variables(
+    cell: Any, shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell(SETUP)
+    cell("%%commtrace one --quiet\nreduce(3)")
+    cell("%%commtrace two --quiet\nreduce(5)")
+    capsys.readouterr()
+    cell("%%commtrace sql one\nSELECT kind, count(*) AS calls FROM comm\nGROUP BY kind")
+    assert capsys.readouterr().out.split()[-2:] == ["all_reduce", "3"]
+    cell(
+        "%%commtrace sql one two\nSELECT (SELECT count(*) FROM one.comm) AS a, "
+        "(SELECT count(*) FROM two.comm) AS b"
+    )
+    assert capsys.readouterr().out.split()[-2:] == ["3", "5"]
+
+
+@pytest.mark.parametrize("names", ["", "nothing", "number"])
+def test_sql_without_a_run_says_which_variables_have_one(cell: Any, shell: Any, names: str) -> None:
+    cell(SETUP)
+    cell("%%commtrace one --quiet\nreduce(3)")
+    cell("number = 3")
+    with pytest.raises(UsageError, match="runs are in: one"):
+        cell(f"%%commtrace sql {names}\nSELECT 1")
