@@ -11,7 +11,7 @@ from commtrace.analyze import CATALOG
 from commtrace.analyze.findings import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
-GENERATOR = runpy.run_path(str(DOCS / "analyses.py"))
+GENERATOR = runpy.run_path(str(DOCS / "generate" / "analyses.py"))
 
 
 def test_the_document_is_up_to_date() -> None:

@@ -57,3 +57,21 @@ def test_the_diagrams_are_the_contracts(package: str, highest: str) -> None:
     diagram = documented_layers((ROOT / "docs" / "architecture.md").read_text(), highest)
     outside = [layer for layer in diagram if layer == {"commtrace_cli"}]  # a package of its own
     assert diagram == outside + layers_of(package)
+
+
+def documented_names(package: str) -> set[str]:
+    """Names in the first level below a package in the tree of folders."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    tree = text.partition("## Folders")[2].partition("```")[2].partition("```")[0]
+    own = tree.partition(f"\n{package}/\n")[2]
+    own = re.split(r"\n(?=\S)", own)[0]
+    names = re.findall(r"^  (?! )(.+?)(?:  +|$)", own, re.M)
+    return {name.strip("/ ") for line in names for name in line.split(",")}
+
+
+@pytest.mark.parametrize("package", ["commtrace", "dtensor_core"])
+def test_the_tree_has_every_file_and_folder_of_a_package(package: str) -> None:
+    home = ROOT / package
+    files = {path.stem for path in home.glob("*.py")} - {"__init__"}
+    folders = {path.parent.name for path in home.glob("*/__init__.py")}
+    assert documented_names(package) == files | folders

@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
-GENERATOR = runpy.run_path(str(DOCS / "bytes.py"))
+GENERATOR = runpy.run_path(str(DOCS / "generate" / "bytes.py"))
 
 
 def test_the_document_is_generated_from_the_table() -> None:

@@ -11,7 +11,7 @@ from typer.main import get_command
 from commtrace_cli.main import EXIT_CODES, app
 
 DOCS = Path(__file__).parents[2] / "docs"
-GENERATOR = runpy.run_path(str(DOCS / "commands.py"))
+GENERATOR = runpy.run_path(str(DOCS / "generate" / "commands.py"))
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 
 

@@ -17,7 +17,7 @@ from dtensor_core.operators import table
 from dtensor_core.testing import kept_mesh, run_threads
 
 DOCS = Path(__file__).parents[2] / "docs"
-GENERATOR = runpy.run_path(str(DOCS / "operators.py"))
+GENERATOR = runpy.run_path(str(DOCS / "generate" / "operators.py"))
 
 
 def test_the_document_is_up_to_date() -> None:

@@ -131,7 +131,9 @@ def test_a_name_without_a_reference_is_noticed() -> None:
 @pytest.fixture
 def site() -> Any:
     pytest.importorskip("mkdocs", reason="MkDocs' plugins need Python 3.11.5 or newer")
-    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site.py")
+    spec = importlib.util.spec_from_file_location(
+        "site_hooks", ROOT / "docs" / "generate" / "site.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 from commtrace.schema import TABLES
 
 DOCS = Path(__file__).parents[2] / "docs"
-GENERATOR = runpy.run_path(str(DOCS / "trace_format.py"))
+GENERATOR = runpy.run_path(str(DOCS / "generate" / "trace_format.py"))
 
 
 def test_the_document_is_up_to_date() -> None:

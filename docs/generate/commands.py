@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from commtrace_cli.main import COMMANDS, EXIT_CODES, app
 
-TARGET = Path(__file__).with_name("commands.md")
+TARGET = Path(__file__).parents[1] / "commands.md"
 
 ABOUT = """\
 # Commands

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from commtrace.collective_table import KINDS
 
-TARGET = Path(__file__).with_name("bytes.md")
+TARGET = Path(__file__).parents[1] / "bytes.md"
 
 ABOUT = """\
 # Sizes and bandwidths

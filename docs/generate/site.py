@@ -16,7 +16,7 @@ from typing import Any
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LOG = logging.getLogger("mkdocs.hooks.site")
 ELSEWHERE = {
     "index.md": "README.md",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dtensor_core.rules import markdown
 
-TARGET = Path(__file__).with_name("operators.md")
+TARGET = Path(__file__).parents[1] / "operators.md"
 
 ABOUT = """\
 # Operators

@@ -17,7 +17,7 @@ from commtrace.analyze.findings import RULES
 from commtrace.analyze.measures import MEASURES
 from commtrace.schema import COMM, Column
 
-TARGET = Path(__file__).with_name("analyses.md")
+TARGET = Path(__file__).parents[1] / "analyses.md"
 
 ABOUT = """\
 # The analyses

@@ -18,7 +18,7 @@ from commtrace.schema import (
 )
 from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS
 
-TARGET = Path(__file__).with_name("trace-format.md")
+TARGET = Path(__file__).parents[1] / "trace-format.md"
 
 ABOUT = f"""\
 # The trace format
